@@ -34,7 +34,7 @@ struct FlashConfig {
   /// tensors. 0: K and V have the sizes that `shape` gives.
   int64_t page_size = 0, pool_pages = 0;
 
-  /// Tiles of a head.
+  /// The number of tiles of query rows of a head.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
   /// Whether both configurations read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
@@ -46,7 +46,7 @@ struct FlashConfig {
 struct TileHints {
   ScoreChange change = ScoreChange::none;  // AttentionHooks::change
   bool reads = false;                      // the score hook reads a number for each score; this takes registers
-  int64_t window = 0;                      // the most keys that a query sees; 0: all keys of the shape
+  int64_t window = 0;                      // the most keys that a query sees in its window; 0: there is no window
 };
 
 /// Strides as kernels take them, in elements.
@@ -63,13 +63,13 @@ class FlashOperation {
   /// The launch of the kernel that `hooks` need, without the texts of the hooks. `hooks` is null if there are none.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
-  /// Why the kernel does not take this configuration; nothing if it does. The threadgroup memory of a tile is not
-  /// checked here.
+  /// Why the kernel does not take this configuration; nullopt if the kernel takes it. This function does not check the
+  /// threadgroup memory of a tile.
   virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                                                  const AttentionHooks* /*hooks*/ = nullptr) const {
     return std::nullopt;
   }
-  /// Replaces a tile size that is 0, so that the tile is the one that is expected to be the fastest for the shape.
+  /// Replaces each tile size that is 0 by the size that is expected to be the fastest for the shape.
   virtual void choose_tile(FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                            const TileHints& /*hints*/ = {}) const {}
   /// The query at which the first tile of a head begins: 0, or less if rows are cut into tiles from the last row on.
@@ -78,7 +78,7 @@ class FlashOperation {
   using Lists = std::function<MaskLists(const AttentionParams&)>;
   /// Encodes a launch on the tensors that the parameters point to. The function keeps the other data of a launch (a
   /// list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at the same
-  /// time. `lists` is for a kernel that was compiled with MASK_LISTS=1, else it is empty.
+  /// time. `lists` gives the lists to a kernel that was compiled with MASK_LISTS=1; for other kernels `lists` is empty.
   using EncodeFunction = std::function<void(CommandEncoder&, const AttentionParams&)>;
   virtual EncodeFunction encode_function(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
                                          const Kernel& kernel, Lists lists = {}) const {
@@ -86,14 +86,14 @@ class FlashOperation {
   }
 
  protected:
-  /// For a kernel whose parameters are AttentionParams or, with `lists`, WithLists<AttentionParams>.
+  /// The EncodeFunction of a kernel whose parameters are AttentionParams or, with `lists`, WithLists<AttentionParams>.
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
-/// Why the device does not have this variant, in one line; empty if it does.
+/// Why the device does not have this variant, in one line; empty if the device has it.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
-/// FlashOperation::choose_tile() of the device; a device without attention leaves the tile as it is.
+/// Calls FlashOperation::choose_tile() of the device. If the device has no attention, the tile stays as it is.
 void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {});
 
 }  // namespace attn

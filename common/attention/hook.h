@@ -33,10 +33,10 @@ ScoreFunction each_score(Function function) {
   };
 }
 
-/// How a score hook changes scores, with the values of its constants.
-///   none    leaves them as they are
+/// How a score hook, with the values of its constants, changes scores.
+///   none    leaves scores as they are
 ///   linear  only adds a slope times the place of the key; the text defines score_slope (kernels/score.h)
-///   any     may change them in any way
+///   any     may change scores in any way
 enum class ScoreChange { none, linear, any };
 
 /// Which rows the rotate hook changes.
@@ -48,26 +48,26 @@ enum class Rotation { none, queries, all };
 ///   all       all sequences and heads share lists
 ///   sequence  each sequence has lists of its own: the mask depends on the sequence
 ///   head      each head of each sequence has lists of its own: the mask depends on the head
-/// A mask that may share lists in a scope may also have lists of a narrower scope.
+/// A mask that allows one scope also allows each narrower scope.
 enum class ListScope { none, all, sequence, head };
 
 /// Hooks of one attention: their texts for the kernel, the data and constants that these texts need, and the functions
 /// that do the same in the oracle.
 struct AttentionHooks {
   std::string text = {};                        // replaces common/attention/kernels/score.h; empty: the identity
-  std::map<std::string, std::string> includes;  // replace the headers of other hooks, and headers that texts include
-  std::vector<KernelSource> fragments;          // functions that the text declares and does not define
+  std::map<std::string, std::string> includes;  // by path: texts of the other hooks, and of headers that texts include
+  std::vector<KernelSource> fragments;          // functions that the texts declare and do not define
   Linking linking = Linking::before_optimizer;
-  std::vector<std::byte> data;            // ScoreContext::data points to it
-  ListScope lists = ListScope::none;      // of the mask hook
-  ScoreFunction reference = {};           // also hides the pairs that the keys hook and the mask hook leave out
-  SinkFunction sink = {};                 // empty: there is no sink
-  std::string name;                       // hooks with the same name and the same inputs have the same reference
-  FunctionConstants constants = {};       // that the texts read
-  ScoreChange change = ScoreChange::any;  // of the score hook alone; the other hooks do not count
+  std::vector<std::byte> data;        // ScoreContext::data points to these bytes
+  ListScope lists = ListScope::none;  // the scope of the mask hook's lists
+  ScoreFunction reference = {};  // changes scores as the score hook does, and hides pairs as the keys and mask hooks do
+  SinkFunction sink = {};        // empty: there is no sink
+  std::string name;              // hooks with the same name and the same inputs have the same reference
+  FunctionConstants constants = {};       // the constants that the texts read
+  ScoreChange change = ScoreChange::any;  // how the score hook changes scores; the other hooks do not count
   Rotation rotation = Rotation::none;
   double score_error = 0;  // relative error that the kernel's text adds to a score, as an approximate tanh does
-  bool guarded = false;    // KernelSource::guarded: some text is a user's
+  bool guarded = false;    // KernelSource::guarded; true if some text is a user's
 };
 
 /// Adds the hooks' texts, fragments and constants to the source of a kernel.

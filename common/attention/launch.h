@@ -1,4 +1,4 @@
-// An attention launch without its inputs: anyone who has pointers can encode one.
+// An attention launch without tensors of its own: it can be encoded on any pointers.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,9 @@
 namespace attn {
 
 /// The tensors that a launch reads and writes, on its device: q, o [batch, q_heads, q_len, head_dim]; k, v [batch,
-/// kv_heads, kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log, or null if nobody wants it. Strides are
-/// in elements. On a GPU the wgmma kernel takes only addresses and strides that are multiples of 16 bytes.
+/// kv_heads, kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log, or null, and then the launch does not
+/// write it. Strides are in elements. On a GPU the wgmma kernel takes only addresses and strides that are multiples of
+/// 16 bytes.
 struct AttentionTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* o = nullptr;
@@ -28,8 +29,8 @@ struct AttentionTensors {
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time = {});
 
-/// A plan of one launch of the kernel. Its work counts the arithmetic of the pairs that are not masked, and each tensor
-/// once. Plan::unable says why the device cannot run it.
+/// A plan of one launch of the kernel. Its work counts the flops of the pairs that the shape does not mask (hooks do
+/// not count), and the bytes of each tensor once. Plan::unable says why the device cannot run the launch.
 Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook = nullptr,
                     std::set<std::string> run_time = {});
 
@@ -41,9 +42,9 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 /// lists anew, in the same memory.
 class AttentionLaunch {
  public:
-  /// Takes the launch "attention" from the plan. The plan is of this configuration; if the tiles differ, the plan's
-  /// tile counts. `lists` is the member of the hooks that the plan was made with. Throws CompileError, and BadInput if
-  /// the device does not take the configuration.
+  /// Takes the launch "attention" from the plan. The plan is of this configuration; if its tile differs from the tile
+  /// of `config`, the plan's tile counts. `lists` is AttentionHooks::lists of the hooks with which the plan was made.
+  /// Throws CompileError, and BadInput if the device does not take the configuration.
   AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
                   ListScope lists = ListScope::none);
 
@@ -51,7 +52,7 @@ class AttentionLaunch {
 
  private:
   AttentionShape shape_;
-  int pages_;  // of K and V, if a hook gives places on pages; else the largest int
+  int pages_;  // how many pages K and V have, if a hook gives places on pages; else the largest int
   FlashOperation::EncodeFunction encode_;
 };
 

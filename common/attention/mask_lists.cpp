@@ -36,8 +36,8 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
   source.includes = attention.source.includes;
   source.linking = attention.source.linking;
   source.guarded = attention.source.guarded;
-  // Only the constants and fragments of the attention kernel that these hooks name: a constant that is not used does
-  // not compile.
+  // Takes over only the constants and fragments of the attention kernel that the text of mask_blocks names. A kernel
+  // with a constant that its text does not use does not compile.
   const std::string text = expanded_text(source);
   for (const auto& [name, value] : attention.source.constants) {
     if (names(text, name)) source.constants[name] = value;

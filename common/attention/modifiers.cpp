@@ -55,7 +55,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                      {"WINDOW_BY_MASK", m.window_by_mask}};
   if (whole_cap) {
     hooks.constants.merge({{"SOFT_CAP", at_run_time ? 1 : static_cast<int64_t>(m.soft_cap)}});
-  } else {  // function constants are whole numbers
+  } else {  // function constants are whole numbers, so the header gets the cap as text
     const std::string header = "common/attention/kernels/modifiers/score.h";
     hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
                              read_source({}, header);

@@ -14,21 +14,21 @@ namespace attn {
 /// All modifiers compose with each other, and with causal attention. score.h, keys.h, mask.h and sink.h of
 /// kernels/modifiers say what each modifier does. By default every modifier is off.
 struct Modifiers {
-  // The options that change the kernel. The member of a table says whether there is a table.
+  // The options that change the kernel. The bool of a table says whether the case has the table.
 #define ATTN_MODIFIER(type, name, off, least, most) type name = off;
 #define ATTN_MODIFIER_TABLE(element, name, ...) bool name = false;
 #define ATTN_DRAWN_TABLE(element, name, ...)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-  int64_t documents = 0;      // keys of a document, on average
-  std::string bias = "none";  // the axes that the tensor has; it is shared along the other axes
+  int64_t documents = 0;      // keys of a document, on average; 0: there are no documents
+  std::string bias = "none";  // the axes of the bias tensor, of "bhqk"; the other axes share elements; "none": no bias
   /// How alibi, soft_cap and bias come into the kernel. "constant": a modifier that is off is not compiled. "run_time":
   /// one kernel has all three, and branches on values in its data. "noinline": like "constant", but in a function that
   /// is called for each score.
   std::string score_by = "constant";
   Rotary rotary = {};
   int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
-  bool window_by_mask = false;  // the mask hook has the window, pair by pair, and the keys hook has no range for it
+  bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook leaves it out
   bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }
@@ -36,7 +36,7 @@ struct Modifiers {
   /// A value of the kernels' BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
   bool window() const { return window_left >= 0 || window_right >= 0; }
-  /// Whether the mask hook has some rule: kernels ask for it pair by pair.
+  /// Whether the mask hook has a rule. Kernels ask about such a rule pair by pair.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
   /// Whether the modifiers change the kernel. Launches that turn Q and K before the kernel do not change it.
   bool change_kernel() const;

@@ -85,9 +85,9 @@ struct RopeShape {
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
-/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses and strides are multiples of
-/// the largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may be the input,
-/// with the same strides; otherwise they do not overlap.
+/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, are
+/// multiples of the largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may
+/// be the input, with the same strides; otherwise they do not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
@@ -99,8 +99,8 @@ struct RopeTensors {
 
 /// How a device cuts the rows.
 struct RopeTiles {
-  int64_t group = 1;            // elements that a kernel reads at once (GROUP)
-  int64_t rows = 1;             // of a threadgroup
+  int64_t group = 1;            // elements that the kernel reads at once (its constant GROUP)
+  int64_t rows = 1;             // rows that a threadgroup turns
   int64_t alignment_bytes = 1;  // addresses and strides of tensors are multiples of it
 };
 
@@ -109,7 +109,7 @@ class RopeOperation {
  public:
   virtual ~RopeOperation() = default;
   virtual RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const = 0;
-  /// Sets grid, threads and threadgroup memory of a launch whose grid is [1, tiles of rows, batch] before.
+  /// Sets the grid, threads and threadgroup memory of `launch`. On entry its grid is [1, tiles of rows, batch].
   virtual void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                          const RopeTiles& tiles) const = 0;
 };

@@ -14,13 +14,13 @@ struct Rotary {
   /// attention kernel turns Q. "kernel": the attention kernel turns both.
   std::string by = "none";
   RopeConfig config = {};
-  bool table = false;     // launches read cosines and sines from a table, and do not work them out
+  bool table = false;     // launches read cosines and sines from a table; false: launches work them out
   bool in_place = false;  // the outputs of launches are their inputs
   int64_t position = 0;
 
   bool launches() const { return by == "before" || by == "query"; }
   bool in_kernel() const { return by == "query" || by == "kernel"; }
-  /// Whether both turn tensors in the same way. `by` does not count.
+  /// Whether this and `other` turn rows by the same angles. Only `config` and `position` count.
   bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
 };
 

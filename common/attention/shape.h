@@ -15,7 +15,7 @@ struct AttentionShape {
   double effective_scale() const;
   /// How many keys query q sees.
   int64_t keys_seen(int64_t q) const;
-  /// Query-key pairs that are not masked, over the whole batch.
+  /// Query-key pairs that the causal mask leaves, over all heads of the whole batch.
   double unmasked_pairs() const;
   bool operator==(const AttentionShape&) const = default;
 };

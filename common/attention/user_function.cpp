@@ -44,12 +44,12 @@ std::string UserFunction::header(bool in_double) const {
   // In a #line, a quote would end the name, and a backslash would begin an escape.
   std::string shown = name;
   std::replace_if(shown.begin(), shown.end(), [](char c) { return c == '"' || c == '\\' || c == '\n'; }, '_');
-  // Few functions use all their arguments.
+  // Few functions use all their arguments, so the warning about unused arguments is off.
   std::string quiet =
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
   std::string closing = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  if (guarded) {  // three warnings, of code that nobody means, become errors; all others are off
+  if (guarded) {  // three warnings become errors, because nobody means such code; all other warnings are off
     quiet +=
         "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
         "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"

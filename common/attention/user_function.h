@@ -16,7 +16,7 @@ struct UserFunction {
   std::string text;
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
-  bool guarded = false;  // a user's file: its functions may leave the context out, and kernels with it run guarded
+  bool guarded = false;  // a user's file: its functions may leave the context out, and its kernels run guarded
 
   /// The text as kernels include it, in float or in double, with line numbers of its own. Different functions have
   /// different headers.

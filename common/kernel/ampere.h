@@ -6,17 +6,18 @@
 
 // ---- copies
 
-/// Copies 16 bytes to shared memory past the first cache, or writes 16 zero bytes; both addresses are aligned.
+/// Copies 16 bytes to shared memory, past the first-level cache; without `there` it writes 16 zero bytes. Both
+/// addresses are multiples of 16.
 DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
-/// Like copy_16, if neighbours copy the rest of 128 bytes: the second cache then fetches all of them at once.
+/// Like copy_16, for threads that together copy 128 bytes: the second-level cache then fetches all 128 bytes at once.
 DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
-/// Copies four bytes to shared memory; both addresses are aligned.
+/// Copies four bytes to shared memory. Both addresses are multiples of 4.
 DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
@@ -34,8 +35,8 @@ DEVICE void wait_copies() {
 
 // ---- operands: blocks of 8 rows by 16 bytes, four at a time
 
-/// Lanes 8 i to 8 i + 7 give the addresses of the rows of block i. From row t / 4 of each block, thread t gets the
-/// group t % 4 of four bytes.
+/// Loads four blocks. Lanes 8 i to 8 i + 7 give the addresses of the rows of block i. From row t / 4 of each block,
+/// thread t gets the group t % 4 of four bytes.
 DEVICE void load_blocks(unsigned (&blocks)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
@@ -71,7 +72,7 @@ DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
 }
 
 /// Multiplies 32-bit operands to about the accuracy of f32: each operand is the sum of two tf32, and the product of the
-/// two smaller parts is left out. For 16-bit operands it is multiply_add.
+/// two smaller parts is left out. For 16-bit operands this function is multiply_add.
 template <int TYPE>
 DEVICE void multiply_add_exactly(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (TYPE == F32) {

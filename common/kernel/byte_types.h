@@ -3,7 +3,7 @@
 
 #include "common/kernel/types.h"
 
-/// Further values, next to the values of ElementType.
+/// Element types in addition to the values of ElementType.
 constexpr int E4M3 = 3, INT8 = 4;
 
 constexpr int bytes_of_type(int type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : 1; }

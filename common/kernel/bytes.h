@@ -11,12 +11,12 @@ DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
   return d;
 }
 
-/// Bytes FIRST and SECOND of four (0 is the lowest), of type FROM (E4M3, INT8), as a pair of f16, the first in the low
-/// half. E4M3 has no infinities; before sm_89 its NaN becomes 480.
+/// Bytes FIRST and SECOND of `four` (byte 0 is the lowest), of type FROM (E4M3, INT8), as a pair of f16, FIRST in the
+/// low half. E4M3 has no infinities; before sm_89 its NaN becomes 480.
 template <int FROM, int FIRST, int SECOND>
 DEVICE unsigned pair_of_four(unsigned four) {
   if constexpr (FROM == INT8) {
-    // (1024 + (x + 128)) - 1152.
+    // Computes x as (1024 + (x + 128)) - 1152.
     const unsigned bits = __byte_perm(four ^ 0x80808080u, 0x64646464u, 0x4040 | FIRST | SECOND << 8);
     return multiply_add_pair(bits, 0x3c003c00u, 0xe480e480u);
   } else {

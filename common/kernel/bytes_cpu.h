@@ -4,7 +4,7 @@
 #include "common/kernel/byte_types.h"
 #include "common/kernel/cpu.h"
 
-/// The result of load_elements() for an element of 1.
+/// The result of load_elements() for an element whose value is 1.
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
 /// N elements of type TYPE (an ElementType, E4M3, INT8) at `index`, as floats, times unit_of_type(TYPE). The NaN of
@@ -27,7 +27,7 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   }
 }
 
-/// One element, in the same units as load_elements(). A NaN of E4M3 is NaN here.
+/// One element, also times unit_of_type(TYPE). A NaN of E4M3 is NaN here.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {

@@ -68,7 +68,7 @@ INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   }
 }
 
-/// One element.
+/// One element of type TYPE at `index`, as a float.
 template <int TYPE>
 INLINE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -80,7 +80,7 @@ INLINE float load_float(const void* tensor, long long index) {
   }
 }
 
-/// N elements at `index`, rounded to nearest, ties to even.
+/// Stores N elements at `index`, rounded to nearest, ties to even.
 template <int TYPE, int N>
 INLINE void store_floats(void* tensor, long long index, Vector<float, N> values) {
   if constexpr (TYPE == F32) {

@@ -81,7 +81,7 @@ DEVICE float tanh_approx(float x) {
   return result;
 }
 
-/// Thread t of each four threads gets word t of all four threads, in the threads' order.
+/// In each group of four threads, thread t gets word t of all four threads, in the threads' order.
 DEVICE void transpose_quad(unsigned (&words)[4]) {
   UNROLL for (int step = 1; step <= 2; ++step) {
     const bool odd = threadIdx.x & step;
@@ -94,14 +94,14 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
   }
 }
 
-/// The larger of x and `least`; NaN if x is NaN, which fmaxf would drop. On sm_80 and later.
+/// The larger of x and `least`; NaN if x is NaN (fmaxf would give `least`). For sm_80 and later.
 DEVICE float at_least(float x, float least) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(least));
   return larger;
 }
 
-/// The sum, and the maximum, over each four threads; all four threads get the result.
+/// The sum, and below it the maximum, over each group of four threads. All four threads get the result.
 DEVICE float sum_of_quad(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);

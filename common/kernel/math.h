@@ -1,7 +1,8 @@
-// The functions that a score function may call, with their names from C's <math.h>. A GPU has them. For the cpu they
-// are here, without branches and without calls (but see logf), so that a loop over them is vectorised. The error of
-// exp2f is at most 3e-7 of the result, of expf (3 + |x|) 1e-7 of the result, and of tanhf 3e-7. exp2f and expf give 0
-// below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within a namespace.
+// The functions that a score function may call, with their names from C's <math.h>. In the cuda dialect they exist
+// already. For the cpu they are here. Except for logf they have no branches and no calls, so that a loop over them is
+// vectorised. The error of exp2f is at most 3e-7 of the result, of expf (3 + |x|) 1e-7 of the result, and of tanhf
+// 3e-7. exp2f and expf give 0 below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file
+// once, within a namespace.
 #ifdef __CUDACC__
 
 #define INFINITY __int_as_float(0x7f800000)
@@ -19,7 +20,7 @@ INLINE float sqrtf(float x) { return __builtin_sqrtf(x); }
 /// Like exp4 of common/attention/kernels/softmax.h, but in base 2, for a single number of either sign.
 INLINE float exp2f(float x) {
   constexpr float shifter = 12582912.0f + 127;  // 1.5 * 2^23: adding it rounds to an integer, and leaves the exponent
-  x = x < -127.0f ? -127.0f : x;                // in this order a NaN stays
+  x = x < -127.0f ? -127.0f : x;                // in this order a NaN stays a NaN
   x = x > 127.5f ? 127.5f : x;
   const float shifted = x + shifter;
   const float rest = x - (shifted - shifter);

@@ -1,4 +1,5 @@
-// The functions of math.h in double precision, for the oracle: it compiles the same text with `double` for `float`.
+// The functions of math.h in double precision, for the oracle, which compiles the text of a function with `double` for
+// `float`.
 #ifdef __CUDACC__
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)

@@ -23,12 +23,12 @@ struct Barrier {
   DEVICE void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives, and adds to the bytes of copies that must arrive before the phase ends.
+  /// Arrives, and adds `bytes` to the number of bytes that copies must bring before the phase ends.
   DEVICE void arrive_expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");
   }
-  /// Waits until the phase of that parity is over.
+  /// Waits until the phase whose parity is `parity` is over.
   DEVICE void wait(unsigned parity) {
     asm volatile(
         "{\n"
@@ -106,13 +106,14 @@ DEVICE void mma_wait() {
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
-/// The high word of all these descriptors: the distance of groups of eight rows, and the swizzle of 128 bytes.
+/// The high word of the descriptors that begin with operand(): the distance of groups of eight rows, and the swizzle of
+/// 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 
 /// Low word of the descriptor of an operand of 16 columns (K major) that is not swizzled. It consists of groups of
 /// eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
-#define NARROW_OPERAND_HIGH (256 / 16)  // no constant, which would be data in every kernel
+#define NARROW_OPERAND_HIGH (256 / 16)  // a macro, because a constant would be data in every kernel
 /// The index of element (row, column) in a narrow operand.
 DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
 
@@ -179,8 +180,8 @@ DEVICE float zeros_of_o(float2 sum = {0, 0}) {
   return sum.x + sum.y;
 }
 
-/// mask_s sets s to `masked` in columns from `end` on, for each of the thread's two rows. mask_s_before does so in
-/// columns before `begin`. Columns count from the thread's first column.
+/// mask_s sets s to `masked` in columns from `end` on, for each of the thread's two rows. mask_s_before sets s to
+/// `masked` in columns before `begin`. Columns count from the thread's first column.
 template <int COUNT, int FROM = 0>
 DEVICE void mask_s(const int (&end)[2], float masked) {
   asm volatile(
@@ -243,7 +244,7 @@ DEVICE bool finite_pairs(unsigned a, unsigned b) {
   return finite(a) && finite(b);
 }
 
-// R8 to R128: the names of so many registers.
+// R8 to R128: the names of 8 to 128 registers.
 #define NAMES(r, a, b, c, d, e, f, g, h) r #a "," r #b "," r #c "," r #d "," r #e "," r #f "," r #g "," r #h
 #define R8(r) NAMES(r, 0, 1, 2, 3, 4, 5, 6, 7)
 #define R16(r) R8(r) "," NAMES(r, 8, 9, 10, 11, 12, 13, 14, 15)

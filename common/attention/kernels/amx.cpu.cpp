@@ -1,5 +1,6 @@
-// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on their tile registers, at 16 times the rate
-// of multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.)
+// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores, at 16
+// times the rate of multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter
+// 18.)
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
 // tiles adds 16 x 32 values times 32 x 16 values to 16 x 16 sums. Four tiles of sums, and two tiles of each operand,
@@ -14,13 +15,13 @@
 // 32. Elements beyond the last query, head_dim and the last key are zero:
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
-//   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the sums are still to be added up
+//   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the 16 sums of a row are added up at the end
 //   scores  f32 [32][KEYS], weights bf16 [32][KEYS]
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
-// It takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows
-// to the first.
+// The kernel takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch). Causal tiles run from the
+// last rows to the first.
 #include "common/kernel/amx.h"
 
 #include "common/attention/kernels/amx.h"
@@ -41,11 +42,11 @@ namespace {
 constexpr AmxLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C);
 constexpr int PAIR = AmxLayout::pair;
 constexpr int DIM = layout.dim, ROWS = layout.rows;
-// From row to row, in elements.
+// Distances from row to row, in elements.
 constexpr int Q_STEP = layout.q_step / 2, O_STEP = layout.o_step / 4, S_STEP = layout.scores_step / 4;
 constexpr int W_STEP = layout.weights_step / 2, K_STEP = layout.k_step / 4, V_STEP = layout.v_step / 4;
 constexpr int LANES = 16;
-constexpr int TILE_BYTES = 64;                                    // of a row of a tile
+constexpr int TILE_BYTES = 64;                                    // bytes of a row of a tile
 constexpr int CHUNK = HEAD_DIM % LANES == 0 ? LANES : LANES / 2;  // columns that are loaded at once
 
 using Floats = Vector<float, LANES>;
@@ -90,8 +91,8 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// Transposes 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards.
-/// This takes the highest bit off a word's row number, and appends it to the column number as the lowest bit. After
+/// Transposes 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards. A
+/// round takes the highest bit off a word's row number, and appends it to the column number as the lowest bit. After
 /// four rounds both numbers have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
@@ -113,7 +114,7 @@ INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-// (__builtin_reduce_max handles NaNs, and takes three instructions for each one here.)
+// (__builtin_reduce_max handles NaNs, and takes three instructions for each instruction here.)
 INLINE float largest_lane(Floats x) {
   x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
   x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
@@ -164,7 +165,7 @@ struct Tile {
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of these keys come before the first key that the query may see.
+  // How many of the `keys` keys from `first_key` on come before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -179,8 +180,8 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Copies Q, and applies the sign of the scale, which the unit does not have, and a scale of 0. Sets outputs, maxima
-  // and sums to their first values.
+  // Copies Q, and applies the sign of the scale (`unit` is positive) and a scale of 0 to it. Sets outputs, maxima and
+  // sums to their first values.
   INLINE void begin() {
     const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
@@ -236,7 +237,7 @@ struct Tile {
     }
   }
 
-  // The 32 rows of the tile from `first` on against the block of keys.
+  // Works on the tile's 32 rows from `first` on and the block of keys.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);
@@ -245,8 +246,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The maxima of all rows come first. The weights of a row wait for its maximum, and would delay the maximum of the
-    // next row.
+    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If they came next, they would
+    // delay the maximum of the next row.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -269,7 +270,7 @@ struct Tile {
   }
 
   // Of the block's keys from `begin` to `keys`, a row sees the keys from `hidden` to `visible`. This function hides the
-  // others. If the seen keys raise the row's maximum, it scales older outputs and sums down.
+  // other keys. If the seen keys raise the row's maximum, the function scales the outputs and sums so far down.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};

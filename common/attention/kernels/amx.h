@@ -3,15 +3,15 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to a multiple of 32, the size of two tiles. Rows
-/// of every matrix are an odd number of cache lines apart, so that the 16 rows of a tile fall into different cache
+/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to a multiple of 32, the size of two tiles. The
+/// rows of a matrix lie an odd number of cache lines apart, so that the 16 rows of a tile fall into different cache
 /// sets.
 struct AmxLayout {
-  static constexpr long long pair = 32;  // rows or columns of two tiles, and bf16 values in a row of one
+  static constexpr long long pair = 32;  // rows or columns of two tiles; also the bf16 values in a row of one tile
   static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
 
   long long dim, rows, keys;
-  long long q_step, o_step, scores_step, weights_step, k_step, v_step;  // from row to row
+  long long q_step, o_step, scores_step, weights_step, k_step, v_step;  // bytes from one row of a matrix to the next
   long long q, o, maximum, sums, scores, weights, k, v, bytes;
 
   constexpr AmxLayout(long long head_dim, long long block_r, long long block_c)

@@ -12,7 +12,7 @@ struct TensorStrides {
 };
 
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
-/// lse: [batch, q_heads, q_len], f32, natural log; may be null. Strides make the layout.
+/// lse: [batch, q_heads, q_len], f32, natural log; may be null. The strides give the layout.
 ///
 /// The keys hook, the mask hook, or a score of -infinity after the score hook hides a pair of a query and a key. The
 /// weight of a hidden pair is 0: the values of K, V and the hooks' tables there do not matter, be they NaN, infinity or
@@ -27,7 +27,7 @@ struct AttentionParams {
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
   const void* score_data;  // data of the hooks, or null
-  int pages;               // of K and V, if a hook gives places on pages; else the largest int
+  int pages;               // how many pages K and V have, if a hook gives places on pages; else the largest int
 };
 
 /// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
@@ -37,13 +37,13 @@ struct ScoreContext {
   const void* data;  // AttentionParams::score_data
 };
 
-// How many scores a kernel hands to its hook at once (common/attention/kernels/score.h). They are symbols of the
-// preprocessor, because a hook defines only the function of its own grain.
+// Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (common/attention/kernels/score.h). The
+// values are macros, because a hook defines only the function of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2
 
-/// Keys of a sequence from `begin` to before `end`; none where end <= begin.
+/// Keys of a sequence from `begin` to before `end`; no keys if end <= begin.
 struct KeyRange {
   int begin, end;
 };

@@ -14,7 +14,8 @@
 constexpr float most_folded_shift = 67108864.0f;
 
 /// Whether the results of a row may stand. They may not if the shift, in base 2, is too large for one rounding. They
-/// may not either if all scores may have been so low that the scale, times log2(e), made them -infinity.
+/// may not stand either if all scores may have been so low that multiplication by the scale and log2(e) made them
+/// -infinity.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
@@ -37,20 +38,20 @@ DEVICE float sum_of_warp(float x) {
 ///   KeyRange keys                        that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V
-///   float sink()                         -infinity: there is none
+///   float sink()                         -infinity: there is no sink
 ///   void store(int d, float), store_lse(float)
 template <typename Row>
 DEVICE void write_exact_row(const Row& row) {
   constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
   const int lane = threadIdx.x % WARP;
-  // This code has no division and no other call: with one, ptxas would do all products of `wgmma` one after the other
-  // (C7520).
+  // This code has no division and no other call: with a division or call, ptxas would do all products of `wgmma` one
+  // after the other (C7520).
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
   double o[COLUMNS] = {};  // in double: sums of values near the limit of f32 overflow f32
 #pragma unroll 1
-  for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // NaN stays NaN
+  for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // a sum of NaN stays NaN
     const int key = first + lane;
     const float s = key < row.keys.end ? row.score_of(key) : -infinity();
     __syncwarp();

@@ -1,8 +1,8 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// of its warps looks at one block at a time, until it has found a pair that takes part and a pair that does not.
+// of its warps looks at one block at a time, until the warp has found a pair that takes part and a pair that does not.
 //
-// It reads the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that have
-// lists of their own; 1024 threads.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that
+// have lists of their own; 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"
@@ -14,7 +14,7 @@ constexpr int WARPS = 32;
 
 extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __grid_constant__ MaskBlocksParams p) {
   (void)CAUSAL;                 // a keys hook need not read it
-  __shared__ int found[WARPS];  // entries, or -1 for blocks of which no pair takes part
+  __shared__ int found[WARPS];  // the entry of each warp's block, or -1 if no pair of the block takes part
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int head = blockIdx.y, batch = blockIdx.z;
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.data};

@@ -6,15 +6,15 @@
 
 /// A list for each tile of BLOCK_R rows: the blocks of BLOCK_C keys of which some pair takes part, in ascending order.
 /// An entry is twice the block's number, plus 1 if the block's pairs must be masked. They must be masked if not all
-/// keys of the block exist, or if not all pairs of these keys and the tile's rows take part. A list without entries
-/// still has 1 as its first entry: block 0, masked.
+/// keys of the block exist, or if not all pairs of these keys and the tile's rows take part. In a list whose count is
+/// 0, the first entry is still 1: block 0, masked.
 struct MaskLists {
   int* counts;            // entries of each list
   int* entries;           // [lists][capacity]
-  int capacity;           // blocks of a sequence
+  int capacity;           // key blocks of a sequence
   int rows;               // of a tile
   int first_query;        // where a head's first tile begins: less than 0 if rows are cut into tiles from the last on
-  int of_batch, of_head;  // how many lists from one sequence, or head, to the next; 0 if they share lists
+  int of_batch, of_head;  // how many lists lie from one sequence, or head, to the next; 0 if they share lists
 };
 
 /// The list of one tile.
@@ -40,8 +40,7 @@ struct MaskBlocksParams {
   MaskLists lists;
 };
 
-/// Parameters of a kernel that walks lists. ParamsWithLists gives them, or with LISTS false the parameters without
-/// lists.
+/// Parameters of a kernel that walks lists. ParamsWithLists::type is WithLists<Params>, or Params if LISTS is false.
 template <typename Params>
 struct WithLists : Params {
   MaskLists lists;

@@ -2,16 +2,16 @@
 // FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers from the first key to
 // the last. Its threads exchange only row maxima.
 //
-// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next is copied. Blocks are
-// walked from the last key to the first, so that the blocks that need a mask come first.
+// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. Blocks
+// are walked from the last key to the first, so that the blocks that need a mask come first.
 //
 // f32 is multiplied as tf32, three times: x = high + low, both of 11 bits, and x y = low high + high low + high high
 // (Ootomo and Yokota 2022). Each block's contribution to the outputs is summed apart, and then added in f32. Tensor
 // cores round towards zero, and over thousands of keys these errors would add up.
 //
-// It takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row of the
-// block) or by tile (the scores that a thread has of the 16 rows of a product). The rotate hook works on Q and K in
-// threadgroup memory.
+// The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
+// of the block) or by tile (the scores that a thread has of the 16 rows of a product). The rotate hook works on Q and K
+// in threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
@@ -21,7 +21,7 @@
 // The largest tiles that fit the registers (and the threadgroup memory of a Hopper):
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// With 192 rows one threadgroup fills a multiprocessor, and nothing hides its waits.
+// With 192 rows a multiprocessor has room for one threadgroup only, and nothing hides the waits of this threadgroup.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -61,19 +61,19 @@ constexpr int DIM = layout.dim;  // columns beyond head_dim are zero
 constexpr int ROW_BYTES = layout.row_bytes;
 constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
-constexpr int TILES = layout.warp_rows / 16;  // of query rows, per warp
+constexpr int TILES = layout.warp_rows / 16;  // tiles of 16 query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // products that a sum over a row of Q and K takes
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are then in base 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
-// For f32 a thread reads SPAN columns of V at once, if registers allow it. So column n of product i (of SPAN products)
-// is column SPAN n + i of V.
+// For f32 a thread reads SPAN columns of V at once: 2 if registers allow it, else 1. So column n of product i (of SPAN
+// products) is column SPAN n + i of V.
 constexpr int SPAN = IN_TYPE == F32 && DIM % 16 == 0 && DIM <= 128 ? 2 : 1;
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-/// N words, aligned to N words.
+/// N words; their address is a multiple of the size of N words.
 template <int N>
 struct alignas(4 * N) AlignedWords {
   unsigned word[N];
@@ -106,8 +106,8 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// For 16 bits it is not inlined, because the kernel's loop needs all registers. For f32 it is inlined: with a call,
-/// ptxas orders the loop otherwise, which costs 3 %.
+/// write_exact_row() as a call, for 16 bits, because the kernel's loop needs all registers. For f32 write_row_anew()
+/// inlines it: with a call, ptxas orders the loop otherwise, which costs 3 %.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
   write_exact_row(AttentionRow(p, batch, head, query));
 }
@@ -119,8 +119,8 @@ DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int qu
   }
 }
 
-/// The work of one warp. Of a product's 16 rows a thread holds parts of two, `row` and `row + 8`. In a group of four
-/// results, numbers 0 and 1 are of the first row, 2 and 3 of the second.
+/// The work of one warp. A thread holds parts of two of a product's 16 rows, `row` and `row + 8`. In a group of four
+/// results, results 0 and 1 are of row `row`, results 2 and 3 of row `row + 8`.
 struct Warp {
   const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;
@@ -154,7 +154,7 @@ struct Warp {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return p.kv_len;
     return max(0, min(p.kv_len, keys_of(query).end));
   }
-  // The begin of the keys that rows from `query` on see.
+  // The first key that rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
   // The number of a block. With lists, `block` is a place in the tile's list.
@@ -162,7 +162,7 @@ struct Warp {
 
   // ---- copies, by all threads of the threadgroup
 
-  // Eight threads copy a row. This function gives this thread's part of its first row.
+  // Eight threads copy a row. This function gives the address of this thread's part of the first row that it copies.
   DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
     const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
     return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
@@ -176,7 +176,7 @@ struct Warp {
   // Copies ROWS rows to threadgroup memory. Rows from `count` on do not exist and become zeros.
   template <int ROWS>
   DEVICE void copy_rows(long long place, const char* from, long long stride, int count) {
-    constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // of 16 bytes in a row
+    constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // units of 16 bytes in a row
     constexpr int THERE = HEAD_DIM * ELEMENT_BYTES / 16;
     constexpr int AT_ONCE = THREADS / 8;  // rows
     const int begin = threadIdx.x / 8, unit = threadIdx.x % 8;
@@ -211,7 +211,7 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        if (lost) {  // not after a copy, which may end later
+        if (lost) {  // instead of a copy: a copy might end after the store
           store_ones(to + u * 16);
         } else {
           copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);
@@ -224,7 +224,7 @@ struct Warp {
     }
   }
 
-  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the block before it. With lists the
+  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the block before. With lists the
   // pointers are found anew for each block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
@@ -322,8 +322,9 @@ struct Warp {
     }
   }
 
-  // O += P V, for f32. The sum may take keys in any order. The product wants keys `quarter` and `quarter + 4` of eight;
-  // this function gives it keys 2 quarter and 2 quarter + 1, whose weights this thread has.
+  // O += P V, for f32. The sum may take keys in any order. Of each eight keys the product expects keys `quarter` and
+  // `quarter + 4` from this thread. This function passes keys 2 quarter and 2 quarter + 1 instead, because this thread
+  // has their weights.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -354,14 +355,15 @@ struct Warp {
 
   // ---- softmax
 
-  // A score in the units of shifts. With lists there is no register left for the factor.
+  // A score in the units of shifts. With lists no register is left to keep scale_log2.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
   // A difference of scaled scores and shifts, in base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Hands the scores of 16 rows to the hook, many at once, in arrays of their own: a call may need its array in memory.
-  // Scores are multiplied by the scale and rounded before the hook sees them, so hooks of every grain compute the same.
+  // Hands the scores of 16 rows to the hook, many at once. The scores are copied to an array for the call, because a
+  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them, so
+  // hooks of every grain get the same scores.
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -379,7 +381,8 @@ struct Warp {
   }
 #endif
 
-  // Asks the mask hook about a block. This comes before the scores are there, because a hook may need their registers.
+  // Asks the mask hook about a block. This call comes before the products, because a hook may need the registers of the
+  // scores.
   DEVICE void find_seen(int number) {
     UNROLL for (int i = 0; i < 2 * TILES; ++i) {
       seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
@@ -393,7 +396,7 @@ struct Warp {
     }
   }
 
-  // Applies the score hook and the masks of ranges; with `masked` also the mask hook.
+  // Applies the score hook and masks by the ranges of the rows; with `masked` also applies the mask hook.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -491,7 +494,7 @@ struct Warp {
     [[maybe_unused]] bool first = true;
     for (; block >= last_block; --block) {
       wait_copies<0>();
-      __syncthreads();  // the block is there for all warps, and no warp works on the block before any more
+      __syncthreads();  // all warps see the block, and no warp works on the previous block any more
       if (block > last_block) copy_block(block - 1);
       if constexpr (!ROTATE_IS_IDENTITY) {
         if (first) turn_queries();
@@ -515,7 +518,7 @@ struct Warp {
         multiply_outputs(block);
       }
     }
-    unsigned anew = 0;  // bit i: of the warp's group i of eight rows, this thread's row must be computed anew
+    unsigned anew = 0;  // bit i: this thread's row in the warp's group i of eight rows must be computed anew
     UNROLL for (int i = 0; i < 2 * TILES; ++i) anew |= !store(i / 2, i % 2) << i;
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
@@ -530,7 +533,7 @@ struct Warp {
     }
   }
 
-  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether they are exact.
+  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether both are exact.
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;
@@ -559,7 +562,7 @@ struct Warp {
         if (there && d < HEAD_DIM) store_words(base + d, words);
       }
     } else {
-      // Of each group of 8 SPAN columns, this thread has 2 SPAN that are neighbours.
+      // This thread has 2 SPAN neighbouring columns of each group of 8 SPAN columns.
       UNROLL for (int group = 0; group < HEAD_DIM / 8; group += SPAN) {
         float values[2 * SPAN];
         UNROLL for (int i = 0; i < 2 * SPAN; ++i) { values[i] = o[tile][group + i % SPAN][2 * r + i / SPAN] * inverse; }
@@ -595,8 +598,8 @@ struct Warp {
 
 }  // namespace
 
-// The 1 means "at least one threadgroup per multiprocessor". With it, the assembler uses all registers before it spills
-// any.
+// The 1 means "at least one threadgroup per multiprocessor". With the 1, the assembler uses all registers before it
+// spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   if constexpr (!BEFORE_IS_NONE) before_all<THREADS>(p, memory);
   Warp(p).run();

@@ -5,14 +5,14 @@
 
 /// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Tiles are [rows][row_bytes].
 struct MmaSyncLayout {
-  static constexpr long long stages = 2;  // of K and V
+  static constexpr long long stages = 2;  // buffers for blocks of K, and as many for blocks of V
 
-  long long dim;        // head_dim, rounded up to a multiple of 32 bytes, which one matrix product takes of a row
+  long long dim;        // head_dim, rounded up to whole matrix products, which take 32 bytes of a row each
   long long row_bytes;  // an odd number of 16 bytes, so that 8 rows next to each other share no bank
   long long warp_rows;  // rows of a warp: 32 if registers allow it, so that keys are read half as often; else 16
   long long threads;
-  long long kv_bytes;  // of one block
-  long long q, k, v, bytes;
+  long long kv_bytes;        // of one block of K or V
+  long long q, k, v, bytes;  // byte offsets of Q, K and V, and the size of all
 
   constexpr MmaSyncLayout(long long head_dim, long long block_r, long long block_c, int in_type)
       : dim(round_up(head_dim, in_type == 0 ? 8 : 16)),

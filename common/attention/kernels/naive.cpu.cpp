@@ -31,7 +31,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
   const int first_key = KEYS_BEGIN_AT_ZERO || visible.begin < 0 ? 0 : visible.begin;
-  // Index of a key's row; `of_head` is the index of the first row of its head.
+  // Index of the first element of a key's row; `of_head` is the index of the head's first element.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
@@ -55,7 +55,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const RowEnd end = end_of_row(maximum, sum, 1, context);
   for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0 * end.share;  // NaN in a row that is NaN
   for (int key = first_key; key < keys; ++key) {
-    if (scores[key] == 0) continue;  // its value does not count, whether or not it is finite
+    if (scores[key] == 0) continue;  // the key's row of V does not count, whether or not it is finite
     const float weight = scores[key] * end.share;
     for (int d = 0; d < HEAD_DIM; ++d) {
       output[d] += weight * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);

@@ -35,7 +35,7 @@ DEVICE float reduce(float value, Combine combine) {
     __syncthreads();
   }
   value = values[0];
-  __syncthreads();  // before the next use
+  __syncthreads();  // before the next call writes values[]
   return value;
 }
 
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));
   const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin);
-  // Index of a key's row; `of_head` is the index of the first row of its head.
+  // Index of the first element of a key's row; `of_head` is the index of the head's first element.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
@@ -77,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
   float sum = !SINK_IS_NONE && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
-    // The score of a hidden pair stays -infinity, so that its value does not count, whether or not it is finite.
+    // The score of a hidden pair stays -infinity, so that the key's row of V does not count, whether or not it is
+    // finite.
     if (scores[key] == -infinity()) continue;
     scores[key] = expf(scores[key] - maximum);
     sum += scores[key];

@@ -5,8 +5,8 @@
 // A kernel asks only for keys that exist. A keys hook with KEYS_END_EARLY may limit them further.
 //
 // With another hook `tuned` on the cpu needs COPY_K. `wgmma` copies boxes of whole pages, or of BLOCK_C keys if a page
-// has more. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for such boxes: .batch is the
-// page, and .row the key's place on it.
+// has more. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for such boxes: in a KeyPlace
+// .batch is then the page, and .row the key's place on the page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

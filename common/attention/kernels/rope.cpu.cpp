@@ -1,5 +1,5 @@
 // RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup turns
-// a tile of rows of all heads, and works out their angles once.
+// a tile of rows of all heads, and works out the angles of the rows once.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
 // ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (elements of a vector; divides
@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int HALF = ROTARY_DIM / 2;
-constexpr int FACTORS = INTERLEAVED ? ROTARY_DIM : HALF;  // of a row
+constexpr int FACTORS = INTERLEAVED ? ROTARY_DIM : HALF;  // cosines, and sines, of a row
 using Floats = Vector<float, GROUP>;
 
 INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long long position) {

@@ -26,10 +26,10 @@ struct RopeParams {
   const unsigned long long* frequencies;
   float factor;  // on the cosines and sines that come from frequencies
   int rows;
-  int tile_rows;  // of a threadgroup
+  int tile_rows;  // rows that a threadgroup rotates
 };
 
-/// On a GPU: the most threads of a threadgroup, and heads that a thread rotates by the same angles.
+/// On a GPU: the most threads of a threadgroup, and how many heads a thread rotates by the same angles.
 constexpr int rope_threads = 256, rope_heads = 2;
 
 struct RopeAngle {
@@ -49,7 +49,8 @@ inline RopeAngle rope_angle(unsigned turns) {
   return {(quarter + 1) & 2 ? -c : c, quarter & 2 ? -s : s};
 }
 
-/// The angle at a position, which may be negative. The product wraps around, which is exact modulo one turn.
+/// Cosine and sine of the angle at a position, which may be negative. The product wraps around; modulo one turn it is
+/// exact.
 inline RopeAngle rope_angle_at(unsigned long long frequency, long long position) {
   return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned long long>(position)) >> 32));
 }

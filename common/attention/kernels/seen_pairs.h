@@ -5,16 +5,16 @@
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Bits for the KEYS / 4 scores that a thread has of one row; score i is of key + i / 2 * 8 + i % 2. Bit i % 32 of word
-/// i / 32 says whether pair i takes part.
+/// Bits for the KEYS / 4 scores that a thread has of one row; score i is of key number key + i / 2 * 8 + i % 2.
+/// Bit i % 32 of word i / 32 says whether pair i takes part.
 template <int KEYS>
 struct SeenKeys {
   unsigned words[(KEYS / 4 + 31) / 32];
 
   DEVICE bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 
-  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. One text serves all
-  /// scores, because a rule may be long.
+  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. The loop over scores
+  /// is not unrolled, because a rule may be long.
   DEVICE void find(int query, int key, const ScoreContext& context) {
     query = max(0, min(query, context.q_len - 1));
     const KeyRange range = visible_keys(query, context);

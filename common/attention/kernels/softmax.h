@@ -6,11 +6,11 @@
 #include "common/kernel/cpu.h"
 
 /// The score of a hidden pair, for every hook that hides it; also the maximum of a row that has seen no key yet. The
-/// exponential gives it a weight of 0 without an instruction for it.
+/// exponential turns it into a weight of 0 without an extra instruction.
 constexpr float hidden_score = -__builtin_inff();
 
-/// The shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. There -infinity - -infinity
-/// would be NaN.
+/// The shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the shift,
+/// -infinity - -infinity would be NaN.
 template <typename V>
 INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
@@ -34,8 +34,8 @@ INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);
   constexpr int lanes = sizeof(V) / sizeof(float);
   constexpr float shifter = 6291456.0f + 63.5f;
-  constexpr float smallest = -63.5f;      // its 2^n is 0
-  x = x < smallest ? V{} + smallest : x;  // in this order a NaN stays
+  constexpr float smallest = -63.5f;      // here 2^n is 0
+  x = x < smallest ? V{} + smallest : x;  // in this order a NaN stays a NaN
   const V shifted = x + shifter;
   const V rest = x - (shifted - shifter);
   V power;  // 2^(2 * rest)
@@ -54,7 +54,7 @@ INLINE V exp4(V x) {
   return power * reinterpret_cast<V>(reinterpret_cast<Bits>(shifted) << 23);
 }
 
-/// The factor on a row's outputs at its end, and the row's log-sum-exp.
+/// The factor that turns a row's sums into its outputs, and the row's log-sum-exp.
 struct RowEnd {
   float share, lse;
 };

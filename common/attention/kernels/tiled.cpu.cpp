@@ -120,7 +120,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
         new_maximum = scores[key] > new_maximum ? scores[key] : new_maximum;
       }
       const float shift = shift_of(new_maximum);
-      const float alpha = __builtin_exp2f((maximum[row] - shift) * log2_e);  // the factor on older outputs
+      const float alpha = __builtin_exp2f((maximum[row] - shift) * log2_e);  // the factor on the outputs so far
       maximum[row] = new_maximum;
       sum[row] *= alpha;
       scale(o + row * HEAD_DIM, alpha);

@@ -13,11 +13,11 @@
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
-//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K, only the last rows
+//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K a block's last rows only
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// It takes all hooks; pages.h and rotate.h say which constants they need. A score hook may take scores by element, by
-// row (the VECTOR_WIDTH queries of a vector) or by register tile.
+// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take
+// scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows to the first, so that the long tiles do not
 // come at the end.
@@ -49,8 +49,8 @@ constexpr int DEPTH = BF16_DOT ? HEAD_DIM / 2 : HEAD_DIM;  // words along a row 
 constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYTES;
-// Pairs of bf16 are not scaled, because this would round Q again. Their scores are scaled in the softmax, or before the
-// hook.
+// Pairs of bf16 are not scaled, because scaling would round Q again. With BF16_DOT scores are scaled in the softmax, or
+// before the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
 // Whether scores (and so maxima) are in base 4 when they leave the register tile.
@@ -63,7 +63,7 @@ using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
 using Bits = Vector<unsigned, VECTOR_WIDTH>;
 
-#if BF16_DOT_VALUE  // then vectors have 16 lanes, and the host has the instruction
+#if BF16_DOT_VALUE  // with BF16_DOT vectors have 16 lanes, and the host has the instruction
 typedef __bf16 BfloatPairs __attribute__((vector_size(64)));
 INLINE Floats multiply_add_pairs(Floats acc, unsigned a, Floats b) {
   const Vector<unsigned, 16> broadcast = Vector<unsigned, 16>{} + a;
@@ -87,8 +87,8 @@ INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
 /// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum, where sum is over i < depth of
 /// (a's word at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows
-/// of bf16 need not begin at a word. Raises `maximum`, if given, to the largest result of each lane. It is not inlined:
-/// all uses share the two instances, which halves the code to compile.
+/// of bf16 need not begin at a word. If `maximum` is not null, raises it to the largest result of each lane. The
+/// function is not inlined: all calls share its two instances, which halves the code to compile.
 template <int ROWS>
 NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
@@ -143,7 +143,7 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
 }
 
 /// The rows of the next tile if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves enough
-/// rows for a tail tile. Else TAIL_ROWS; such a tile may reach beyond the end.
+/// rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -192,7 +192,7 @@ struct Tile {
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of these keys come before the first key that the query may see.
+  // How many of the `keys` keys from `first_key` on come before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -221,7 +221,7 @@ struct Tile {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // K in place, and the bytes from one row of it to the next.
+  // The address of a key's row in K itself, and the bytes from one row of K to the next.
   INLINE const char* k_rows(int key) const {
     return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
@@ -290,7 +290,7 @@ struct Tile {
     }
   }
 
-  // Copies rows of K as they are to k_block, from its row `to` on.
+  // Copies `count` rows of K, unconverted, to k_block, from row `to` of k_block on.
   INLINE void copy_rows(const char* rows, long step, int count, int to = 0) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < DEPTH; d += 4) {
@@ -313,8 +313,9 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    Ints visible[VECTORS];                  // keys up to the last key that the lane may see; may be less than 0
-    [[maybe_unused]] Ints hidden[VECTORS];  // keys before the first key that the lane may see; may be less than 0
+    // How many keys of the block come up to the last key that the lane may see, and before the first; may be negative.
+    Ints visible[VECTORS];
+    [[maybe_unused]] Ints hidden[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       visible[v] = Ints{} + keys;
       if constexpr (!KEYS_ARE_DEFAULT) {
@@ -334,7 +335,7 @@ struct Tile {
       rows = rows_of_tile(keys - key);
       const char* from = k + key * k_bytes;
       long step = k_bytes;
-      if (!COPY_K && key + rows > block_keys) {  // beyond the block may be beyond the tensor
+      if (!COPY_K && key + rows > block_keys) {  // rows beyond the block may lie beyond the tensor
         copy_rows(from, step, block_keys - key);
         from = copied;
         step = ROW_BYTES;
@@ -374,8 +375,8 @@ struct Tile {
     }
   }
 
-  // Which of the queries from `first` on see the key according to the mask hook. A lane without a query gets the answer
-  // for the last query.
+  // Which of the VECTOR_WIDTH queries from `first` on see the key according to the mask hook. A lane without a query
+  // gets the answer for the last query.
   INLINE Ints seen_by(int first, int key) const {
     Ints seen = {};
     for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {
@@ -399,8 +400,9 @@ struct Tile {
     scores_of_key = load<Floats>(lanes);
   }
 
-  // SCALE_LATE: if the product of the shift and the factor is large, subtracts the shift from the scores, and sets it
-  // to 0. With a multiply-add instead, the rounding error of the product would stay in the result.
+  // SCALE_LATE: if the product of the shift and the factor is large, subtracts the shift from the scores, and sets the
+  // shift to 0. Otherwise a multiply-add would subtract the product, and the rounding error of the product would stay
+  // in the result.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);
@@ -413,7 +415,7 @@ struct Tile {
     }
   }
 
-  // Turns scores into weights, and stores the new maximum and sum. alpha is the factor on older outputs.
+  // Turns scores into weights, and stores the new maximum and sum. alpha is the factor on the outputs so far.
   INLINE void softmax(int panel, int begin, int keys, const Floats (&new_maximum)[VECTORS], Floats (&alpha)[VECTORS]) {
     Floats row_sum[VECTORS] = {}, shift[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {
@@ -452,7 +454,7 @@ struct Tile {
   // O = O * alpha + V^T weights.
   INLINE void accumulate(int panel, int begin, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
-    const int first = BF16_DOT ? begin / 2 : begin;  // the first row of words of V, and of the weights
+    const int first = BF16_DOT ? begin / 2 : begin;  // the first row of words, of V and of the weights
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
@@ -526,7 +528,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
       const int keys = tile.keys_seen(tile.first_query + panel * PANEL + PANEL - 1, first_key, block_keys);
       const int hidden = tile.keys_before(tile.first_query + panel * PANEL, first_key, keys);
       if (keys == hidden) continue;
-      const int first = hidden - (BF16_DOT ? hidden % 2 : 0);  // the first key of the block; pairs are not split
+      const int first = hidden - (BF16_DOT ? hidden % 2 : 0);  // the first key to work on; pairs of keys are not split
       Floats new_maximum[VECTORS], alpha[VECTORS];
       UNROLL for (int v = 0; v < VECTORS; ++v) {
         new_maximum[v] = load<Floats>(tile.maximum + panel * PANEL + v * VECTOR_WIDTH);

@@ -4,15 +4,16 @@
 #include "common/attention/kernels/round_up.h"
 
 /// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. tile_vectors and
-/// tile_rows are the register tile: vectors of queries by rows of keys or columns. bf16_dot says that the kernel
-/// multiplies pairs of bf16. copy_k says that the kernel works on a copy of a block of K.
+/// tile_rows are the register tile: vectors of queries by rows, which are keys of the scores or columns of the outputs.
+/// bf16_dot says that the kernel multiplies pairs of bf16. copy_k says that the kernel works on a copy of a block of K.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
   // Tiles of main_rows and of tail_rows have at least 8 accumulators if tile_vectors > 1. Two multiply-add units with a
   // latency of 4 need 8 accumulators to stay busy.
   long long vectors, panel, main_rows, tail_rows = 4;
-  // An odd number of cache lines, so that consecutive rows fall into different cache sets.
+  // The distance of rows of k_block and v_block: an odd number of cache lines, so that consecutive rows fall into
+  // different cache sets.
   long long row_words;
   long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
 
@@ -31,7 +32,7 @@ struct TunedLayout {
         v_block(0),
         words(0) {
     row_words = (round_up(head_dim, line) / line | 1) * line;
-    const long long rows = block_c + tail_rows - 1;  // the last tile of a block may reach beyond it
+    const long long rows = block_c + tail_rows - 1;  // the last register tile may reach beyond the block
     o_panels = q_panels + head_dim * block_r;
     maximum = o_panels + head_dim * block_r;
     sum = maximum + round_up(block_r, line);

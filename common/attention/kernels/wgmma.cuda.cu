@@ -5,28 +5,28 @@
 // issues the tensor copies (three warps do so if K and V lie on pages shorter than a block). Another thread hands out
 // tiles. Each consumer computes 64 query rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers of
 // K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does the
-// softmax of this one (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns: one
-// multiplies while another does the softmax (section 3.1). Blocks are walked from the last key to the first, so that
-// the blocks that need a mask come first.
+// softmax of the current block (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns:
+// one multiplies while another does the softmax (section 3.1). Blocks are walked from the last key to the first, so
+// that the blocks that need a mask come first.
 //
 // Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
 //
 // The kernel takes hooks for scores (by element or by tile), keys, masks, pages, sinks, the rotation of queries, and
 // work before the attention (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element
-// gets places as Place, so that a hook that takes them as floats costs no conversions. The term that a hook with
-// SCORE_IS_LINEAR adds is part of the product.
+// gets q and k as Place, so that a hook that takes them as floats costs no conversions. With LINEAR the term that the
+// score hook adds is part of the product.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (a consumer's panels through which outputs of 16 bits leave by tensor copies; 0:
-// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and is applied inside the
-// exponential), PING_PONG (more than one consumer, and they take turns). Grid: at most as many threadgroups as run at
-// the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and the kernel applies it
+// inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as many
+// threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
-// buffer i. The block of the turn before, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
+// buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
 // Barriers; `copy ... -> B` arrives at B with its bytes. [first] and [last] are the turns of the first and of the last
-// block: of the tile for the producer, of the blocks that its rows see for a consumer. A consumer has one more turn,
-// [end], after [last].
+// block: for the producer of all blocks of the tile, for a consumer of the blocks that it walks. A consumer has one
+// more turn, [end], after [last].
 //
 //   producer                                       consumer c
 //   ---------------------------------              --------------------------------------------------------------------
@@ -62,13 +62,14 @@
 //                                                  j = i, i = the next buffer
 //
 // Around the loop. schedule() writes a tile, arrives at tile_full, and waits for tile_empty. The producer and all
-// threads of the consumers wait for tile_full and read the tile. A consumer arrives at tile_empty at once. For blocks
-// that only other consumers see, hand_back() waits for k_full and v_full, and arrives at k_empty and v_empty. A phase
-// takes CONSUMERS arrivals at k_empty and v_empty (by thread 0 of each consumer, in release()), CONSUMERS * 128 +
-// PRODUCERS at tile_empty, and one at every other barrier.
+// threads of the consumers wait for tile_full and read the tile. A consumer arrives at tile_empty as soon as it has
+// read the tile. For blocks that only other consumers see, hand_back() waits for k_full and v_full, and arrives at
+// k_empty and v_empty. A phase takes CONSUMERS arrivals at k_empty and v_empty (by thread 0 of each consumer, in
+// release()), CONSUMERS * 128 + PRODUCERS at tile_empty, and one at every other barrier.
 //
 // The modes: each constant that switches code. First come function constants, then symbols that hooks define, then
-// constants that this file derives from them. "constants" means the constants before struct Place.
+// constants that this file derives from those two kinds. In the column "where", "constants" means the constants before
+// struct Place.
 //
 //   constant           values     what changes                                  where
 //   ------------------ ---------- --------------------------------------------- --------------------------------------
@@ -196,16 +197,16 @@
 
 namespace {
 
-// Whether a product adds slope * (number of the key in its block) to the scores. The rest of the term is the same for
-// all keys of a block. (This is a symbol of the preprocessor: a constant would be data in every kernel.)
+// Whether a product adds slope * (number of the key in its block) to the scores. The rest of the linear term is the
+// same for all keys of a block. (LINEAR is a macro: a constant would be data in every kernel.)
 #define LINEAR (FOLD_SCALE && SCORE_IS_LINEAR)
 constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS, LINEAR);
 constexpr int CONSUMERS = BLOCK_R / 64;
 constexpr int DIM = (HEAD_DIM + 15) / 16 * 16;  // columns beyond head_dim are zero
 constexpr int PANELS = layout.panels;
 constexpr bool WHOLE_PANELS = HEAD_DIM % PANEL_COLUMNS == 0;
-constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // of a box
-constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // of one consumer's rows
+constexpr int COPY_PANELS = WHOLE_PANELS ? PANELS : 1, STORE_PANELS = WHOLE_PANELS ? OUT_PANELS : 1;  // panels of a box
+constexpr int Q_PANEL_BYTES = 64 * PANEL_ROW_BYTES;  // a panel of one consumer's rows
 constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(ROTATE_LEAVES_KEYS, "tensor copies bring K as it is");
@@ -218,8 +219,8 @@ constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 constexpr bool ONE_ROUNDING = FOLD || SCORE_IS_BOUNDED;
 static_assert(OUT_PANELS == 0 || OUT_TYPE != F32);
 static_assert(!KEYS_END_EARLY || MASK_IS_NONE, "the last block's number is not known");
-// Keys of a box of K or V: a block, or a page if a page is shorter. One thread issues a box in about 110 cycles, so if
-// there are several boxes, three warps issue every third box each.
+// Keys of a box of K or V: a block, or a page if a page is shorter. One thread takes about 110 cycles to issue a box.
+// So if a block has several boxes, each of three warps issues every third box.
 constexpr int BOX_KEYS = !PAGES_ARE_DEFAULT && PAGE_KEYS < BLOCK_C ? PAGE_KEYS : BLOCK_C;
 constexpr int BOXES = BLOCK_C / BOX_KEYS;
 static_assert(PAGES_ARE_DEFAULT || (BLOCK_C % BOX_KEYS == 0 && PAGE_KEYS % BOX_KEYS == 0 && BOX_KEYS % 8 == 0));
@@ -228,8 +229,9 @@ using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// Gives x, which is the same in all threads of the warp. After the reduction the compiler knows this. It then keeps
-// values that depend on x, above all indices of rings, in uniform registers (8 to 12 % at head_dim 64).
+// Gives x, which is the same in all threads of the warp. The reduction tells the compiler that x is the same in all
+// threads. The compiler then keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 %
+// faster at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 /// A place in a sequence, for hooks that take it as int and for hooks that take it as float (exact up to 2^24).
@@ -242,22 +244,22 @@ struct Place {
 };
 DEVICE Place place(int number) { return {number, static_cast<float>(number)}; }
 
-constexpr int no_more_tiles = -1;  // as WgmmaTile::blocks
-constexpr int none_kept = -1;      // in lists of groups of 16 rows: the end
+constexpr int no_more_tiles = -1;  // a value of WgmmaTile::blocks
+constexpr int none_kept = -1;      // the end of a list of groups of 16 rows
 
 struct Barriers {
   Barrier q_full[CONSUMERS], q_empty[CONSUMERS];
   Barrier k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
   Barrier tile_full, tile_empty;
   WgmmaTile tile;                 // written by the scheduler, read by all others
-  int first_block;                // the first block that some row of the tile sees, if ranges do not begin at key 0
+  int first_block;                // if ranges do not begin at key 0: the first block that some row of the tile sees
   const int* list;                // MASK_LISTS: the tile's entries
   int first_kept[4 * CONSUMERS];  // for each warp, the first group of 16 rows that must be computed anew
   bool lost[2];  // KEYS_END_EARLY, for this tile and the next in turn: a length or page of the tile does not exist
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
-// LINEAR: the numbers of a block's keys, a narrow operand.
+// LINEAR: the place in memory of the numbers of a block's keys, which are a narrow operand.
 DEVICE unsigned char* numbers() { return memory + layout.barriers - BLOCK_C * 32; }
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
@@ -283,7 +285,7 @@ DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
   return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
 
-/// The keys that a row sees. A row that does not exist gets the range of the nearest row that does.
+/// The keys that a row sees. A row that does not exist gets the range of the nearest row that exists.
 DEVICE KeyRange keys_of(const AttentionParams& a, const WgmmaTile& tile, int query) {
   return visible_keys(KEYS_ARE_DEFAULT ? query : max(0, min(query, a.q_len - 1)), context_of(a, tile));
 }
@@ -303,7 +305,7 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
-// Finds the tile's blocks, at least one. The host knows only the blocks of the default rule.
+// Counts the tile's blocks, at least one. The host can count them only for the default keys hook.
 DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   const int first = bars.tile.first_query;
   const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
@@ -311,7 +313,7 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-// Finds the tile's list. Of an empty list it takes the first entry, which is masked.
+// Finds the tile's list. For an empty list it takes the first entry, block 0, which is masked.
 [[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
   const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
   bars.list = list.entries;
@@ -333,7 +335,7 @@ DEVICE void schedule(const Params& p) {
       bars.lost[parity] = end_of_keys(context_of(p.attention, bars.tile)) < 0;
     }
     bars.tile_full.arrive();
-    bars.tile_empty.wait(parity);  // until this tile's copies are issued: tiles that are taken earlier balance badly
+    bars.tile_empty.wait(parity);  // until the tile's copies are issued: taken earlier, tiles would be badly balanced
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
@@ -359,8 +361,9 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// Copies BLOCK_C rows of K (OF_KEYS) or V when their buffer is free. If there are several boxes, each lane of the warp
-// looks up the place of one box, a box has one panel, and `number` is the number of this producer.
+// Waits until the buffer is free, and then copies BLOCK_C rows of K (OF_KEYS) or V to it. If there are several boxes,
+// each lane of the warp looks up the place of one box, a box has one panel, and `number` is the number of this
+// producer.
 template <bool OF_KEYS>
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
                        const WgmmaTile& tile, const AttentionParams& a, [[maybe_unused]] bool& lost,
@@ -371,7 +374,7 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
     copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
   } else {
     const int lane = BOXES > 1 ? threadIdx.x % 32 : 0, first = key + lane * BOX_KEYS;
-    KeyPlace place{-1, 0, 0};  // beyond the last key there is no page: a box before the tensor is zeros
+    KeyPlace place{-1, 0, 0};  // for keys beyond the last: a box before the tensor reads as zeros
     const bool there = lane < BOXES && first < keys_there(a, tile);
     if (there) place = place_of_key(first, tile.kv_head, context_of(a, tile));
     if constexpr (KEYS_END_EARLY && OF_KEYS) {  // the thread that arrives at `full` writes `lost` too
@@ -445,14 +448,14 @@ using Mma_O = Mma<IN_TYPE, DIM>;
 
 struct Consumer {
   const WgmmaParams& p;
-  const int index;  // of the warpgroup among the consumers
+  const int index;  // the number of the consumer
   const int thread = threadIdx.x % WARPGROUP;
-  const int row = thread / 32 * 16 + thread % 32 / 4;  // of the 64
-  const int column = thread % 4 * 2;                   // of 8
+  const int row = thread / 32 * 16 + thread % 32 / 4;  // the first of the thread's two rows, of 64
+  const int column = thread % 4 * 2;                   // the first of the thread's columns, of each 8
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
-  float sum[2], shift[2], alpha[2];  // of the two rows
-  float slope;                       // LINEAR: in base 2
+  float sum[2], shift[2], alpha[2];  // of the thread's two rows
+  float slope;                       // LINEAR: the slope in base 2
   unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
   float offset[2];                   // LINEAR: the term of key number 0 of the block, in base 2
   bool grew;                         // whether outputs must be multiplied by alpha
@@ -463,18 +466,18 @@ struct Consumer {
 
   DEVICE Consumer(const WgmmaParams& params, int number) : p(params), index(number) {}
 
-  // LINEAR: adds the part of the linear term that the products do not give.
+  // With LINEAR adds the part of the linear term that the product does not add.
   DEVICE float with_offset(float s, int r) const {
     if constexpr (LINEAR) s += offset[r];
     return s;
   }
-  // A score in the units of shifts. Scores that a hook has seen already have all other factors.
+  // A score in the units of shifts. Without FOLD a score already has all factors but SCORE_OUT and log2(e).
   DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
   // A difference of shifts and scores, in base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
-  // Issues S = Q K^T of a block. Without a block it still issues the first step, and nothing uses the result: if a
-  // branch could skip all products of S, ptxas would do all products one after the other (C7515).
+  // Issues S = Q K^T of a block. Without a block it still issues the first step, whose result is not used: if a branch
+  // could skip all products of S, ptxas would do all products one after the other (C7515).
   DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
@@ -490,7 +493,7 @@ struct Consumer {
       }
       mma_commit();
     } else {
-      mma_commit();  // in both branches: with one commit after them, ptxas would add a product of its own
+      mma_commit();  // in both branches: with one commit after both, ptxas would add a product of its own
     }
   }
 
@@ -504,8 +507,7 @@ struct Consumer {
     mma_commit();
   }
 
-  // Writes zeros to the block's rows of V from `first` on, which no row of Q sees. Other consumers write the same
-  // zeros.
+  // Writes zeros to the block's rows of V from `first` on. No row of Q sees them. Other consumers write the same zeros.
   DEVICE void clear_values(int stage, int first) {
     for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
       const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);
@@ -516,7 +518,7 @@ struct Consumer {
     sync_consumer();
   }
 
-  // Asks the mask hook about the block of an entry. The products run meanwhile, because a hook may take long.
+  // Asks the mask hook about the block of an entry while the products run, because a hook may take long.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
       if (!(entry & 1)) return;
@@ -528,7 +530,7 @@ struct Consumer {
     }
   }
 
-  // Reads the numbers that the score hook needs, before its scores are there. The products run meanwhile.
+  // Reads the numbers that the score hook needs while the products of its scores run.
   DEVICE void read_ahead([[maybe_unused]] const WgmmaTile& tile, [[maybe_unused]] int block) {
 #ifdef SCORE_AHEAD
     ahead.read(tile.first_query + index * 64 + row, block * BLOCK_C + column, context_of(p.attention, tile));
@@ -536,7 +538,7 @@ struct Consumer {
   }
 
   // Reads the block's scores, and applies the score hook and the masks of ranges. Blocks from `hidden` to before
-  // `visible` need no mask: all rows see all their keys.
+  // `visible` need no mask: all rows see all keys of these blocks.
   DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;
@@ -600,7 +602,7 @@ struct Consumer {
   // 2025), and weights stay below 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
-    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row: all else waits for them
+    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row: all else waits for maxima
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {with_offset(scaled(fmaxf(part[0], part[1])), 0),
                               with_offset(scaled(fmaxf(part[2], part[3])), 1)};
@@ -626,7 +628,8 @@ struct Consumer {
     UNROLL for (int i = 0; i < BLOCK_C / 4; ++i) weights[i] = pack<IN_TYPE>(s[2 * i], s[2 * i + 1]);
   }
 
-  // Ping-pong: waits for this consumer's turn to issue, and hands the turn on to the next consumer.
+  // With PING_PONG wait_turn() waits for this consumer's turn to issue products, and pass_turn() gives the turn to the
+  // next consumer.
   DEVICE void wait_turn() {
     if constexpr (PING_PONG) named_sync(1 + index, 2 * WARPGROUP);
   }
@@ -638,7 +641,7 @@ struct Consumer {
     if (thread == 0) empty.arrive();
   }
 
-  // Syncs the threads of this consumer. Afterwards its warps are whole again.
+  // Waits for all threads of this consumer, which also makes its warps converge.
   DEVICE void sync_consumer() const {
     __syncwarp();
     named_sync(1 + CONSUMERS + index, WARPGROUP);
@@ -675,7 +678,7 @@ struct Consumer {
     }
   }
 
-  // Splits the slope. Each part has the type of Q, and takes as much as it can of the rest that the parts before leave.
+  // Splits the slope. Each part has the type of Q: it is the rest that the earlier parts leave, rounded.
   DEVICE void split_slope(float of_key) {
     slope = of_key * log2_e;
     float rest = of_key / p.attention.scale, parts[3];
@@ -690,7 +693,7 @@ struct Consumer {
   }
 
   // Replaces this consumer's rows of Q by the results of the rotate hook, four columns and their partners at a time.
-  // Neighbours in a warp take neighbours in a row, so that they read tables in whole lines.
+  // Neighbouring threads take neighbouring columns of a row, so that they read whole lines of the tables.
   DEVICE void rotate_queries(const WgmmaTile& tile) {
     struct Four {
       float value[4];
@@ -724,14 +727,14 @@ struct Consumer {
     sync_consumer();
   }
 
-  // Hands back blocks that only other consumers use: the blocks before `from` down to `to`.
+  // Hands back the buffers of blocks that only other consumers use: the blocks before `from` down to `to`.
   DEVICE void hand_back(int from, int to, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
 #pragma unroll 1
     for (int block = from; block > to; --block) {
       bars.k_full[kv.index].wait(kv.parity);
       bars.v_full[kv.index].wait(kv.parity);
-      // No product keeps the warps together here. A warp that is too late would miss a phase and wait for ever.
+      // No product keeps the warps together here. A late warp would miss a phase of a barrier and wait for ever.
       if constexpr (!PING_PONG) sync_consumer();
       wait_turn();
       pass_turn();
@@ -747,19 +750,19 @@ struct Consumer {
     const int query = tile.first_query + index * 64;
     const int last_query = min(query + 64, a.q_len) - 1;
     const int end = row_exists(a, query) ? key_end(a, tile, last_query) : 0;
-    // This consumer walks the blocks from before `own` down to `last`: the blocks that its rows see. It walks at least
-    // one block, which is a block of the tile.
+    // This consumer walks the blocks from own - 1 down to `last`: the blocks that its rows see, or with MASK_LISTS the
+    // tile's whole list. It walks at least one block, which is a block of the tile.
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
     if constexpr (MASK_LISTS) own = tile.blocks;
     int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
     if constexpr (MASK_LISTS) last = 0;
-    const int visible = key_end(a, tile, query) / BLOCK_C;                        // blocks from this one on need a mask
-    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and blocks before this one
+    const int visible = key_end(a, tile, query) / BLOCK_C;  // blocks from `visible` on need a mask
+    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and so do blocks before `hidden`
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
     // A turn issues Q K^T of a block, and P V of the block that was walked before it. The first turn has no P V. The
-    // last turn is an additional one, without a block and without Q K^T. All turns share one text, which compiles
+    // last turn is an additional turn without a block and without Q K^T. All turns share one text, because it compiles
     // faster.
     Ring<STAGES> previous = kv;
     bool first = true;
@@ -842,7 +845,7 @@ struct Consumer {
 
   // Adds the warp's 16 rows to its list. One thread of the warp calls it, or several.
   DEVICE void keep_for_later(const WgmmaTile& tile) {
-#ifdef SCORE_AHEAD  // the same number, with one register fewer
+#ifdef SCORE_AHEAD  // as in the #else, with one register fewer
     const int query = tile.first_query + (static_cast<int>(threadIdx.x) - WARPGROUP) / WARP * 16;
 #else
     const int query = tile.first_query + index * 64 + thread / WARP * 16;
@@ -858,14 +861,14 @@ struct Consumer {
     sync_consumer();
     const int* const of_warps = barriers().first_kept + 4 * index;
     const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // all bits are ones
-    if (OUT_PANELS > 0 && thread == 0) {  // the threadgroup must not end before its memory has been read
+    if (OUT_PANELS > 0 && thread == 0) {  // a threadgroup must not end before the copies have read its memory
       if (none)
         wait_stores_read();
       else
         wait_stores();
     }
     if (none) return;
-    sync_consumer();  // the copies have written to these rows before
+    sync_consumer();  // the copies of all threads have written their rows of O before
 #pragma unroll 1
     for (int number = first_kept(); number != none_kept; number = p.next_kept[number]) {
       const int of_head = number / p.sixteens, query = (number % p.sixteens - p.sixteens_before) * 16;
@@ -906,17 +909,17 @@ struct Consumer {
     constexpr int end = FIRST + OUT_PANELS < PANELS ? FIRST + OUT_PANELS : PANELS;
     unsigned char* const panels = memory + layout.o + index * OUT_PANELS * Q_PANEL_BYTES;
     const int query = tile.first_query + index * 64;
-    if (thread == 0) wait_stores_read();  // of the panels stored before
+    if (thread == 0) wait_stores_read();  // until the previous panels have been read
     sync_consumer();
-    // A lane addresses 16 bytes: one of the warp's rows 0 to 15, and one of two groups of 8 columns. Within a row of a
-    // panel these groups are permuted in the way that the copies expect (Swizzle::bytes_128).
+    // A lane gives the address of 16 bytes: a group of 8 columns, of two groups, in a row, of the warp's 16 rows.
+    // Within a row of a panel the groups are permuted in the way that the copies expect (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
     round_panels<FIRST * 8, end * 8 < DIM / 8 ? end * 8 : DIM / 8>(to, sums);
     fence_stores();
     sync_consumer();
-    if (thread == 0 && row_exists(p.attention, query)) {  // a box that begins before the tensor is a fault
+    if (thread == 0 && row_exists(p.attention, query)) {  // a store of a box that begins before the tensor is a fault
       UNROLL for (int panel = FIRST; panel < end; panel += STORE_PANELS) {
         store_box(p.o, panels + (panel - FIRST) * Q_PANEL_BYTES, map_column(panel), query, map_panel(panel), tile.head,
                   tile.batch);
@@ -970,20 +973,20 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here warpgroups exchange registers. A warpgroup that takes more registers than there are waits for ever. Threads
-  // that look pages up need 32.
+  // Here warpgroups exchange registers. A warpgroup that takes more registers than are free waits for ever. Threads
+  // that look up pages need 32 registers.
   constexpr int looks_up = !PAGES_ARE_DEFAULT && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();
     if constexpr (PRODUCERS == 1) {
       if (threadIdx.x == 0) produce(p, 0);
     } else if (const int warp = uniform(threadIdx.x / 32); warp != 1) {
-      produce(p, warp == 0 ? 0 : warp - 1);  // of warps 0, 2 and 3
+      produce(p, warp == 0 ? 0 : warp - 1);  // warps 0, 2 and 3 are producers 0, 1 and 2
     }
     if (threadIdx.x == 32) schedule(p);
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
-    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // another object: the first one's loop stays as it is
+    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // a second object, so that run() compiles as before
   }
 }

@@ -8,7 +8,7 @@
 struct WgmmaTile {
   int batch, head, kv_head;
   int first_query;  // a multiple of 64, negative if the first consumers have no rows
-  int blocks;       // of keys that some row sees, at least one; with a keys hook the kernel counts them itself
+  int blocks;  // blocks of keys that some row sees, at least 1; with a keys hook the kernel counts these blocks itself
 };
 
 /// Maps are [column][row][panel][head][batch]. A box of Q is 64 columns by 64 rows by all panels. A box of K or V is 64
@@ -23,9 +23,10 @@ struct WgmmaParams {
   float scale_log2;        // scale * log2(e)
   const WgmmaTile* tiles;  // in the order in which threadgroups take them; causal tiles take different times
   unsigned tile_count;
-  unsigned* counters;  // of tiles taken and of threadgroups that are done; both are 0 before and after every launch
-  /// [batch, q_heads, sixteens], for the kernel alone: linked lists of groups of 16 rows. The first `sixteens_before`
-  /// groups of a head lie before its first row, because a tile may begin there.
+  unsigned* counters;  // [0] tiles taken, [1] threadgroups that are done; both are 0 before and after every launch
+  /// [batch, q_heads, sixteens], for the kernel alone: a linked list for each warp, of the groups of 16 rows that the
+  /// warp computes anew after its last tile. The first `sixteens_before` groups of a head lie before its first row,
+  /// because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
 };
@@ -34,9 +35,9 @@ struct WgmmaParams {
 constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
 
 /// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns; the size of a panel
-/// aligns the next one to 1024 bytes. With LINEAR, where a product adds a slope times the number of a key to the
-/// scores, the numbers of a block's keys follow (16 16-bit columns). The barriers come last. Each consumer has
-/// `out_panels` panels for outputs on their way to device memory.
+/// aligns the next one to 1024 bytes. With LINEAR the numbers of a block's keys follow (16 16-bit columns), because a
+/// product adds a slope times the number of a key to the scores. The barriers come last. Each consumer has `out_panels`
+/// panels for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 

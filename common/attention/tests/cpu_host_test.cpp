@@ -1,6 +1,6 @@
-// The kernels of the cpu as other hosts compile them: with the constants and the instructions of a host of each family.
-// Every host compiles for all families. It runs the kernels of its own architecture, without the instructions that it
-// lacks: the compiler splits vectors of any width into vectors that the host has.
+// The kernels of the cpu as other hosts compile them, with the constants and the instructions of a host of each family.
+// The tests compile for all families on every host. A host runs the kernels of its own architecture, without the
+// instructions that the host lacks: the compiler splits vectors of any width into vectors that the host has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,8 +25,8 @@ namespace {
 struct Host {
   const char* family;
   uint32_t simd_width, vector_registers;
-  int64_t tile_vectors, tile_rows;  // expected for tiles of many rows
-  bool copies_pages;                // K is copied if its rows are a multiple of 4 KiB apart
+  int64_t tile_vectors, tile_rows;  // the expected register tile if a tile has many rows
+  bool copies_pages;                // the kernel copies K if the rows of K lie a multiple of 4 KiB apart
   bool asks_ahead;
   bool bf16_dot;  // BF16_DOT of the tuned kernel in bf16
   bool amx;       // amx.cpu.cpp replaces the tuned kernel in bf16
@@ -112,7 +112,7 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheFirstCache) {
   EXPECT_EQ(constant(pages, "COPY_K"), GetParam().copies_pages);
   pages.layout = Layout::bhsd;
   EXPECT_EQ(constant(pages, "COPY_K"), 0);
-  pages.dtype = DType::f16;  // K is converted
+  pages.dtype = DType::f16;  // the kernel converts K, and therefore copies it
   EXPECT_EQ(constant(pages, "COPY_K"), 1);
 }
 

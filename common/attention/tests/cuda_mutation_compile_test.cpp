@@ -1,4 +1,5 @@
-// Mutations of the GPU's kernels, compiled without a GPU: they compile, and their code is other code.
+// Mutations of the GPU's kernels, compiled without a GPU: each compiles, and its machine code differs from the unbroken
+// kernel's.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +25,7 @@ class CudaMutationsTest : public test::CudaCompilerTest {
 
 TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
   for (const test::KernelPath& path : test::kernel_paths(true)) {
-    if (path.dtype == DType::f16) continue;  // like bf16, except for the names of two instructions
+    if (path.dtype == DType::f16) continue;  // the code for f16 is like bf16, except for the names of two instructions
     const std::string unbroken = code_of(path);
     for (const test::BlockMutation& mutation : test::block_mutations()) {
       if (!mutation.is_of(path)) continue;

@@ -1,4 +1,5 @@
-// Small configurations of the variants, and a launch of a configuration with its check. On the device under test.
+// Small configurations of the variants, and a function that launches a configuration on the device under test and
+// checks the results.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ inline FlashConfig small(const std::string& variant) {
   return config;
 }
 
-/// Why the device does not take the configuration.
+/// Why the device does not take the configuration; nullopt if it takes it.
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
   const FlashOperation& operation = FlashOperation::of(info);
   if (auto reason = operation.skip_reason(config, info)) return reason;

@@ -1,6 +1,6 @@
-// Hidden pairs of a query and a key (common/attention/kernels/attention.h): rows that begin or end without keys, at
-// many scales; scores and values of any size; and NaN and infinity, which reach only the rows that see them. The tests
-// compare every kernel with the oracle, on the device under test.
+// Hidden pairs of a query and a key (common/attention/kernels/attention.h): rows that see no key in the first or last
+// blocks, at many scales; scores and values of any size; and NaN and infinity, which reach only the rows that see them.
+// The tests compare every kernel with the oracle, on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using test::Tested;
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 constexpr double largest_float = std::numeric_limits<float>::max();
 
-/// Hooks of a kernel, the data that they read, and the same rules for the oracle.
+/// Hooks of a kernel, the data that the hooks read, and functions with the same rules for the oracle.
 struct Hooks {
   std::string name;
   Includes includes = {};
@@ -53,7 +53,8 @@ bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   return own >= 0 && (own < cut) == (k < cut);
 }
 
-/// The documents, as a rule of each hook, and rows that a causal mask leaves without keys.
+/// A causal mask that leaves rows without keys; and hooks that hide the pairs of different documents, each by another
+/// kind of hook.
 std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
   const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
@@ -100,7 +101,7 @@ Tested more_queries(const std::string& kernel) {
   return of;
 }
 
-/// The first element that differs from the oracle's; empty if there is none.
+/// A description of the first element that differs from the oracle's; empty if no element differs.
 std::string wrong_of(const std::string& kernel, Tested of, const Tensors& tensors, const Hooks& hooks,
                      PipelineCache& cache = test::pipelines()) {
   of.config.shape.causal = hooks.causal;
@@ -169,7 +170,7 @@ TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   }
 }
 
-// Scores near the limit of f32, at a scale of 3.8: times log2(e) they would be infinite.
+// Scores near the limit of f32, at a scale of 3.8: scores times log2(e) would be infinite.
 Tensors at_the_edge_of_f32(const Tested& of) {
   Tensors tensors = test::random_tensors(of.config);
   tensors.q = constant(tensors.q, 0);
@@ -268,8 +269,8 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 
 // ---- NaN and infinity, seen and not seen
 
-// NaN or infinity in elements of K or V, or in a whole row of K or V, in a few places. A row that does not see such a
-// place does not change. A NaN reaches all rows that see it.
+// NaN or infinity in elements of K or V, or in a whole row of K or V, in a few places. A row that does not see an
+// element with NaN or infinity does not change. A NaN reaches all rows that see it.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested of = small();
   const AttentionShape& shape = of.config.shape;
@@ -461,7 +462,8 @@ TEST_P(HiddenMutations, AreCaught) {
   EXPECT_NE(found(fresh), "");
 }
 
-// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
 TEST(HiddenMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const HiddenMutation& mutation : hidden_mutations(of_cuda)) {

@@ -1,6 +1,6 @@
 // Hooks of the kernels: which keys a row sees, where keys lie, and how rows are turned. The tests compare every kernel
-// with the oracle or with itself, on odd shapes. They check that kernels do not read keys that no row sees, and that
-// they catch kernels whose use of a hook is broken on purpose. On the device under test.
+// with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. They
+// also check that they catch kernels whose use of a hook is broken on purpose. They run on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST_P(HooksTest, KeysOfLargerTiles) {
         of.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
         of.config.shape.causal = causal;
         of.config.block_r = rows;
-        if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // does not fit
+        if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // this tile does not fit
         EXPECT_EQ(keys_difference(GetParam(), of, keys_hook(name)), "")
             << name << " " << describe(GetParam(), of.config);
       }
@@ -123,13 +123,13 @@ TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   const KeysHook& hook = keys_hook("lengths");
   const Attended got =
       run(GetParam(), of, random_tensors(of.config), hook.includes(), bytes_of_table(hook.table(of.config.shape)));
-  const auto rows = static_cast<size_t>(of.config.shape.q_heads * of.config.shape.q_len);  // of the first sequence
+  const auto rows = static_cast<size_t>(of.config.shape.q_heads * of.config.shape.q_len);  // rows of the first sequence
   EXPECT_TRUE(
       std::all_of(got.o.begin(), got.o.begin() + rows * of.config.shape.head_dim, [](double x) { return x == 0; }));
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
-// NaN values where no row sees them: they do not get into the result, because nothing reads them.
+// V has NaN where no row sees it. The NaN do not get into the result, because nothing reads them.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
   for (const char* name : {"lengths", "window_left"}) {
     Tested of = tested(GetParam());
@@ -209,7 +209,7 @@ Includes pages_hook(int64_t page_keys) {
                        page_keys, only_within("key", "c.kv_len"))}};
 }
 
-/// K or V in pages, as the table has them. Elements beyond the last key of a sequence are any numbers.
+/// K or V in pages, in the order of the table. Elements beyond the last key of a sequence are random numbers.
 Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t page_keys) {
   const int64_t pages = (tensor.seq + page_keys - 1) / page_keys;
   Tensor paged =
@@ -224,7 +224,7 @@ Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t pag
   }
   return paged;
 }
-/// The configuration with pages of `page_keys` keys. K and V have the pages of the table, and no others.
+/// The configuration with pages of `page_keys` keys. K and V have as many pages as the table names.
 Tested on_pages(Tested of, const std::vector<int>& table, int64_t page_keys) {
   of.config.page_size = page_keys;
   of.config.pool_pages = static_cast<int64_t>(table.size());
@@ -252,7 +252,7 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
         of.config.shape.kv_len = kv_len;
         of.config.shape.causal = causal;
         of.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;  // in blocks of 32
+        if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;  // blocks have 32 keys
         EXPECT_EQ(pages_difference(GetParam(), of, page_keys), "")
             << page_keys << " " << describe(GetParam(), of.config);
       }
@@ -349,14 +349,14 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
   }
 }
 
-// A rotate hook that a kernel does not take is an error. The kernel does not ignore it.
+// A kernel that takes no rotate hook does not compile with one. It does not ignore the hook.
 TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes it";
   const Tested of = tested(GetParam());
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), of, rotate_hook()).source), CompileError);
 }
 
-// All three hooks at once: turned keys on pages, with a window.
+// The rotate, pages and keys hooks at once: turned keys on pages, with a window.
 TEST_P(HooksTest, HooksTogether) {
   Tested of = tested(GetParam());
   of.copies = true;
@@ -387,7 +387,7 @@ TEST_P(HooksTest, HooksTogether) {
             "");
 }
 
-// Without a GPU: kernels of a GPU compile with every rule, and do not spill registers.
+// Without a GPU: the GPU's kernels compile with every keys hook, and do not spill registers.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
@@ -529,7 +529,7 @@ TEST_P(HookMutations, AreCaught) {
   of.config.shape.kv_len = 211;
   of.config.block_r = 192;  // panels, warps and consumers see different keys of a block
   of.config.block_c = 64;
-  if (on_cuda) of.config.shape.scale = 2;  // scores that are masked too late count
+  if (on_cuda) of.config.shape.scale = 2;  // so that scores that are masked too late change the result
   const std::string hook = mutation.hook;
   const auto found = [&](PipelineCache& cache) {
     if (hook == "pages") return pages_difference(mutation.kernel, of, 32, cache);
@@ -544,7 +544,8 @@ TEST_P(HookMutations, AreCaught) {
 
 class HookMutationsTest : public testing::Test {};
 
-// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
 TEST_F(HookMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const HookMutation& mutation : mutations(of_cuda)) {

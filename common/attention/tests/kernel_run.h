@@ -1,5 +1,5 @@
-// Runs the kernels of attention for tests, with hooks and tensors of the test, and without the plan and the problem of
-// an experiment. On the device under test.
+// Runs the kernels of attention for tests, on the device under test, with hooks and tensors of the test, and without
+// the plan and the problem of an experiment.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,17 +29,18 @@ inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
 inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
 inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
 
-// Stands before the body of a hook. On the cpu an index that a kernel must not ask for ends the program.
+// A text for the start of a hook's body. On the cpu it ends the program if a kernel asks for an index outside [0,
+// length).
 inline std::string only_within(const std::string& index, const std::string& length) {
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels; a variant that works in other ways on other elements has a name for each
+// ---- the kernels; a variant with different code for different element types has a name for each code
 
 struct Tested {
   FlashConfig config;
   bool copies = false;  // `tuned` works on a copy of K
-  int64_t apart = 0;    // elements between rows, heads and batches of every tensor that belong to none of them
+  int64_t apart = 0;    // unused elements after each row, head and batch of every tensor
 };
 
 inline std::vector<std::string> kernels() {
@@ -63,7 +64,7 @@ inline Tested tested(const std::string& name) {
 /// Whether the GPU has the instructions that the kernel needs. Instructions that a host lacks are emulated.
 inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
 
-/// The device. For a kernel that other hosts run, it is described as one of these hosts.
+/// The device under test. For a kernel that only some hosts run, the device is described as one of these hosts.
 inline DeviceInfo info_of(const std::string& name) {
   DeviceInfo info = device().info();
   if (name != "amx" && name != "tuned_pairs") return info;
@@ -79,7 +80,7 @@ using Includes = std::map<std::string, std::string>;
 
 inline Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
   const DeviceInfo info = info_of(name), &here = device().info();
-  // With a score hook bf16 does not run on AMX.
+  // With a score hook, kernel() does not choose the AMX kernel for bf16.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
   const AttentionHooks any;
   Launch kernel = FlashOperation::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
@@ -118,7 +119,7 @@ struct Attended {
   bool operator==(const Attended&) const = default;
 };
 
-/// A tensor in memory, with gaps as Tested::apart says. The bytes of the gaps are no numbers.
+/// A tensor in memory, with gaps of Tested::apart elements. All bytes of the gaps are 0xff, which is NaN.
 struct Spread {
   TensorStrides strides;
   std::vector<std::byte> data;
@@ -199,7 +200,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Launch kernel = kernel_of(name, tested, includes);
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
-  // It owns the data that the kernel reads on the device.
+  // `encode` owns the data that the kernel reads on the device.
   const auto encode = FlashOperation::of(device().info()).encode_function(device(), config, kernel, *pipeline.kernel);
   encode(encoder, params);
   device().submit(encoder);
@@ -214,7 +215,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   return outcome;
 }
 
-/// The first element that is wrong; empty if all are right. NaN is right only where NaN is wanted.
+/// A description of the first wrong element; empty if all elements are right. NaN is right only where NaN is wanted.
 inline std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
                               const std::vector<double>& lse) {
   const bool exact = config.dtype == DType::f32;
@@ -241,11 +242,11 @@ inline std::string describe(const std::string& name, const FlashConfig& c) {
 
 // ---- which keys a row sees
 
-/// A keys hook, and the same rule for the oracle: the range of (batch, q).
+/// A keys hook, and its rule for the oracle, which gives the range of keys of (batch, q).
 struct KeysHook {
   const char* name;
   bool at_zero;
-  const char* body;  // of visible_keys
+  const char* body;  // the body of visible_keys()
   std::function<std::vector<int>(const AttentionShape&)> table;
   std::function<std::pair<int64_t, int64_t>(const std::vector<int>&, const AttentionShape&, int64_t, int64_t)> range;
   bool takes_causal = true;

@@ -1,4 +1,4 @@
-// A launch runs the plan that it is given. It does not plan anew.
+// AttentionLaunch runs the plan that it is given, and does not plan anew.
 #include "common/attention/launch.h"
 
 #include <gtest/gtest.h>

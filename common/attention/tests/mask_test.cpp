@@ -1,6 +1,6 @@
 // The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and a kernel with lists
 // with the same kernel without lists. They check the contents of the lists, that kernels walk only listed blocks, and
-// that broken kernels are caught. On the device under test.
+// that they catch broken kernels. They run on the device under test.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -35,17 +35,17 @@ constexpr const char* kernel_folder = "common/attention/kernels/";
 
 // ---- masks
 
-/// A mask hook, and the same rule for the oracle.
+/// A mask hook, and a function with the same rule for the oracle.
 struct Mask {
   const char* name;
   ListScope scope;
-  const char* body;  // of visible()
+  const char* body;  // the body of visible()
   std::function<bool(const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k)> visible;
 };
 
 std::vector<Mask> masks() {
   return {
-      // Pairs of every block are hidden.
+      // Some pairs of every block are hidden.
       {"stripes", ListScope::all, "return (k / 7 + q / 5) % 3 != 0;",
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (k / 7 + q / 5) % 3 != 0; }},
       // A window and global tokens.
@@ -54,7 +54,7 @@ std::vector<Mask> masks() {
          const int64_t own = q + s.kv_len - s.q_len;
          return k >= own - 9 || k < 5 || own < 5;
        }},
-      // Blocks that are seen as a whole, and blocks that are hidden as a whole; they differ from head to head.
+      // Some blocks are seen as a whole, the others are hidden as a whole; which blocks depends on the head.
       {"blocks", ListScope::head, "return (k / 64 + 2 * (q / 64) + c.head + c.batch) % 3 == 0;",
        [](const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k) {
          return (k / 64 + 2 * (q / 64) + head + batch) % 3 == 0;
@@ -67,7 +67,7 @@ std::vector<Mask> masks() {
       // Rows that see no key in the first blocks, and rows that see no key in the last blocks.
       {"ends", ListScope::all, "return (q % 2 == 0) == (k < 70);",
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (q % 2 == 0) == (k < 70); }},
-      // From a table of all pairs.
+      // A table of all pairs says which pairs are seen.
       {"table", ListScope::all, "return static_cast<const unsigned char*>(c.data)[q * c.kv_len + k] != 0;",
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (q * 31 + k * 17) % 97 < 11; }}};
 }
@@ -79,7 +79,7 @@ const Mask& mask_of(std::string_view name) {
 
 AttentionHooks hooks_of(const Mask& mask, const AttentionShape& shape, bool lists) {
   AttentionHooks hooks;
-  // On the cpu a pair that a kernel must not ask about ends the program.
+  // On the cpu the hook ends the program if a kernel asks about a pair that does not exist.
   hooks.includes[mask_file] = fmt::format(
       "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define MASK_IS_NONE 0\n"
       "static inline bool visible(int q, int k, const ScoreContext& c) {{\n"
@@ -201,7 +201,7 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// The list of a tile, made by asking about the pairs one by one.
+/// The right list of a tile, found by asking the mask about its pairs one by one.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;
@@ -220,7 +220,7 @@ std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int6
   return list;
 }
 
-/// The first list that is wrong; empty if all are right.
+/// A description of the first wrong list; empty if all lists are right.
 std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCache& cache) {
   const DeviceInfo& info = device().info();
   const AttentionShape& s = config.shape;
@@ -304,8 +304,8 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   EXPECT_EQ(first_count(other), 0) << "lists of other data";
 }
 
-// With lists that differ from the mask: a kernel reads only the listed blocks, and asks the hook only about blocks that
-// must be masked.
+// With lists that differ from the mask, a kernel reads only the listed blocks, and asks the hook only about listed
+// blocks with the flag.
 TEST_P(MaskVariants, WalkTheListAndNoMore) {
   if (path().variant == std::string("naive")) GTEST_SKIP() << "has no tiles";
   const Mask& stripes = mask_of("stripes");
@@ -338,7 +338,7 @@ TEST_P(MaskVariants, WalkTheListAndNoMore) {
 
 using MaskCudaCompileTest = test::CudaCompilerTest;
 
-// With the default tiles of the shapes, there are enough registers, and products overlap.
+// With the default tiles of the shapes, kernels have enough registers, and products overlap.
 TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -355,8 +355,8 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
             const Launch launch = attention_launch(config, test::hopper(), &hooks);
             const test::CapturedLog log;
             const Binary binary = compiler_->compile(launch.source);
-            // Without lists mma_sync also keeps the range of keys. With 128 keys and head_dim 64 it then spills some
-            // words.
+            // Without lists mma_sync keeps the range of keys in registers too. With 128 keys a block and head_dim 64 it
+            // then spills some words.
             const bool may_spill = !lists && config.variant == "mma_sync";
             EXPECT_TRUE(binary.spill_bytes == 0 || may_spill) << name << " " << launch.source.key();
             EXPECT_EQ(log.text(), "") << name << " " << launch.source.key();
@@ -489,7 +489,8 @@ TEST_F(MaskCudaCompileTest, MutationsCompileToOtherCode) {
   }
 }
 
-// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
 TEST(MaskMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const MaskMutation& mutation : mask_mutations(of_cuda)) {

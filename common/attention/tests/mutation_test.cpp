@@ -1,5 +1,5 @@
-// The checks catch kernels that are broken on purpose, in small shapes and in a single block of many keys. On the
-// device under test.
+// The checks catch kernels that are broken on purpose, in small shapes, and in one block among many blocks of keys. The
+// tests run on the device under test.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ TEST_P(Mutations, AreCaught) {
   config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
   config.shape.head_dim = mutation.head_dim;
   config.out_dtype = mutation.out_dtype;
-  if (mutation.head_dim > 128) {  // outputs that leave in two halves
+  if (mutation.head_dim > 128) {  // the outputs of these head_dims leave in two halves
     config.block_r = 128;
     config.block_c = 64;
   }
@@ -50,7 +50,7 @@ TEST_P(Mutations, AreCaught) {
     config.block_r = 48;  // not a multiple of the rows of two tiles
     config.shape.scale = 2;
   }
-  if (on_cuda) config.shape.scale = 2;  // maxima grow by more than the slack of the lazy rescaling
+  if (on_cuda) config.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
   if (const auto reason = skip_reason(config)) GTEST_SKIP() << *reason;
   const auto passes = [&](Device& here) {
     const std::unique_ptr<Device> host = test::host_of(mutation.file, here);
@@ -91,7 +91,7 @@ class BlockMutations : public test::OnPath<BlockCase> {
  protected:
   const KernelPath& path() const override { return GetParam().path; }
 
-  /// Tests of the same dtype share tensors, and the oracle's results.
+  /// Tests of the same dtype and kind share tensors and the oracle's results.
   static std::shared_ptr<FlashInputs> inputs(const FlashConfig& config, InputKind kind) {
     static std::map<std::pair<DType, InputKind>, std::shared_ptr<FlashInputs>> all;
     auto& shared = all[{config.dtype, kind}];
@@ -121,7 +121,8 @@ TEST_P(BlockMutations, AreCaught) {
   RecordProperty("broken_uses", std::to_string(broken.max_used));
 }
 
-// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
 TEST(MutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const Mutation& mutation : test::mutations(of_cuda)) {

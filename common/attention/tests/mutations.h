@@ -13,7 +13,7 @@
 namespace attn::test {
 
 inline constexpr const char* tuned_file = "common/attention/kernels/tuned.cpu.cpp";
-inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // of `tuned` for bf16, on some hosts
+inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // `tuned` for bf16 on hosts with AMX
 inline constexpr const char* tiled_file = "common/attention/kernels/tiled.cpu.cpp";
 inline constexpr const char* naive_file = "common/attention/kernels/naive.cpu.cpp";
 inline constexpr const char* wgmma_file = "common/attention/kernels/wgmma.cuda.cu";
@@ -91,7 +91,7 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
 
 // ---- a block of keys among 16384
 
-/// A way to a kernel: `name` is for the tests' names, `host` is the host as which the cpu is described.
+/// A way to a kernel. `name` is part of the tests' names. If `host` is not empty, the cpu is described as this host.
 struct KernelPath {
   const char *name, *variant, *file;
   DType dtype;
@@ -115,12 +115,12 @@ inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
           {"bf16_amx", "tuned", amx_file, DType::bf16}};
 }
 
-/// Blocks are of 64 keys.
+/// The keys of block mutations, in blocks of 64.
 inline constexpr int64_t block_mutation_keys = 16384;
 
 struct BlockMutation {
   const char *file, *what, *from, *to;
-  const char* only = "";  // only for paths whose name contains this text
+  const char* only = "";  // the mutation is only for paths whose name contains this text
   InputKind inputs = InputKind::random;
 
   bool is_of(const KernelPath& path) const {
@@ -168,7 +168,7 @@ inline std::vector<BlockMutation> block_mutations() {
            "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
 
           // If a producer and consumers did not count the same blocks, they would wait for ever. So a mutation that
-          // drops a block masks the block, or leaves it to the consumers, which hand back blocks that they do not need.
+          // drops a block masks the block, or only the consumers drop it and hand it back.
           {wgmma_file, "first_block_dropped", mask,
            "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
           {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},

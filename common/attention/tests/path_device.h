@@ -1,4 +1,4 @@
-// Tests of one way to a kernel: on the device under test, or on the cpu described as another host.
+// Tests of one way to a kernel, on the device under test or on the cpu described as another host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace attn::test {
 
 /// A device described as the host `host`, or, if `host` is empty, as a host that runs the kernel of `file`. Null if
-/// this is the device itself.
+/// `device` itself does.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {
@@ -28,7 +28,7 @@ inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, st
   return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);
 }
 
-/// The test skips itself if the path is not there.
+/// A test of a path. It skips itself if the device does not have the path.
 template <typename Param>
 class OnPath : public OnDevice<testing::TestWithParam<Param>> {
  protected:

@@ -1,5 +1,5 @@
-// RoPE: frequencies against values worked out by hand, the oracle, and the kernel against the oracle. On the device
-// under test.
+// RoPE: tests of the frequencies against values worked out by hand, of the oracle, and, on the device under test, of
+// the kernel against the oracle.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ void expect_frequencies(const RopeConfig& config, const std::vector<double>& wan
 
 TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
   expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
-  expect_frequencies(rope_of(8, 4), {1, 0.01});  // of the part of a row that turns
+  expect_frequencies(rope_of(8, 4), {1, 0.01});  // frequencies of the part of a row that turns
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
   // theta becomes 10000 * 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
@@ -115,7 +115,7 @@ TEST(RopeFormulas, TheOracleTurnsPairs) {
     row.set(b, 0, 0, 0, 1);
     row.set(b, 0, 0, 5, 3);
   }
-  const double c = std::cos(2.0), s = std::sin(2.0);  // of the first pair at position 2
+  const double c = std::cos(2.0), s = std::sin(2.0);  // cosine and sine of the first pair at position 2
   const std::vector<int> offsets = {0, 2};
   EXPECT_EQ(reference_rope(rope_of(8, 4), row, offsets),
             (std::vector<double>{1, 0, 0, 0, 0, 3, 0, 0, c, 0, s, 0, 0, 3, 0, 0}));
@@ -159,8 +159,8 @@ struct RopeSide {
   }
   Buffer& target(const RopeCase& test) { return test.in_place ? in_buffer : out_buffer; }
 
-  /// Elements that do not turn stay as they are. Other elements may differ from the oracle's by the rounding of the
-  /// output and of a few operations in f32.
+  /// Elements that do not turn must stay as they are. Other elements may differ from the oracle's by the rounding of
+  /// the output and of a few operations in f32.
   std::string difference(const RopeCase& test) {
     target(test).download(out.data.data(), out.bytes());
     if (!in_buffer.guards_intact() || !out_buffer.guards_intact()) return "a guard band was overwritten";
@@ -186,7 +186,7 @@ struct RopeSide {
   }
 };
 
-/// The first element of Q or K that is wrong; empty if all are right.
+/// A description of the first wrong element of Q or K; empty if all elements are right.
 std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
   RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
   Buffer offsets;
@@ -275,7 +275,7 @@ TEST_F(RopeTest, LengthsHeadsAndLayouts) {
   }
 }
 
-// In f32, which shows small errors of angles.
+// Far positions in f32, because f32 shows small errors of angles.
 TEST_F(RopeTest, FarPositions) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(128, 128, pairing), .shape = {}};
@@ -487,7 +487,8 @@ TEST_P(RopeMutations, AreCaught) {
   EXPECT_NE(rope_difference(test, fresh), "");
 }
 
-// This also checks the mutations of the other backend: a kernel may be edited where it cannot run.
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
 TEST(RopeFormulas, MutationsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const RopeMutation& mutation : test::rope_mutations(of_cuda)) {

@@ -60,9 +60,9 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
   // 4096 tokens of K and V take 2 MiB for each head, so an eighth of the cache has room for three heads. A head has 22
-  // tiles, so 18 heads have three tiles for every multiprocessor. One head remains, and comes first.
+  // tiles, so 18 heads have three tiles for every multiprocessor. One head remains, and its section comes first.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
-  std::vector<int> sections;  // heads of each
+  std::vector<int> sections;  // heads of each section
   int heads = 0;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const bool longer = i > 0 && tiles[i].blocks > tiles[i - 1].blocks;

@@ -12,8 +12,9 @@ struct ModifierData {
   int documents;       // DOCUMENTS: KeyRange [kv_len], the document of each key
   int bias;            // BIAS: float, element (b, h, q, k) at k + the sum of index times stride
   int blocks;          // BLOCK_SPARSE: a bit for each block of keys, [blocks of queries][sparse_words]
-  int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2] from key 0 on; rows of queries before it lie before
-  long long bias_strides[3];  // of b, h and q; multiples of 4 where the tensor has an axis of keys
+  int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2] from key 0 on; rows for queries before key 0 lie
+                       // before this offset
+  long long bias_strides[3];  // of b, h and q, in elements; multiples of 4 if the tensor has an axis of keys
 };
 
 // Values of BIAS: a row of the tensor has one element for all keys, or an element for each key.
@@ -22,7 +23,7 @@ struct ModifierData {
 /// Elements after the tensor that kernels read and do not use: a block of keys may reach beyond the last key.
 constexpr int bias_slack = 4096;
 
-/// Positions of a block, and words of its row of bits.
+/// For BLOCK_SPARSE: positions of a block, and 32-bit words of a row of the table of bits.
 constexpr int sparse_block = 128;
 constexpr int sparse_words(int kv_len) { return (kv_len + 32 * sparse_block - 1) / (32 * sparse_block); }
 

@@ -36,8 +36,9 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// The elements of a query, from key 0 on. If BIAS is not BIAS_OF_KEYS, there is one element for all keys. A tile may
-// reach beyond the last query, for which any row will do, and beyond the last key (bias_slack).
+// The bias of a query, from key 0 on. If BIAS is not BIAS_OF_KEYS, there is one element for all keys. A tile may reach
+// beyond the last key (bias_slack). It may also reach beyond the last query: any row will do for a query that does not
+// exist.
 static inline const float* bias_row(int q, const ScoreContext& context) {
   const ModifierData& data = modifiers_of(context);
   const long long* const strides = data.bias_strides;
@@ -59,20 +60,20 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 }
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
-// By tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of the first key. The
-// factors of the soft cap join the factors of the kernel. The tensor is read two keys at a time.
+// The hook takes scores by tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of
+// the first key. The factors of the soft cap join the factors of the kernel. The bias is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
 #define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
 #endif
-// The elements that a thread adds to its scores of a tile. `wgmma` has them read while the products before run.
+// The elements of the bias that a thread adds to its scores of a tile. `wgmma` reads them while earlier products run.
 #if BIAS_VALUE
 #define SCORE_AHEAD
 #endif
 struct ScoreAhead {
-  float2 pairs[2][BLOCK_C / 8];  // BIAS_OF_KEYS: of two rows, for keys k + 8 i and the next
-  float of_row[2];               // BIAS_OF_ROWS
+  float2 pairs[2][BLOCK_C / 8];  // BIAS_OF_KEYS: for two rows, keys k + 8 i and k + 8 i + 1
+  float of_row[2];               // BIAS_OF_ROWS: the element of each row
 
   __device__ __forceinline__ void read([[maybe_unused]] int q, [[maybe_unused]] int k,
                                        [[maybe_unused]] const ScoreContext& context) {

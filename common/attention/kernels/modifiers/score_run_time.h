@@ -1,6 +1,6 @@
 // The modifiers of score.h in one kernel for all of them, compiled with ALIBI, SOFT_CAP and BIAS on. The hook's data
-// says which modifiers are on, and gives the cap. Each modifier has a branch, which runs once for all scores that the
-// kernel hands over at once.
+// says which modifiers are on, and gives the cap. Each modifier has a branch, which runs once for all the scores that
+// the kernel hands to the hook at once.
 #pragma once
 
 #define score constant_score

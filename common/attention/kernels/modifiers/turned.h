@@ -1,6 +1,6 @@
 // RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (pairs are
-// (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Turned elements are rounded to the type of Q and K, as in a launch that
-// turns rows before the kernel.
+// (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Turned elements are rounded to the type of Q and K, as a launch of
+// rope_rotate rounds them.
 #pragma once
 
 #ifdef __CUDACC__
@@ -20,7 +20,7 @@ static constexpr int rotate_partner(int d) {
 }
 
 static inline float rounded(float x) {
-  float place;  // memory for an element of any type
+  float place;  // has room for an element of any type
   store_float<IN_TYPE>(&place, 0, x);
   return load_float<IN_TYPE>(&place, 0);
 }
