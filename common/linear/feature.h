@@ -19,7 +19,7 @@ struct Feature {
   bool guarded() const { return user && user->guarded; }
 };
 
-/// "identity", "elu1" or "relu"; throws BadInput.
+/// "identity", "elu1" or "relu"; throws BadInput for another name.
 Feature named_feature(const std::string& name);
 /// A feature map with a user's text, `float feature(float x)`.
 Feature user_feature(const UserFunction& function);
