@@ -78,7 +78,7 @@ struct LinearCall {
   Gate gate = GATE_NONE;
   const float* gates = nullptr;  // logarithms of decays, dense, by gate: [heads], [batch, heads, tokens] or [batch,
                                  // heads, tokens, head_dim]
-  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros, or `normalised`
+  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros; null if normalised
   float* final_state = nullptr;          // of the shape of initial_state; null: not written
 };
 

@@ -51,7 +51,7 @@ struct DecodeParams {
   const void* score_data;  // the hooks' data, or null
   int workers;
   float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
-  float* part_stats;  // [2 workers, ROWS, 2]: a row's maximum in base 2, and its sum
+  float* part_stats;  // [2 workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
