@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both includes dlpack.h first */
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both headers includes dlpack.h first */
 /* The part of DLPack's interface that stays the same in all versions (https://dmlc.github.io/dlpack). */
 typedef struct {
   int32_t device_type; /* 1: cpu, 2: CUDA */

@@ -70,7 +70,7 @@ Place place_of(const char* name, const TensorView& t) {
   return place;
 }
 
-/// The places of the tensors and tables that a call reads, or of those that it writes.
+/// The places of all tensors and tables that a call reads, or the places of all that it writes.
 class Places {
  public:
   void add(const Place& place) { places_.at(count_++) = place; }

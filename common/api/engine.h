@@ -95,8 +95,8 @@ struct EngineOptions {
 };
 
 /// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the
-/// cpu it returns when the kernel is done. After a fork, a cpu engine of the child process prepares everything anew; a
-/// GPU engine throws DeviceMissing.
+/// cpu a call returns when the kernel is done. After a fork, a cpu engine of the child process prepares everything
+/// anew; a GPU engine throws DeviceMissing.
 ///
 /// While a stream is captured into a graph, calls may still prepare kernels. The engine keeps the device memory of a
 /// launch that a graph has captured until the engine ends, because the graph may be replayed.

@@ -165,7 +165,8 @@ class ModifierBlock {
   ModifierData head_{};
   Buffer memory_;
 };
-/// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's.
+/// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's
+/// memory.
 struct Prepared {
   std::optional<AttentionLaunch> attention;
   std::optional<ModifierBlock> modifiers;

@@ -11,7 +11,7 @@ namespace attn {
 
 /// A function of one element. If `text` is empty, it is the identity.
 struct Feature {
-  std::string name = "identity";  // the value of an axis; for a user's function it identifies the text
+  std::string name = "identity";  // the value of an axis; the name of a user's function identifies the text
   std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 

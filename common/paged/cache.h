@@ -28,7 +28,8 @@ struct CacheSizes {
   bool operator==(const CacheSizes&) const = default;
 };
 
-/// Names a sequence of one cache. The id is stale once the sequence is freed, even if its row has another sequence.
+/// Names a sequence of one cache. The id is stale once the sequence is freed, even if another sequence has the row
+/// then.
 struct SequenceId {
   int32_t row = -1;  // of the page table and of the lengths
   int64_t generation = 0;

@@ -74,8 +74,7 @@ struct ChunkH {
     }
   }
 
-  // Applies the feature map, and decays to the chunk's end, to K of a block. The caller has barriers before and after
-  // it.
+  // Applies the feature map, and decays to the chunk's end, to K of a block. Barriers stand before and after each call.
   DEVICE void map_keys(int job) {
     const int block = block_of(job), rows = rows_of_block(block);
     unsigned char* const k = stage_of(job);

@@ -9,9 +9,9 @@
 // diagonal the kernel computes each pair by itself.
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
-// and the exponents of f32. So the state cannot overflow, as it can in f16. Its error stays below the error of weights,
-// which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is multiplied by three
-// tf32 products (multiply_add_exactly).
+// and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
+// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is
+// multiplied by three tf32 products (multiply_add_exactly).
 //
 // Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
 //
@@ -254,8 +254,8 @@ struct ChunkO {
     }
   }
 
-  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice(). The caller has
-  // barriers before and after it.
+  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice(). Barriers stand
+  // before and after each call.
   DEVICE void decay_keys(unsigned char* stage, int key, bool mapped) {
     const auto* const gates = reinterpret_cast<const float*>(stage + layout.gates);
     for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
@@ -387,8 +387,8 @@ struct ChunkO {
 
   // ---- the chunk
 
-  // By channel: replaces the gates of the ROWS rows by their sums from the first row on. The caller has barriers before
-  // and after it.
+  // By channel: replaces the gates of the ROWS rows by their sums from the first row on. Barriers stand before and
+  // after each call.
   DEVICE void sum_decays() {
     constexpr int MOST = (ROWS / 16 * PAIRS + phases_threads - 1) / phases_threads;
     float2 before[MOST];
@@ -519,7 +519,7 @@ struct ChunkO {
     }
   }
 
-  // Reads the data that all rows need. The caller has a barrier after it.
+  // Reads the data that all rows need. A barrier stands after the call.
   DEVICE void read_once() {
     if constexpr (BY_ROW) {
       if (threadIdx.x < WARP) {

@@ -464,7 +464,7 @@ struct State : Warpgroup {
     }
     fence_stores();
   }
-  // For threads 0 to 63: each stores eight tokens of one of eight columns.
+  // For threads 0 to 63: each thread stores eight tokens of one of the eight columns.
   DEVICE void store_weights(const unsigned (&x)[4]) {
     *reinterpret_cast<uint4*>(memory + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
   }
@@ -931,7 +931,7 @@ extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) fused(const __gri
     fence_barrier_init();
   }
   __syncthreads();
-  // The warpgroup that copies needs few registers; the others take the rest.
+  // The warpgroup that copies needs few registers; the other warpgroups take the rest.
   constexpr int few = 24, many = 240;
   const int warpgroup = __reduce_max_sync(~0u, threadIdx.x / WARPGROUP);
   if (warpgroup == 0) {

@@ -78,20 +78,21 @@ struct ChunkParams : LinearParams {
 /// cpu, nanoseconds on a GPU.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// What each span adds, laid out as states and key_sums, with span numbers in place of chunk numbers. `scan` with
-  /// PASS_STARTS replaces it by the state before the span. span_decays: logarithms of the spans' decays, with every
-  /// gate [span numbers, heads, HEAD_DIM]. All three are null if there is one span.
+  /// The sums that each span adds, laid out as states and key_sums, with span numbers in place of chunk numbers. `scan`
+  /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays: logarithms of the spans'
+  /// decays, with every gate [span numbers, heads, HEAD_DIM]. All three are null if there is one span.
   float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back: the state after each span; a SpanFlag for each [span number, heads, slice of rows];
-  /// tickets [slices, heads]. Flags and tickets are 0 when the launch begins.
+  /// tickets [slices, heads]. Flags and tickets are 0 when a launch begins; a device whose scans reset them needs this
+  /// only before the first launch.
   float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// also the state of the first chunk. With several spans PASS_STARTS writes them, and without CAUSAL PASS_STATES does
-/// not run.
-///   PASS_TOTALS  span_states becomes what each span adds, span_decays its decay
+/// also the state of the first chunk. With several spans PASS_STARTS writes these states, and without CAUSAL
+/// PASS_STATES does not run.
+///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };

@@ -87,8 +87,8 @@ struct Recurrent {
     return rows.batch * strides.batch + head * strides.head + (rows.first + static_cast<long long>(row)) * strides.row;
   }
 
-  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. The caller has barriers
-  // before and after it.
+  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. Barriers stand before
+  // and after each call.
   DEVICE void stage(int begin, int count) {
     for (int i = threadIdx.x; i < count * DIMS; i += THREADS) {
       const int t = i / DIMS, d = i % DIMS;
@@ -156,7 +156,7 @@ struct Recurrent {
     }
   }
 
-  // The caller has barriers before and after it.
+  // Barriers stand before and after each call.
   DEVICE void write_outputs(int begin, int count) const {
     for (int i = threadIdx.x; i < count * SLICE; i += THREADS) {
       const int t = i / SLICE, e = slice * SLICE + i % SLICE;

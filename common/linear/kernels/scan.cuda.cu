@@ -5,7 +5,7 @@
 //
 // Two scans:
 //   scan           in passes: PASS. With one span the state takes up all chunks of its sequence in turn. Several spans
-//                  fill the device if there are few heads; they read what chunks add twice
+//                  fill the device if there are few heads; then the scan reads twice what chunks add
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
 //                  nearest span that has published the state after it. Decays combine as (d1, S1), (d2, S2) ->
@@ -321,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Spans in order; within a span its sequences, heads and slices.
+  // Tickets count spans in order, and within a span its sequences, heads and slices.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

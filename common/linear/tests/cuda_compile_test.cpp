@@ -1,5 +1,5 @@
-// Compiles the kernels for a Hopper GPU, without a GPU, with the constants that the host gives them. The heads of the
-// kernels say which configurations compile without spills.
+// Compiles the kernels for a Hopper GPU, without a GPU, with the constants that the host gives them. The comments at
+// the head of each kernel say which configurations compile without spills.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -403,7 +403,8 @@ struct Worker {
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if it is not null.
+  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if `next` is not
+  /// null.
   template <int COUNT>
   INLINE void add_values(const Block& block, int row, const Block* next) {
     constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);

@@ -96,7 +96,7 @@ struct Line {
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
   }
 
-  // A lane's sequence, one of 32.
+  // A lane's sequence; the lanes of a warp have 32 sequences.
   struct Share {
     Place place;
     long long blocks;  // of the sequence, on the line
@@ -397,7 +397,7 @@ struct Worker {
   const float scale_log2 = p.scale * log2_e;
 
   static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // how many products 32 bytes of the cache's columns take
-  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // Q in registers, if there are enough
+  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // whether Q stays in registers
   unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
   float o[DIM / 8][4];
   float s[TEAM_KEYS / 8][4];  // scores, then weights
@@ -748,7 +748,7 @@ struct Worker {
 
   // ---- softmax
 
-  // The scale of V of one of the thread's two keys in a group of eight.
+  // The scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
   DEVICE float v_scale(int number, int group, int second) const {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }

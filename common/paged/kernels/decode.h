@@ -10,8 +10,9 @@
 // last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read
 // on the device, so a captured launch also serves other lengths, up to most_keys.
 //
-// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes them as the projections
-// write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the cache.
+// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
+// projections write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the
+// cache.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -35,9 +36,9 @@ struct KvCacheView {
   const float *k_scales, *v_scales;
 };
 
-/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL it sees keys up to its
-/// own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The rows
-/// of a sequence without keys are 0, and their log-sum-exp is -infinity.
+/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL the query sees keys up to
+/// its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The
+/// rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
   const void* q;
   void* o;

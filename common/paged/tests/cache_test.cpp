@@ -501,7 +501,7 @@ class Simulation {
     write(sequence, tokens);
   }
 
-  /// Appends to each sequence as a decode step does, with the copies in another order.
+  /// Appends to each sequence as a decode step does, and makes the copies in another order than the appends.
   void append_to_each() {
     std::vector<PageCopy> copies;
     std::vector<Sequence*> grown;

@@ -1,6 +1,6 @@
-// Generation as in a server: prompts, steps of one token, forks, a sequence that ends and another that takes its pages.
-// PagedKvCache keeps the page table, and the device has the pool. After each launch the attention of every row equals
-// the oracle's attention over the tokens of its sequence. These tests run on the device under test.
+// Generation as in a server: prompts, steps of one token, forks, a sequence that ends, and another sequence that takes
+// its pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the attention of every
+// row equals the oracle's attention over the tokens of its sequence. These tests run on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
 /// The tokens of a row, without a cache.
 struct History {
   SequenceId id;
-  std::vector<uint64_t> tokens;  // each names the key and the value that are drawn for it
+  std::vector<uint64_t> tokens;  // a token is a number from which its key and its value are drawn
 };
 
 class Server {
