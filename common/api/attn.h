@@ -23,7 +23,7 @@
  *
  * A call with arguments that are not allowed returns ATTN_BAD_INPUT before it reads or writes a tensor. On the cpu the
  * library also checks the values of tables that hold places (lengths, table, documents, offsets). On a GPU it does not
- * check them; there attn_check_cache checks the tables of a cache.
+ * check these values; a program can check the tables of a cache with attn_check_cache.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both includes dlpack.h first */
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both headers includes dlpack.h first */
 /* The part of DLPack's interface that stays the same in all versions (https://dmlc.github.io/dlpack). */
 typedef struct {
   int32_t device_type; /* 1: cpu, 2: CUDA */
@@ -59,7 +59,7 @@ extern "C" {
 
 /* This number rises when programs that were compiled with an older header stop working. Structs of options begin with
  * their size. So a struct may grow at its end without a new number: the options that an older program's struct lacks
- * are off. A newer program's struct, if it is longer than the library's, is ATTN_BAD_INPUT. */
+ * are off. A call with a longer struct than the library's, from a newer program, returns ATTN_BAD_INPUT. */
 #define ATTN_ABI_VERSION 1
 #if defined(__GNUC__)
 #define ATTN_API __attribute__((visibility("default")))
@@ -96,28 +96,32 @@ ATTN_API int attn_abi_version(void);
 ATTN_API const char* attn_message(void);
 /* 1 if the library was built with the backend, "cpu" or "cuda", else 0. The machine may still lack the device. */
 ATTN_API int attn_has_backend(const char* backend);
-/* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. The engine reads kernels from the folder that
- * $ATTENTION_PROTO_SOURCE names, else from share/attn of the installation, else from the source tree of the build. */
+/* device: "cpu", "cpu:threads=N" or "cuda:N". options may be NULL. The engine reads the sources of kernels from the
+ * folder that $ATTENTION_PROTO_SOURCE names, else from share/attn of the installation, else from the source tree of the
+ * build. */
 ATTN_API attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine);
-/* No other call may use the engine at this time. On a GPU none of its kernels may run. NULL is allowed. */
+/* Ends the engine. No other call may use the engine at this time, and no kernel of the engine may still run on a GPU.
+ * engine may be NULL. */
 ATTN_API void attn_close(attn_engine* engine);
 /* Writes all kernels that the engine has loaded into one file that a program can ship. An engine that opens the file
- * compiles none of these kernels. The file serves the same compiler version and the same kind of device. */
+ * compiles none of these kernels. The file serves only the version of the compiler and the kind of device that wrote
+ * it. */
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
-/* The number of configurations whose launches are prepared. */
+/* The number of launches that the engine has prepared, each for one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
-/* Runs a kernel that does nothing, which shows the cost of a call. */
+/* Runs a kernel that does nothing: its time is the cost of a call. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
-/* The project's scripts/tools/options writes the fields of the structs of options below, from its list of options. */
+/* The project's scripts/tools/options writes the fields of the structs of options below, from the list
+ * common/attention/options.def. */
 
-/* softmax(scale Q K^T) V, with modifiers. An option with its value in ATTN_FLASH_OPTIONS is off. A query's own key is
- * the key at its position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees the
- * keys that all options let it see. A query that sees no key gets zeros, and as lse its head's sink, or -infinity
+/* softmax(scale Q K^T) V, with modifiers. An option that has its value in ATTN_FLASH_OPTIONS is off. A query's own key
+ * is the key at its position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees
+ * the keys that all options let it see. A query that sees no key gets zeros, and as lse its head's sink, or -infinity
  * without sinks. Limits that reach beyond the sequence, such as INT64_MAX, have no effect.
  *
  * Tables are dense, and on the tensors' device; NULL means no table. The call copies them in the order of the stream,
- * before the kernel runs. So a bias takes as much memory again, once for each stream and shape in use. */
+ * before the kernel runs. So the engine holds a copy of a bias for each stream and shape in use. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;
@@ -211,9 +215,9 @@ ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTen
 
 /* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
  * k. It reads lengths, table and cache_layout of the options. On the cpu attn_decode and attn_prefill check the values
- * in each call. On a GPU they do not, because the values are in device memory; there this function waits for the
- * stream, which must not be captured. It returns ATTN_BAD_INPUT at the first wrong value, and the message names the
- * value. */
+ * in each call. On a GPU they do not, because the values are in device memory; attn_check_cache waits for the stream,
+ * which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message names
+ * the value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 

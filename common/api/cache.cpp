@@ -98,7 +98,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
       key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         DecodeConfig config = config_of(call);
-        config.block_c = 0;  // prefill_config() chooses
+        config.block_c = 0;  // prefill_config() chooses block_c
         ready.prefill.emplace(*own.device, own.pipelines, config, prefill_plan(config, own.device->info(), 0, 0),
                               call.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));

@@ -37,8 +37,8 @@ constexpr int64_t most_int = std::numeric_limits<int>::max();
 
 // ---- overlaps in memory
 
-/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`. They are equal if the tensor is
-/// empty.
+/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`. `begin` equals `end` if the
+/// tensor is empty.
 struct Place {
   const char* name;
   int64_t begin, end;
@@ -57,7 +57,7 @@ Place place_of(const char* name, const TensorView& t) {
   const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data));
   Place place{.name = name, .begin = at, .end = at + t.width * size, .tensor = &t};
   const auto reach = [&](int64_t count, int64_t stride) {
-    constexpr int64_t most = int64_t{1} << 56;  // more than memory has
+    constexpr int64_t most = int64_t{1} << 56;  // more bytes than any memory has
     int64_t bytes = 0;
     const bool fits =
         count == 1 || (!__builtin_mul_overflow(stride, size * (count - 1), &bytes) && bytes < most && bytes > -most);
@@ -70,7 +70,7 @@ Place place_of(const char* name, const TensorView& t) {
   return place;
 }
 
-/// The tensors and tables that a call reads, or that it writes.
+/// The places of all tensors and tables that a call reads, or the places of all that it writes.
 class Places {
  public:
   void add(const Place& place) { places_.at(count_++) = place; }
@@ -109,18 +109,18 @@ bool same(const TensorView& a, const TensorView& b) {
          equal(a.strides.head, b.strides.head, a.heads) && equal(a.strides.row, b.strides.row, a.tokens);
 }
 
-/// A number of steps of `stride` bytes: at least `least`, at most `most`.
+/// From `least` to `most` steps of `stride` bytes each.
 struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
 /// Whether some sum of steps leads from `at` into [least, most]. `looks` limits the sums that the function tries.
-/// Strides of tensors that nest need fewer sums than the limit. At the limit the function does not know, and returns
-/// false.
+/// Strides of tensors that nest need fewer sums than the limit. If the function reaches the limit, it does not know the
+/// answer, and returns false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
-  int64_t down = 0, up = 0;  // how far the other steps lead
+  int64_t down = 0, up = 0;  // the least and the most bytes of the other steps together
   for (const Steps& other : steps.subspan(1)) {
     down += other.stride * other.least;
     up += other.stride * other.most;
@@ -135,7 +135,8 @@ bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t
   return false;
 }
 
-/// Whether a byte belongs to both places. A tensor may lie between the rows of another one, as slices of a tensor do.
+/// Whether a byte belongs to both places. The rows of one tensor may lie between the rows of another tensor, as the
+/// rows of slices do.
 bool meet(const Place& a, const Place& b) {
   if (a.end <= b.begin || b.end <= a.begin) return false;
   const Rows of_a = rows_of(a), of_b = rows_of(b);
@@ -203,7 +204,7 @@ void check_float(const char* name, DType dtype) {
   if (size_bytes(dtype) <= 1) refuse("{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
 }
 
-/// Kernels hold the scale in f32, some of them times log2(e), and treat denormals as 0.
+/// Checks the scale. Kernels hold it in f32, some kernels hold it times log2(e), and kernels treat denormals as 0.
 void check_scale(double scale) {
   constexpr double least = 0x1p-126;
   const double size = std::abs(scale);
@@ -211,7 +212,7 @@ void check_scale(double scale) {
           "scale {}: 2^-126 to 2^127 are allowed, and their negatives", scale);
 }
 
-/// Each value is from `least` to `most`.
+/// Throws BadInput unless each value is from `least` to `most`.
 void check_values(const char* name, const int* values, int64_t count, int64_t least, int64_t most) {
   for (int64_t i = 0; i < count; ++i) {
     require(values[i] >= least && values[i] <= most, "{}[{}] is {}; {} to {} are allowed", name, i, values[i], least,
@@ -256,7 +257,8 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
 
 // ---- attention
 
-/// The value is from `least` to `most`, or `off`. A `most` that is the largest value of the type is no limit.
+/// Throws BadInput unless the value is from `least` to `most`, or `off`. A `most` that is the largest value of the type
+/// is no limit.
 template <typename T>
 void check_number(const char* name, T value, T off, T least, T most) {
   if (value == off || (value >= least && value <= most)) return;
@@ -282,7 +284,8 @@ void check_modifiers(const FlashCall& call) {
   }
 }
 
-/// Kernels find a tile's keys by its first and its last query, and read only the documents of the queries' own keys.
+/// Checks that neither number of `documents` decreases from a key to the next. Kernels find a tile's keys by the tile's
+/// first and last query, and read only the documents of the queries' own keys.
 void check_documents(const int* documents, int64_t queries, int64_t keys) {
   int begin = 0, end = 0;
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
@@ -354,7 +357,7 @@ void check_cache_values(const CacheCall& call) {
                       call.k.tokens, call.k.batch);
 }
 
-/// No page gets new tokens twice. lengths and table have passed their checks.
+/// Throws BadInput if a page gets new tokens of two entries of the table. lengths and table have passed their checks.
 void check_appended_pages(const CacheCall& call) {
   std::vector<int32_t> pages;
   for (int64_t row = 0; call.table && row < call.q.batch; ++row) {

@@ -9,15 +9,15 @@
 
 namespace attn {
 
-// Each returns whether the call has any rows to compute. On the cpu it also reads the tables, and refuses lengths, page
-// numbers, documents and offsets with which a kernel would read or write outside a tensor. With `gpu` it does not,
-// because the tables are in device memory.
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
+// lengths, page numbers, documents and offsets with which a kernel would read or write outside a tensor. With `gpu`
+// check() does not read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
 bool check(const RopeCall& call, bool gpu);
 
-/// Keys that a sequence of the cache may have.
+/// The most keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);
 
 /// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
@@ -25,14 +25,14 @@ void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-/// Elements of a dense tensor.
+/// The number of elements of a dense tensor.
 constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) product *= size;
   return product;
 }
 
-/// Keys of a row of FlashCall::bias.
+/// Elements of a row of FlashCall::bias for `keys` keys.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the

@@ -1,6 +1,6 @@
 // Engine: the project's kernels for a program that has its own tensors and streams, such as a framework. A call names
-// tensors. The engine finds the kernel that it prepared for their shapes, or prepares one, and puts it on the stream.
-// No call copies a tensor, except the tables that FlashCall names.
+// tensors. The engine finds the launch that it prepared for the shapes of these tensors, or prepares a launch, and puts
+// the launch on the stream. No call copies a tensor, except the tables that FlashCall names.
 #pragma once
 
 #include <atomic>
@@ -32,11 +32,11 @@ struct TensorView {
 /// where kv_heads divides q_heads. q, k and v have one type, f32, f16 or bf16; o has this type or f32. A query's own
 /// key is the key at its position; the last query stands at the last key.
 ///
-/// The pointers name dense tables on the device. The call copies them on the stream before the kernel, and the kernel
+/// The pointers name dense tables on the device. The call copies the tables in the order of the stream, and the kernel
 /// reads the copies.
 ///
-/// Options have the names, the values and the meanings of attn_flash_options (attn.h): common/attention/options.def is
-/// the list of both. A table is a pointer; null means no table.
+/// Options have the names, the values and the meanings of attn_flash_options (attn.h): both structs come from the list
+/// common/attention/options.def. A table is a pointer; null means no table.
 struct FlashCall {
   TensorView q = {}, k = {}, v = {}, o = {};
 #define ATTN_OPTION(type, name, off) type name = off;
@@ -52,7 +52,7 @@ struct FlashCall {
 /// pages [pages, kv_heads, page_size, head_dim]. Query i of q_len stands at key length - q_len + i.
 struct CacheCall {
   TensorView q, k, v, o;
-  float* lse = nullptr;          // dense [batch, q_heads, q_len], natural log; null: unwanted
+  float* lse = nullptr;          // dense [batch, q_heads, q_len], natural log; null: not written
   const int* lengths = nullptr;  // [batch]: tokens of a sequence, including the tokens of its queries
   const int* table = nullptr;    // [batch, max_pages]
   int64_t max_pages = 0;
@@ -76,13 +76,13 @@ struct LinearCall {
   std::string_view feature = "identity";  // or "elu1", "relu"
   double scale = 0;                       // 0: 1 / sqrt(head_dim); `normalised` has no scale
   Gate gate = GATE_NONE;
-  const float* gates =
-      nullptr;  // logarithms of decays, dense: [heads], [batch, heads, tokens], or by channel [..., head_dim]
+  const float* gates = nullptr;  // logarithms of decays, dense, by gate: [heads], [batch, heads, tokens] or [batch,
+                                 // heads, tokens, head_dim]
   const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros; null if normalised
-  float* final_state = nullptr;          // the same shape; null: not written
+  float* final_state = nullptr;          // of the shape of initial_state; null: not written
 };
 
-/// Turns q, k or both. A tensor may be its own output.
+/// Turns q, k or both (RoPE). An output may be its own input.
 struct RopeCall {
   TensorView q, k, q_out, k_out;  // [batch, heads, tokens, head_dim]
   RopeConfig config;
@@ -94,12 +94,12 @@ struct EngineOptions {
   std::string archive = {};       // a file of compiled kernels that was shipped; empty: none
 };
 
-/// Safe to use from several threads. On a GPU a call returns when the kernel is on the stream; on the cpu it returns
-/// when the kernel is done. After a fork, a cpu engine of the child process prepares everything anew; a GPU engine
-/// throws DeviceMissing.
+/// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the
+/// cpu a call returns when the kernel is done. After a fork, a cpu engine of the child process prepares everything
+/// anew; a GPU engine throws DeviceMissing.
 ///
-/// While a stream is captured into a graph, calls may still prepare kernels. The device memory of such a launch is kept
-/// as long as the engine, because the graph may be replayed.
+/// While a stream is captured into a graph, calls may still prepare kernels. The engine keeps the device memory of a
+/// launch that a graph has captured until the engine ends, because the graph may be replayed.
 class Engine {
  public:
   /// spec: "cpu", "cpu:threads=N" or "cuda:N". Throws as Device::open() does, and BadInput if the archive's file is not
@@ -109,8 +109,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // All throw BadInput for tensors that a kernel does not take, and CompileError, OutOfMemory and DeviceLost. `stream`
-  // is the program's stream of a GPU (a cudaStream_t; null is the default stream).
+  // These calls throw BadInput for tensors that a kernel does not take, and CompileError, OutOfMemory and DeviceLost.
+  // `stream` is the program's stream of a GPU (a cudaStream_t; null is the default stream).
   void flash(const FlashCall& call, void* stream = nullptr);
   void decode(const CacheCall& call, void* stream = nullptr);   // few queries a sequence
   void prefill(const CacheCall& call, void* stream = nullptr);  // many queries a sequence

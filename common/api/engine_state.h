@@ -1,5 +1,5 @@
-// Engine::State: how a call finds the launch that serves it, and which launches are kept. The files of the engine, one
-// for each operation, share it.
+// Engine::State: how a call finds its launch, and which launches the engine keeps. The engine's files, one for each
+// operation, share this header.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,15 +31,16 @@
 namespace attn {
 namespace engine {  // not anonymous: Engine::State, which engine.h declares, has members of these types
 
-// The most launches that are kept, without the captured ones: more shapes than a program uses at a time. A launch
-// usually has some KiB on the cpu and some MiB on a GPU. With a mask it has as many bytes as the mask.
+// The most launches and bytes that the engine keeps, captured launches not counted. The number of launches is larger
+// than the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some
+// MiB on a GPU. A launch with a mask has as many bytes as the mask.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 constexpr size_t zero_bytes = 65536 * sizeof(int);  // lengths of any batch, and a row of any width (checks.h)
 
 // ---- keys
 
-/// The properties of a call that decide which launch serves it, as words.
+/// The properties of a call that decide which launch serves the call, as words.
 class Key {
  public:
   enum Op : int64_t { flash, few, decode, prefill, linear, rope, empty };
@@ -81,7 +82,7 @@ struct KeyHash {
 inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
-/// For a call without rows: no launch is made that could refuse it.
+/// Throws BadInput if `unable` gives a reason. A call without rows makes no launch, so no launch can refuse it.
 inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
@@ -137,7 +138,7 @@ class ModifierBlock {
   }
 
   void* data() const { return memory_.data(); }
-  /// The tables of a call.
+  /// The parameters of the kernel `stage`, which copies the call's tables to the block.
   StageParams staged(const FlashCall& call) const {
     constexpr int most = 0
 #define ATTN_TABLE(element, name, ...) +1
@@ -164,7 +165,8 @@ class ModifierBlock {
   ModifierData head_{};
   Buffer memory_;
 };
-/// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's.
+/// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's
+/// memory.
 struct Prepared {
   std::optional<AttentionLaunch> attention;
   std::optional<ModifierBlock> modifiers;
@@ -179,7 +181,7 @@ struct Prepared {
   uint64_t last_call = 0;  // the number of the last call that used this entry
 };
 
-inline std::atomic<unsigned> forks = 0;  // forks between the first engine and this process
+inline std::atomic<unsigned> forks = 0;  // forks between the process of the first engine and this process
 }  // namespace engine
 using namespace engine;
 
@@ -236,7 +238,7 @@ class Engine::State {
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
-  /// For a call without tokens: the final state is the initial state.
+  /// For a call without tokens: writes the final state, which is the initial state, or zeros without an initial state.
   void copy_state(const LinearCall& call, void* stream) {
     const int64_t words = call.q.batch * call.q.heads * call.q.width * call.v.width;
     if (!call.final_state || call.final_state == call.initial_state || words == 0) return;
@@ -267,7 +269,7 @@ class Engine::State {
   const unsigned born;
   std::unique_ptr<Device> device;
   PipelineCache pipelines;
-  std::mutex preparing, mutex;  // mutex: for all members below, and for data that a launch keeps between its runs
+  std::mutex preparing, mutex;  // mutex guards all members below, and data that a launch keeps between its runs
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
   uint64_t calls = 0;
@@ -281,9 +283,9 @@ class Engine::State {
                 .kernel;
   }
 
-  // Makes room for one more launch of `bytes` bytes. A launch that is released may still run on some stream. Releasing
-  // waits for it, and waiting is not allowed during a capture. So many launches are released at once, the least
-  // recently used first.
+  // Makes room for one more launch of `bytes` bytes. A launch that is released may still run on some stream. The
+  // release waits for the launch's end, and waiting is not allowed during a capture. So make_room() releases many
+  // launches at once, the least recently used first.
   void make_room(size_t bytes) {
     const size_t most_bytes = device->info().on_host ? most_bytes_of_cpu : most_bytes_of_gpu;
     using Entry = decltype(ready)::iterator;

@@ -20,7 +20,7 @@ Modifiers modifiers_of(const FlashCall& call) {
 #include "common/attention/options.def"
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
-  m.lists = false;  // the host would have to make the lists in every call
+  m.lists = false;  // lists of keys: the host would have to make them in every call
   if (call.bias) {
     std::string axes;
     for (int axis = 0; axis < 4; ++axis) {
@@ -41,7 +41,7 @@ bool modified(const FlashCall& call) {
   return found;
 }
 
-/// Adds the values of the options, and for each table whether the call has it.
+/// Adds to the key the values of the options, and for each table whether the call has the table.
 void add_options(Key& key, const FlashCall& call) {
   int64_t tables = 0;
 #define ATTN_MODIFIER(type, name, ...) key.add(call.name);
@@ -59,7 +59,7 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          .causal = call.causal && call.prefix == 0,  // with a prefix, the keys hook does both
+          .causal = call.causal && call.prefix == 0,  // with a prefix, the keys hook applies causal and prefix
           .scale = call.scale};
 }
 
@@ -76,8 +76,8 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
           .hook_data = hook_data};
 }
 
-/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units, and one launch
-/// serves any number of keys.
+/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
+/// and one launch serves many numbers of keys (room_for()).
 bool few_rows(const FlashCall& call, bool changed) {
   constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
                     most_lengths = int64_t{1} << 24;

@@ -38,7 +38,7 @@ void Engine::linear(const LinearCall& call, void* stream) {
         config.normalised = call.normalised;
         config.scale = call.scale;
         config.feature = named_feature(std::string(call.feature));
-        constexpr int64_t one_by_one = 16;  // the most tokens for which the state is read once, token by token
+        constexpr int64_t one_by_one = 16;  // the most tokens for the variant "recurrent"
         config.variant = call.causal && q.tokens <= one_by_one ? "recurrent" : "fused";
         config.chunk = linear_chunk(config.variant, info);
         Plan plan = linear_plan(config, info, with_state);

@@ -11,7 +11,7 @@ namespace attn {
 
 /// A function of one element. If `text` is empty, it is the identity.
 struct Feature {
-  std::string name = "identity";  // the value of an axis; for a user's function it identifies the text
+  std::string name = "identity";  // the value of an axis; the name of a user's function identifies the text
   std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 
@@ -19,7 +19,7 @@ struct Feature {
   bool guarded() const { return user && user->guarded; }
 };
 
-/// "identity", "elu1" or "relu"; throws BadInput.
+/// "identity", "elu1" or "relu"; throws BadInput for another name.
 Feature named_feature(const std::string& name);
 /// A feature map with a user's text, `float feature(float x)`.
 Feature user_feature(const UserFunction& function);

@@ -24,8 +24,8 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// Chunks of a span. For look-back a few, so that spans follow one another closely. For passes all, unless the device
-/// would idle.
+/// How many chunks a span has. With look-back a span has a few chunks, so that spans follow one another closely. In
+/// passes one span has all chunks, unless units of the device would be idle.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -113,7 +113,7 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
   return {launch};
 }
 
-constexpr int64_t most_elements = 256;  // the most elements of a width, and tokens of a chunk
+constexpr int64_t most_elements = 256;  // the most elements of a width, and the most tokens of a chunk
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!device.operations->linear) return no_kernel_for("linear attention");
@@ -178,7 +178,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
-    // Pairs of a full chunk that are not masked, divided by its tokens.
+    // The pairs in a causal product of at_once tokens that are not masked, divided by the number of these tokens.
     const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
@@ -203,7 +203,7 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   if ((workspace_ = info.operations->linear->workspace(device, config))) return;
   const int64_t state = config.state_elements();
-  int64_t groups = 1;  // threadgroups of a span that look back
+  int64_t groups = 1;  // threadgroups of a span and head that look back
   if (config.variant == "phases") {
     const int64_t numbers = config.chunk_numbers() * config.heads;
     span_chunks_ = attn::span_chunks(config, info);
@@ -226,9 +226,9 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   states_after_ = Buffer(device, floats(spans * state));
   if (config.normalised) key_sums_after_ = Buffer(device, floats(spans * config.head_dim));
   flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
-  constexpr int64_t least_tickets = 3;  // words of scan_lookback on a GPU
+  constexpr int64_t least_tickets = 3;  // scan_lookback on a GPU has three words of tickets
   tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
-  // On a GPU only kernels write flags and tickets after this.
+  // On a GPU only kernels write flags and tickets after these uploads.
   for (Buffer* zeroed : {&flags_, &tickets_}) {
     const std::vector<std::byte> zeros(zeroed->bytes());
     zeroed->upload(zeros.data(), zeros.size());

@@ -17,7 +17,7 @@
 
 namespace attn {
 
-/// "none", "head", "token" or "channel"; throws BadInput.
+/// "none", "head", "token" or "channel"; throws BadInput for another text.
 Gate parse_gate(std::string_view text);
 
 struct LinearConfig {
@@ -41,7 +41,7 @@ struct LinearConfig {
 
   double effective_scale() const;
   int64_t chunks() const { return divided_up(tokens, chunk); }  // of the longest sequence
-  /// The number of chunk numbers (place_of_chunk).
+  /// How many chunk numbers there are (place_of_chunk).
   int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
   int64_t state_elements() const { return head_dim * value_dim; }
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
@@ -66,7 +66,7 @@ class LinearOperation {
   virtual int64_t step(const LinearConfig& config) const = 0;
   /// Rows of the state for a threadgroup of a scan, a divisor of head_dim.
   virtual int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// Threadgroups of a scan in passes that keep the device busy.
+  /// How many threadgroups of a scan in passes keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
   virtual Bound bound(const LinearConfig& config) const = 0;
   /// linear_chunk() of the variants "phases" and "fused".
@@ -106,8 +106,7 @@ struct LinearTensors {
 };
 
 /// The launches of a configuration, and the work of its tokens; or the reason why the device does not take the
-/// configuration. With scan host the launches are the launches before and after the scan, and the case is one of the
-/// host.
+/// configuration. With scan host the plan has the launches before and after the scan, and Plan::host is true.
 ///
 /// Work: the arithmetic of the recurrence, 4 head_dim value_dim a token and head, and, if causal, the products inside
 /// chunks that are not masked. Bytes: Q, K, V and O once, the gate, and states that are read or written.

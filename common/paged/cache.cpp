@@ -209,8 +209,9 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
   lengths_[row] = tokens;
 }
 
-// Only the last page of a sequence has slots without a token. If it is the last page of all sequences that hold it, the
-// longest sequence counts. Otherwise another sequence fills the page.
+// Only the last page of a sequence has slots without a token of the sequence. If a page is the last page of all
+// sequences that hold it, the slots after the longest of these sequences are wasted. Otherwise another sequence fills
+// the page.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

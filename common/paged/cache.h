@@ -28,7 +28,8 @@ struct CacheSizes {
   bool operator==(const CacheSizes&) const = default;
 };
 
-/// Names a sequence of one cache. The id is stale once the sequence is freed, even if its row has another sequence.
+/// Names a sequence of one cache. The id is stale once the sequence is freed, even if another sequence has the row
+/// then.
 struct SequenceId {
   int32_t row = -1;  // of the page table and of the lengths
   int64_t generation = 0;
@@ -50,7 +51,7 @@ struct TokenPlace {
   bool operator==(const TokenPlace&) const = default;
 };
 
-/// Entries of a row of the page table, from `first` to before `last`.
+/// Entries of a row of the page table, from column `first` to column `last` - 1.
 struct TableSpan {
   int32_t row, first, last;
 
@@ -64,7 +65,7 @@ struct CacheFigures {
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
   int64_t wasted_slots;  // slots of used pages that have no token of any sequence
   double waste;          // wasted_slots as a share of the slots of used pages
-  double fragmentation;  // the share of neighbours in a row of the table whose second page does not follow the first
+  double fragmentation;  // the share of neighbours in rows of the table whose second page does not follow the first
                          // one in the pool: 0 if each sequence lies in one piece
 };
 
@@ -86,24 +87,25 @@ class PagedKvCache {
 
   /// Makes a sequence without tokens. Throws CacheFull if all rows are taken.
   SequenceId create();
-  /// Makes a sequence that begins with the first `tokens` tokens of the parent, by default with all. It shares the
-  /// parent's pages, and takes no free page. Throws BadInput if the parent is shorter, CacheFull if all rows are taken.
+  /// Makes a sequence that begins with the first `tokens` tokens of the parent, by default with all. The new sequence
+  /// shares the parent's pages, and takes no free page. Throws BadInput if the parent has fewer tokens, CacheFull if
+  /// all rows are taken.
   SequenceId fork(SequenceId parent) { return fork(parent, length(parent)); }
   SequenceId fork(SequenceId parent, int64_t tokens);
   /// Makes room for `tokens` more tokens. If the new tokens begin on a page that another sequence also holds, the
   /// sequence gets its own page instead. Then the caller makes the copy that append() returns, before it writes tokens
-  /// of this or a later append. The caller makes copies in the order of the appends. Appends without a fork, truncate
-  /// or free between them may have their copies in any order. Throws BadInput if the sequence would have more than
-  /// max_pages pages, CacheFull if too few pages are free.
+  /// of this or a later append. The caller makes copies in the order of the appends. If no fork, truncate or free is
+  /// called between two appends, the caller may make their copies in any order. Throws BadInput if the sequence would
+  /// have more than max_pages pages, CacheFull if too few pages are free.
   std::optional<PageCopy> append(SequenceId id, int64_t tokens);
-  /// Keeps only the first `tokens` tokens. Throws BadInput if the sequence has fewer.
+  /// Keeps only the first `tokens` tokens. Throws BadInput if the sequence has fewer tokens.
   void truncate(SequenceId id, int64_t tokens);
   /// Ends the sequence; then all copies of its id are stale.
   void free(SequenceId id);
 
-  /// The number of tokens.
+  /// The number of the sequence's tokens.
   int64_t length(SequenceId id) const { return lengths_[checked(id)]; }
-  /// The pages in the order of their tokens; valid until the sequence changes.
+  /// The sequence's pages in the order of their tokens; valid until the sequence changes.
   std::span<const int32_t> pages(SequenceId id) const;
   /// Tokens count from 0. Throws BadInput for a token that the sequence does not have.
   TokenPlace place(SequenceId id, int64_t token) const;
@@ -118,7 +120,7 @@ class PagedKvCache {
   /// all -1, and has no changes. There are few lengths, so the caller uploads all of them.
   std::vector<TableSpan> take_changes();
 
-  /// Its time grows with max_sequences, because of wasted_slots.
+  /// The time of figures() grows with max_sequences, because of wasted_slots.
   CacheFigures figures() const;
   /// The host memory of the cache, which does not grow.
   size_t bytes() const;
@@ -148,9 +150,10 @@ class PagedKvCache {
   int64_t neighbours_ = 0, gaps_ = 0;  // gaps_: neighbours whose pages do not follow each other
 };
 
-/// Throws BadInput for the first row and column of a page table [lengths.size(), columns] with which a kernel would
-/// read outside the pool. Lengths fit the columns, and entries of pages with tokens are from 0 to pages - 1; later
-/// entries may be anything. With `holders`, the holders() of a cache, pages that no sequence holds are refused too.
+/// Checks a page table [lengths.size(), columns], so that no kernel reads outside the pool: each length fits the
+/// columns, and entries of pages with tokens are from 0 to pages - 1. Later entries may be anything. With `holders`,
+/// the holders() of a cache, pages that no sequence holds are refused too. Throws BadInput that names the first wrong
+/// row, or row and column.
 void validate_page_table(std::span<const int32_t> table, std::span<const int32_t> lengths, int64_t page_size,
                          int64_t pages, std::span<const int32_t> holders = {});
 

@@ -1,7 +1,7 @@
 // Attention of new queries over caches whose sequences begin with the same pages. These pages, the prefix, are read
 // once for all sequences. The first launch attends to the prefix; its tiles have the queries of all sequences as rows.
-// The second attends to each sequence's own keys. The third joins the two results (cascade inference: Ye et al. 2024;
-// Hydragen: Juravsky et al. 2024).
+// The second launch attends to each sequence's own keys. The third launch joins the two results (cascade inference: Ye
+// et al. 2024; Hydragen: Juravsky et al. 2024).
 #pragma once
 
 #include "common/paged/decode.h"
@@ -25,7 +25,7 @@ class CascadeLaunch {
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;
   /// The launch over each sequence's own keys.
   const DecodeLaunch& own() const { return own_; }
-  /// DecodeLaunch::at_rest() of all launches.
+  /// Whether DecodeLaunch::at_rest() is true for both launches that attend, and no guard band was overwritten.
   bool at_rest() const;
 
  private:

@@ -25,9 +25,9 @@ struct DecodeConfig {
   int64_t page_size = 0;                                                       // tokens; 0: contiguous
   int64_t block_c = 64;                                                        // keys of a block
   int64_t workers = 0;                                                         // 0: decode_workers()
-  bool join_last = true;  // the last worker of a tile joins its parts; false: a second launch does
+  bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
-  /// is not 0, the launch turns their queries and keys by the angles of DecodeTensors.
+  /// is not 0, the launch turns the queries and keys of these tokens by the angles of DecodeTensors.
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
@@ -52,45 +52,46 @@ class DecodeOperation {
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Adds to the launch what only this device's kernel needs: constants, threads and threadgroup memory.
   virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
-  /// Threadgroup memory of the launch that joins parts. attend_bytes: the memory of the launch that attends.
+  /// Threadgroup memory of the launch "join". attend_bytes: threadgroup memory of the launch "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
   /// As complete(), for the kernel that joins the results of a shared prefix and of each sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };
 
-/// The number of workers that run at once, or up to a tenth fewer if these share the tiles evenly. It is at most the
-/// number of blocks when all sequences have kv_len keys.
+/// The number of workers that run at once, or up to a tenth fewer if these share the tiles evenly. The result is at
+/// most the number of blocks of keys that sequences of kv_len keys have.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// The reason why no launch takes the configuration's types and widths on the device; empty if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
-/// The launch "attend", then the launch "join" if a second launch joins. Memory bounds the work, which `keys`, the
-/// tokens of all sequences together, set. Or the reason why the device does not take the configuration.
+/// The plan has the launch "attend", then the launch "join" if a second launch joins the parts; or the reason why the
+/// device does not take the configuration. Memory bounds the work, which follows from `keys`, the tokens of all
+/// sequences together.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
 /// The tensors of a launch, on its device. All strides are in elements. On a GPU addresses and strides are multiples of
 /// 16 bytes.
 struct DecodeTensors {
-  const void* q = nullptr;  // [batch, q_heads, q_len, head_dim], as o
+  const void* q = nullptr;  // q and o: [batch, q_heads, q_len, head_dim]
   void* o = nullptr;
   float* lse = nullptr;  // [batch, q_heads, q_len], natural log; null: not written
   Strides q_strides{}, o_strides{};
   const void *k = nullptr, *v = nullptr;
-  Strides k_strides{}, v_strides{};  // .batch: of a page, or of a sequence in a contiguous cache
+  Strides k_strides{}, v_strides{};  // .batch: the stride of a page, or of a sequence in a contiguous cache
   const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; null for a contiguous cache
   int64_t max_pages = 0;
-  int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key of another page number is NaN
+  int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
   /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
   /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
-  /// New tokens, which decode or AppendLaunch appends: [batch, kv_heads, q_len, head_dim], of the cache's type. Of the
-  /// members above AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length - q_len + i; a token
-  /// with a negative number is not appended. A page that takes new tokens belongs to one sequence only.
+  /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of the cache's
+  /// type. Of the members above AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length - q_len
+  /// + i; a token with a negative number is not appended. A page that takes new tokens belongs to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
@@ -99,7 +100,7 @@ struct DecodeTensors {
 /// The new tokens, in the form that kernels take.
 NewTokens new_tokens(const DecodeTensors& tensors);
 
-/// Writes new keys, unturned, and values to the cache.
+/// Writes new values, and new keys without a turn, to the cache.
 class AppendLaunch {
  public:
   /// Runs the launch "append" of the plan, which is of this configuration. Throws CompileError, and BadInput if the

@@ -46,7 +46,7 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* o
   hooks.constants["PAGE_SIZE"] = config.page_size;
   hooks.constants["ROTARY_DIM"] = config.rotary_dim;
   hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
-  hooks.rotation = Rotation::queries;  // even if nothing turns: only kernels that turn queries take a before hook
+  hooks.rotation = Rotation::queries;  // always: only kernels that turn queries take a before hook
   if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
   return hooks;
 }
@@ -126,7 +126,7 @@ bool PrefillLaunch::at_rest() const {
 
 PrefillData PrefillLaunch::data(const DecodeTensors& tensors) const {
   PrefillData data;
-  std::memset(&data, 0, sizeof data);  // encode() compares all bytes, padding too
+  std::memset(&data, 0, sizeof data);  // because encode() compares all bytes, padding too
   data.lengths = tensors.lengths;
   data.table = tensors.table;
   data.max_pages = static_cast<int>(tensors.max_pages);

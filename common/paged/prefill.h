@@ -14,15 +14,16 @@
 namespace attn {
 
 /// The kernel's configuration, including the tile. Prefill reads all members of `config` except workers and join_last;
-/// if block_c is 0, the function chooses it.
+/// if block_c is 0, prefill_config() chooses it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
 /// The reason why no launch takes the configuration's types and rotary_dim; empty if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// The launch "attention". The work has `pairs` pairs of a query and a key, over all heads, and `keys`, the tokens of
-/// all sequences together. Or the reason why the device does not take the configuration. A mask hook is left out. With
-/// `appends` the launch turns the queries, writes the new keys, turned, and values to the cache, and attends.
+/// The plan has the launch "attention", or the reason why the device does not take the configuration. The work follows
+/// from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences together. A
+/// mask hook is left out. With `appends` the launch turns the queries and the new keys, writes the new keys and values
+/// to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 

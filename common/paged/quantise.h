@@ -9,9 +9,9 @@
 
 namespace attn {
 
-/// [batch, pages of a sequence, heads]: the largest magnitude on the page / 448 for e4m3, / 127 for int8; 1 if a page
-/// has only zeros or no tokens. values: [batch, heads, tokens, dim]; sequence b has the first lengths[b] tokens, on
-/// pages of page_size. Throws std::invalid_argument for another dtype.
+/// The scales, [batch, pages of a sequence, heads]: the largest magnitude of a head on the page, divided by 448 for
+/// e4m3 and by 127 for int8; 1 if a page has only zeros or no tokens. values: [batch, heads, tokens, dim]; sequence b
+/// has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for another dtype.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
 /// values / scale in dtype, rounded to nearest even.

@@ -1,4 +1,5 @@
-// attn.h on top of Engine: reads and checks tensors and options, and turns exceptions into a status and a message.
+// The functions of attn.h, by Engine. This file reads and checks tensors and options, and turns exceptions into a
+// status and a message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +39,8 @@ thread_local std::string last_message;
 
 [[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
 
-/// The library writes nothing to the terminal. The folder of the process's first engine has the log of all engines.
+/// The library writes nothing to the terminal. The cache folder of the process's first engine has the log of all
+/// engines.
 void log_into(const std::string& cache_folder) {
   static std::once_flag once;
   const std::string folder = cache_folder.empty() ? PipelineCache::default_folder() : cache_folder;
@@ -73,7 +75,8 @@ attn_status guarded(const Action& action) noexcept {
   }
 }
 
-// The caller's options. The struct may be of an older header; the options that it lacks have their values in `off`.
+// The caller's options. The struct may be of an older header; options that the struct lacks get their values from
+// `off`.
 template <typename Options>
 Options read(const Options* given, Options off) {
   if (!given) return off;
@@ -110,7 +113,7 @@ void check_place(const attn_engine& engine, const char* name, const DLTensor& te
   }
 }
 
-/// elements * size. Refuses a size that a tensor cannot have.
+/// Returns elements * size. Refuses a size that a tensor cannot have.
 int64_t product(const char* name, int64_t elements, int64_t size) {
   constexpr int64_t most = int64_t{1} << 60;
   int64_t all = 0;
@@ -145,7 +148,8 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// The data of a dense table of 32-bit elements. In `wanted` -1 stands for any size. Null if there is no tensor.
+/// The data of a dense table of 32-bit elements. In `wanted` -1 stands for any size. Returns null if there is no
+/// tensor.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -174,7 +178,7 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
   }
   if (elements == 0) {
     static std::remove_const_t<T> nothing;
-    return &nothing;  // not null: the caller gave a table
+    return &nothing;  // not null, because the caller gave a table
   }
   if (!dense) refuse(fmt::format("{} is not dense", name));
   if (!tensor->data) refuse(fmt::format("{} has no data", name));
@@ -191,8 +195,8 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
-/// attn_flash_options::soft_cap was an int64_t in an older header. The bits of such a whole number are the bits of a
-/// double below 2^-1022.
+/// attn_flash_options::soft_cap was an int64_t in an older header. The bits of an int64_t from 1 to 2^52 - 1, read as a
+/// double, are a number below 2^-1022.
 double cap_of(double given) {
   const auto bits = std::bit_cast<int64_t>(given);
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;

@@ -35,7 +35,7 @@ int main(int count, char** arguments) {
     attn_close(engine);
     return 1;
   }
-  /* The first query sees only the first key, so its output is the value of that key. */
+  /* The first query sees only the first key, so the query's output is the first value. */
   double off = 0;
   for (int i = 0; i < width; ++i) off += (o[i] - v[i]) * (o[i] - v[i]);
   printf("the first output is the first value, but for %.1e; the last begins with %.4f\n", off,

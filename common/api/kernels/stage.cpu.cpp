@@ -1,4 +1,5 @@
-// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups); each copies a part of every table.
+// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups); each threadgroup copies a part of
+// every table.
 #include "common/api/kernels/stage.h"
 
 #include "common/kernel/cpu.h"

@@ -1,5 +1,5 @@
 /* A program that is compiled with tests/attn_abi1.h, the first header of ATTN_ABI_VERSION 1, and linked with the
- * library of today. The program checks the library's results against its own results in double. */
+ * library of today. The program checks the library's results against results that it computes itself in double. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static int failed(const char* what) {
   return 1;
 }
 
-/* The largest difference from causal attention with a cap. */
+/* The largest difference of the library's result from causal attention with a cap. */
 static double off_attention(float (*q)[width], float (*k)[width], float (*v)[width], float (*o)[width], double cap) {
   double most = 0;
   for (int i = 0; i < tokens; ++i) {
@@ -37,7 +37,8 @@ static double off_attention(float (*q)[width], float (*k)[width], float (*v)[wid
   return most;
 }
 
-/* The largest difference from a rotation by YaRN's angles for a factor of 4 and a length of 2048. */
+/* The largest difference of the library's result from a rotation by YaRN's angles for a factor of 4 and a length of
+ * 2048. */
 static double off_rope(float (*q)[width], float (*o)[width]) {
   const double pi = acos(-1), span = 2 * log(10000), grown = 0.1 * log(4) + 1;
   const double first = floor(width * log(2048 / (64 * pi)) / span), last = ceil(width * log(2048 / (2 * pi)) / span);
@@ -68,7 +69,7 @@ int main(void) {
   attn_flash_options flash = ATTN_FLASH_OPTIONS;
   flash.causal = 1;
   flash.scale = 1;
-  flash.soft_cap = 3; /* int64_t here, double in the library */
+  flash.soft_cap = 3; /* an int64_t in this header, a double in the library */
   if (attn_flash(engine, NULL, &tq, &tk, &tv, &to, &flash) != ATTN_OK) return failed("attn_flash");
   const double off_flash = off_attention(q, k, v, o, 3);
   flash.soft_cap = 1001;

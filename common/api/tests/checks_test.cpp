@@ -1,5 +1,5 @@
-// Which calls check() lets pass and which it refuses, without a device: every option at its ends, tables, and overlaps
-// in memory.
+// Tests which calls check() lets pass and which calls it refuses, without a device: every option at its smallest and
+// largest values, tables, and overlaps in memory.
 #include "common/api/checks.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ void passes(Call call, const Change& change, const char* what) {
   }
 }
 
-/// check() throws BadInput with one line that contains `part`.
+/// Expects that check() throws BadInput with one line that contains `part`.
 template <typename Call, typename Change>
 void refused(Call call, const Change& change, const std::string& part) {
   change(call);
@@ -178,7 +178,7 @@ TEST(ChecksTest, NumbersOfRopeAtTheirEnds) {
   }
   const int first[] = {std::numeric_limits<int>::min(), std::numeric_limits<int>::max() - 4};
   PASSES(call, c.offsets = first);
-  const int wraps[] = {0, first[1] + 1};  // the last of five tokens would stand at 2^31
+  const int wraps[] = {0, first[1] + 1};  // with this offset the last of five tokens would stand at 2^31
   REFUSED("offsets[1] is 2147483644", call, c.offsets = wraps);
 }
 
@@ -236,15 +236,15 @@ TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
 
 TEST(ChecksTest, PagesThatTokensAreAppendedTo) {
   Cache cache;
-  cache.table[1] = 1;  // the first page of the second sequence
+  cache.table[1] = 1;  // makes page 1 also the first page of the second sequence
   REFUSED("appended to page 1 twice", cache.call, );
   PASSES(cache.call, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
-  cache.lengths[0] = 10;  // the new tokens of the first sequence stand at 8 and 9
+  cache.lengths[0] = 10;  // the new tokens of the first sequence stand at keys 8 and 9
   REFUSED("appended to page 1 twice", cache.call, );
-  cache.lengths[0] = 8;  // at 6 and 7
+  cache.lengths[0] = 8;  // the new tokens stand at keys 6 and 7
   PASSES(cache.call, );
   cache.table[1] = cache.table[0];
-  cache.lengths[0] = 9;  // at 7 and 8, on the same page
+  cache.lengths[0] = 9;  // the new tokens stand at keys 7 and 8, both on page 0
   REFUSED("appended to page 0 twice", cache.call, );
   cache.lengths[0] = 1;
   PASSES(cache.call, );
@@ -328,8 +328,8 @@ TEST(ChecksTest, OutputsHaveMemoryOfTheirOwn) {
   REFUSED("q_out overlaps k_out", rope, c.k_out.data = c.q_out.data);
 }
 
-/// Tensors that are slices of one tensor: every row lies between rows of the others, and no rows overlap. Then with one
-/// slice moved so that it overlaps another.
+/// Tensors that are slices of one tensor: every row lies between rows of the other slices, and no rows overlap. Then
+/// one slice moves so that it overlaps another slice.
 TEST(ChecksTest, SlicesOfOneTensorAreApart) {
   const int64_t heads = 4, tokens = 5, width = 8, all = 4 * heads * width;
   const auto slice = [&](int64_t number) {  // [batch, tokens, 4, heads, width]
@@ -374,7 +374,7 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
     for (int64_t q = 0; q < call.q.tokens; ++q) {
       for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
     }
-    // The remaining numbers are 32-bit constants in a kernel's text; each value needs another kernel.
+    // The numbers of the remaining options are 32-bit constants in a kernel's text; each value needs another kernel.
     const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
     return equal && left < std::max(call.q.tokens, call.k.tokens);
   };

@@ -46,7 +46,7 @@ struct Case4 {
     call.o = view_of(o);
     return call;
   }
-  /// The largest difference from the oracle.
+  /// The largest difference of the outputs from the oracle's outputs.
   double error(bool causal = false) const {
     const AttentionShape shape{2, q.heads, k.heads, q.seq, k.seq, 64, causal};
     const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
@@ -89,7 +89,7 @@ TEST(EngineTest, PreparesAShapeOnceAndKeysOfDecodingTogether) {
     engine.flash(tensors.call());
   }
   EXPECT_EQ(engine.prepared(), 1u);
-  for (const int64_t keys : {100, 101, 400}) {  // a cache that grows
+  for (const int64_t keys : {100, 101, 400}) {  // the cache grows from call to call
     Case4 tensors(2, 2, 1, keys);
     engine.flash(tensors.call());
     EXPECT_LT(tensors.error(), 1e-5) << keys;
@@ -206,7 +206,7 @@ TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
 
 TEST_F(AttnTest, CapsAreNumbersAndWholeOnesOfOlderHeadersToo) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
-  options.scale = 1;  // large scores, on which the cap shows
+  options.scale = 1;  // makes scores large, so that the cap changes them
   const auto result = [&](double cap) {
     options.soft_cap = cap;
     EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
@@ -225,7 +225,7 @@ TEST_F(AttnTest, CapsAreNumbersAndWholeOnesOfOlderHeadersToo) {
 }
 
 TEST_F(AttnTest, StridesOfNothingSayNothing) {
-  int64_t strides[] = {0, 0, 0, 0};  // as NumPy has them
+  int64_t strides[] = {0, 0, 0, 0};  // as NumPy gives them for an empty array
   for (const int axis : {0, 1, 2}) {
     int64_t shape[] = {2, 4, 40, 64};
     shape[axis] = 0;
@@ -240,7 +240,7 @@ TEST_F(AttnTest, StridesOfNothingSayNothing) {
 
 TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
-  options.struct_bytes = offsetof(attn_flash_options, scale);  // the fields after struct_bytes bytes are off
+  options.struct_bytes = offsetof(attn_flash_options, scale);  // the options after the first struct_bytes bytes are off
   options.scale = 17;
   ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
   EXPECT_LT(tensors_.error(), 1e-5);

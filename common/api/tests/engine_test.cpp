@@ -49,7 +49,7 @@ class DeviceEngineTest : public testing::Test {
                    DType dtype = DType::f32) {
     return on_device(random_tensor(batch, heads, tokens, width, dtype, Layout::bhsd, 1, stream));
   }
-  /// A copy of `data` after all enqueued work is done.
+  /// A copy of `data` on the host, made after all enqueued work is done.
   template <typename T>
   std::vector<T> values(const T* data, int64_t count) {
     std::vector<T> copy(static_cast<size_t>(count));
@@ -65,7 +65,7 @@ class DeviceEngineTest : public testing::Test {
   std::vector<Buffer> buffers_;
 };
 
-/// Every element is a number, within `most` of the wanted one.
+/// Expects that every element differs by at most `most` from the wanted element, and is no NaN.
 void expect_near(const std::vector<float>& got, const std::vector<double>& want, double most) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -118,7 +118,7 @@ TEST_F(DeviceEngineTest, NoKeysGiveZeros) {
                      .o = on_device(Tensor{2, 4, rows, 64, DType::bf16, layout,
                                            std::vector<std::byte>(tensor.bytes(), std::byte{0xFF})})};
       call.k = call.v = {.dtype = DType::bf16, .batch = 2, .heads = 2, .tokens = 0, .width = 64};
-      call.causal = call.alibi = true;  // options about keys, without keys
+      call.causal = call.alibi = true;  // these options are about keys, and the call has no keys
       call.lse = on_device(std::vector<float>(static_cast<size_t>(8 * rows), 17));
       engine_->flash(call);
       EXPECT_EQ(values(static_cast<const std::byte*>(call.o.data), static_cast<int64_t>(tensor.bytes())),
@@ -238,7 +238,7 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
       in_place.o = drawn(2, 2, tokens, 16, 3);
       in_place.initial_state = in_place.final_state = on_device(state);
       engine_->linear(in_place);
-      // The order in which segments are added differs from run to run.
+      // The order in which the kernel adds up segments differs from run to run.
       const auto near = [&](const std::vector<float>& got, const std::vector<float>& want) {
         expect_near(got, {want.begin(), want.end()}, 1e-2);
       };
@@ -249,7 +249,7 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
   }
 }
 
-/// Pages of more than a million tokens. The last pages are among the pages that are read and written.
+/// Pages of more than a million tokens. The calls read and write the last pages too.
 TEST_F(DeviceEngineTest, CachesOfManyPages) {
   constexpr int64_t pages = 70000, page = 16, width = 8, keys = 70;
   const std::vector<int> table = {69999, 3, 65536, 0, 65535};
@@ -282,7 +282,7 @@ TEST_F(DeviceEngineTest, CachesOfManyPages) {
         call.q = on_device(q);
         call.o = drawn(1, 1, rows, width, 3);
         call.new_k = call.new_v = {};
-        if (appends) {  // appends the tokens that the cache already has
+        if (appends) {  // the call appends the tokens that the cache already has
           const auto last = [&](const Tensor& tensor) {
             Tensor newest = Tensor::zeros(1, 1, rows, width, dtype, Layout::bhsd);
             std::copy(tensor.data.end() - static_cast<int64_t>(newest.bytes()), tensor.data.end(), newest.data.begin());
@@ -315,7 +315,7 @@ TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
       EXPECT_NE(std::string(error.what()).find(wrong), std::string::npos) << error.what();
       EXPECT_NE(wrong, "") << error.what();
     }
-    if (test::on_cuda) return;  // decode() and prefill() do not check the values there
+    if (test::on_cuda) return;  // on CUDA decode() and prefill() do not check the values
     if (wrong.empty()) return engine_->decode(call);
     EXPECT_THROW(engine_->decode(call), BadInput);
     EXPECT_THROW(engine_->prefill(call), BadInput);
@@ -385,7 +385,7 @@ TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
 
 TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
   constexpr int64_t longest = 1024;
-  const int turns = test::on_cuda ? 120 : 24;  // 16 MiB each, or less
+  const int turns = test::on_cuda ? 120 : 24;  // each call prepares 16 MiB or less
   const size_t most_bytes = size_t{1} << (test::on_cuda ? 30 : 28);
   const TensorView q = drawn(1, 4, longest, 8, 0), k = drawn(1, 4, longest, 8, 1), o = drawn(1, 4, longest, 8, 3);
   // The mask hides all keys.
@@ -403,7 +403,7 @@ TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
     call(longest - 4 * turn);
     EXPECT_LE(engine_->prepared_bytes(), most_bytes);
     const size_t count = engine_->prepared();
-    call(longest);  // this launch is never the least recently used one
+    call(longest);  // this launch is never the least recently used launch
     EXPECT_EQ(engine_->prepared(), turn == 0 ? 1 : count);
   }
   EXPECT_LT(engine_->prepared(), static_cast<size_t>(turns));

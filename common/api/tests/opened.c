@@ -1,5 +1,5 @@
-/* attn_opened LIBRARY: a program that opens the library at run time, with RTLD_LOCAL, and is not linked with the
- * mathematics library. Kernels must still find the functions that they call. */
+/* attn_opened LIBRARY: a program that opens the library at run time, with RTLD_LOCAL. The program is not linked with
+ * the mathematics library. Kernels must still find the functions that they call. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -4,8 +4,8 @@
 // three tf32 products (multiply_add_exactly).
 //
 // K, V and the gates by channel lie in threadgroup memory, in blocks of tokens from the last to the first, so that
-// decays add up from the chunk's end. If the state has more columns than registers hold, the blocks are multiplied
-// again for the other columns.
+// decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
+// blocks again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, IN_TYPE. Rows of q, k, v and of gates by channel begin at multiples of 16 bytes.
@@ -27,7 +27,7 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
-// Threadgroups for which there must be enough registers.
+// How many threadgroups on a multiprocessor must have enough registers.
 constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 
@@ -49,7 +49,7 @@ struct ChunkH {
   DEVICE float* slice_sums() const { return reinterpret_cast<float*>(memory + layout.slice_sums); }
   DEVICE float* sum() const { return reinterpret_cast<float*>(memory + layout.sum); }
 
-  // The pass and the block of a job; the last block is the first job.
+  // The pass and the block of a job; the first job of a pass is the last block.
   DEVICE int pass_of(int job) const { return job / blocks; }
   DEVICE int block_of(int job) const { return blocks - 1 - job % blocks; }
   DEVICE unsigned char* stage_of(int job) const {
@@ -74,7 +74,7 @@ struct ChunkH {
     }
   }
 
-  // Applies the feature map, and decays to the chunk's end, to K of a block. Between barriers.
+  // Applies the feature map, and decays to the chunk's end, to K of a block. Barriers stand before and after each call.
   DEVICE void map_keys(int job) {
     const int block = block_of(job), rows = rows_of_block(block);
     unsigned char* const k = stage_of(job);
@@ -106,7 +106,7 @@ struct ChunkH {
     }
   }
 
-  // S += K^T V, 16 bit.
+  // S += K^T V, for inputs of 16 bits.
   DEVICE void multiply(const unsigned char* stage, int first_unit, bool first_pass) {
     const unsigned k = shared_address(stage) + (lane % 8 + lane / 16 * 8) * K_ROW_BYTES + lane / 8 % 2 * 16;
     const unsigned v = shared_address(stage + layout.v) + lane % 16 * V_ROW_BYTES + lane / 16 * 16;
@@ -134,7 +134,7 @@ struct ChunkH {
     }
   }
 
-  // S += K^T V, f32, which has no transposed loads.
+  // S += K^T V, for f32, which has no transposed loads.
   DEVICE void multiply_f32(const unsigned char* stage, int first_unit, bool first_pass) {
     const unsigned k = shared_address(stage) + quarter * K_ROW_BYTES + lane / 4 * 4;
     const unsigned v = shared_address(stage + layout.v) + quarter * V_ROW_BYTES + lane / 4 * 4;
@@ -177,7 +177,7 @@ struct ChunkH {
     }
   }
 
-  // Stores the state. Sums of three tf32 products that are not finite are computed anew.
+  // Stores the state. If sums of three tf32 products are not finite, they are computed anew.
   DEVICE void store(int first_unit, bool first_pass) {
     UNROLL for (int tile = 0; tile < ROW_TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {

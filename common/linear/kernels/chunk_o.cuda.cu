@@ -5,15 +5,15 @@
 //
 // Decays are exponentials of sums of logarithms; the sums are never above 0. By head and token decays multiply scores.
 // By channel decays are part of Q and K (GLA, Yang et al. 2024): a key decays to the end of its group of 16 keys, and a
-// query has the decay from there on. So Q is scaled anew for each group of 16 keys. Of the 16 tokens at the diagonal
-// each pair is computed by itself.
+// query has the decay from that end on. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the
+// diagonal the kernel computes each pair by itself.
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
-// and the exponents of f32. So the state cannot overflow, as it can in f16. Its error stays below the error of weights,
-// which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is multiplied by three
-// tf32 products (multiply_add_exactly).
+// and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
+// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is
+// multiplied by three tf32 products (multiply_add_exactly).
 //
-// Keys from the diagonal down to the chunk's first, then the rows of the state, pass through one ring of stages.
+// Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, CAUSAL (if 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of tensors begin at multiples of 16 bytes.
@@ -34,10 +34,10 @@ constexpr ChunkOLayout layout(HEAD_DIM, VALUE_DIM, CHUNK, ELEMENT_BYTES, GATE);
 constexpr int ROWS = layout.rows, BLOCK = layout.block, STATE_ROWS = layout.state_rows, STAGES = layout.stages;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout.decay_row_bytes;
-constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // of the sum over a row of Q and K
+constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // steps of the sum over a row of Q and K
 constexpr int VALUE_TILES = layout.pass_columns / 8;
 constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are in registers at once
-// Threadgroups for which there must be enough registers.
+// How many threadgroups on a multiprocessor must have enough registers.
 constexpr int THREADGROUPS = VALUE_TILES <= 8                    ? (NORMALISED ? 3 : 4)
                              : VALUE_TILES > 16                  ? 1
                              : NORMALISED || int{IN_TYPE} == F32 ? 2
@@ -47,20 +47,20 @@ constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
 constexpr bool BY_ROW = GATE == GATE_HEAD || GATE == GATE_TOKEN, BY_CHANNEL = GATE == GATE_CHANNEL;
 static_assert(CAUSAL || GATE == GATE_NONE);
 
-/// The work of a warp, 16 rows. A thread holds parts of two rows, `row` and `row + 8`: results 0 and 1 of four are of
-/// the first row, 2 and 3 of the second.
+/// The work of a warp, 16 rows. A thread holds parts of two rows, `row` and `row + 8`. Of the thread's four results of
+/// a product, 0 and 1 belong to the first row, 2 and 3 to the second row.
 struct ChunkO {
   const ChunkParams& p;
   const int head = blockIdx.y;
   const ChunkPlace place = place_of_chunk(p, blockIdx.x, CHUNK);
   const long long state = state_index(CAUSAL ? static_cast<int>(blockIdx.x) : place.first_chunk, p.heads, head);
   const float scale = NORMALISED ? 1.0f : p.scale;
-  // The first chunk of a sequence without an initial state: the state before it is zero, and is not read.
+  // The first chunk of a sequence without an initial state: the state before this chunk is zero, and is not read.
   const bool begins = CAUSAL && place.chunk == 0 && p.initial_state == nullptr && p.initial_key_sum == nullptr;
 
-  int lane, quarter, warp_row, row;  // warp_row, row: among the ROWS
-  int first_row;                     // of the ROWS, in the chunk
-  int first_column;                  // of V and the state, in this pass
+  int lane, quarter, warp_row, row;  // warp_row and row count among the ROWS rows
+  int first_row;                     // the first of the ROWS rows, counted in the chunk
+  int first_column;                  // the first column of V and the state in this pass
   int key_jobs, jobs;
   float o[VALUE_TILES][4];
   float sum[2];  // NORMALISED: this thread's part of the outputs' divisor; a quad of threads has the whole divisor
@@ -79,17 +79,18 @@ struct ChunkO {
 
   DEVICE static unsigned char* stage_of(int job) { return memory + job % STAGES * layout.stage_bytes; }
   DEVICE static unsigned char* q_tile() { return memory + layout.q; }
-  // By channel: the logarithm of the decay from the first of the ROWS to one of them, in base 2.
+  // By channel: the logarithm in base 2 of the decay from the first of the ROWS rows to row `of_row`.
   DEVICE static float2& decay(int of_row, int column) {
     return *reinterpret_cast<float2*>(memory + layout.decays + of_row * DECAY_ROW_BYTES + column * 4);
   }
   DEVICE static float* key_sum() { return reinterpret_cast<float*>(memory + layout.key_sum); }
   DEVICE static float2* prefixes() { return reinterpret_cast<float2*>(memory + layout.prefixes); }
-  // By channel, for 16 keys: the sum of their gates; the decay from their end to the first of the ROWS.
+  // By channel, for each group of 16 keys: slice_sums() has the sum of the group's gates, from_slice() the decay from
+  // the group's end to the first of the ROWS rows.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the keys that are done to the first of the ROWS; after the last keys, from the chunk's
-  // begin.
+  // By channel: the decay from the begin of the keys that are done to the first of the ROWS rows; after the last keys,
+  // the decay from the chunk's begin.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -135,8 +136,8 @@ struct ChunkO {
 
   // ---- operands
 
-  // The operand Q at a step of 32 bytes. By channel it is multiplied by its decay since the end of 16 keys, and by the
-  // scale.
+  // The operand Q at a step of 32 bytes. By channel Q is multiplied by its decay since the end of the group of 16 keys,
+  // and by the scale.
   DEVICE void load_queries(unsigned (&a)[4], int step, [[maybe_unused]] int slice) const {
     load_blocks(a, shared_address(q_tile()) + (warp_row + lane % 16) * K_ROW_BYTES + lane / 16 * 16 + step * 32);
     if constexpr (BY_CHANNEL && IN_TYPE == F32) {
@@ -224,8 +225,8 @@ struct ChunkO {
   // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // In place of keys `quarter` and `quarter + 4` of eight the product gets keys 2 quarter and 2 quarter + 1, whose
-      // weights this thread has.
+      // The product gets keys 2 quarter and 2 quarter + 1 of eight, whose weights this thread has, in place of keys
+      // `quarter` and `quarter + 4`.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
         unsigned a[4];
@@ -253,7 +254,8 @@ struct ChunkO {
     }
   }
 
-  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice. Between barriers.
+  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice(). Barriers stand
+  // before and after each call.
   DEVICE void decay_keys(unsigned char* stage, int key, bool mapped) {
     const auto* const gates = reinterpret_cast<const float*>(stage + layout.gates);
     for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
@@ -286,7 +288,7 @@ struct ChunkO {
   DEVICE void work_on_keys(int job) {
     unsigned char* const stage = stage_of(job);
     const int key = key_of(job), last_row = first_row + warp_row + 15;
-    const bool diagonal = key + BLOCK > first_row;  // for some row of the ROWS
+    const bool diagonal = key + BLOCK > first_row;  // the block is at the diagonal for some of the ROWS rows
     float s[SPAN / 8][4];
     if constexpr (BY_CHANNEL) {
       if (diagonal) {
@@ -346,7 +348,7 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // In place of columns `quarter` and `quarter + 4` of eight the product gets columns 2 quarter and 2 quarter + 1.
+      // The product gets columns 2 quarter and 2 quarter + 1 of eight in place of columns `quarter` and `quarter + 4`.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -376,16 +378,17 @@ struct ChunkO {
       }
     }
   }
-  // A float for a tf32 product: rounded to nearest, unless three products multiply it exactly.
+  // The operand of a tf32 product: x rounded to nearest, or x itself if three products multiply it exactly.
   DEVICE static unsigned to_operand(float x) {
     return IN_TYPE == F32 ? __float_as_uint(x) : rounded(__float_as_uint(x));
   }
-  // Arithmetic gives a NaN whose bits are all ones, except the sign. It stays NaN.
+  // Arithmetic gives a NaN whose bits are all ones, except the sign. min() keeps this value a NaN.
   DEVICE static unsigned rounded(unsigned x) { return min(static_cast<int>(x), 0x7fffefff) + 0x1000u; }
 
   // ---- the chunk
 
-  // By channel: replaces the gates of the ROWS by their sums from the first row on. Between barriers.
+  // By channel: replaces the gates of the ROWS rows by their sums from the first row on. Barriers stand before and
+  // after each call.
   DEVICE void sum_decays() {
     constexpr int MOST = (ROWS / 16 * PAIRS + phases_threads - 1) / phases_threads;
     float2 before[MOST];
@@ -478,14 +481,14 @@ struct ChunkO {
     }
   }
 
-  // NORMALISED: the last factor of a row's outputs.
+  // The last factor of a row's outputs; 1 unless NORMALISED.
   DEVICE float factor_of(int r) const {
     if constexpr (!NORMALISED) return 1;
     const float divisor = sum_of_quad(sum[r]);
     return divisor != 0 ? 1 / divisor : 0;
   }
 
-  // Computes anew, one by one, those of the warp's eight rows `row + r * 8` whose `zeros` is not 0.
+  // Computes rows anew, one by one: each of the warp's eight rows `row + r * 8` whose `zeros` is not 0.
   DEVICE void write_rows_anew(int r, float zeros, float by) const {
     __syncwarp();
 #pragma unroll 1
@@ -516,7 +519,7 @@ struct ChunkO {
     }
   }
 
-  // Reads the data that all rows need; before a barrier.
+  // Reads the data that all rows need. A barrier stands after the call.
   DEVICE void read_once() {
     if constexpr (BY_ROW) {
       if (threadIdx.x < WARP) {

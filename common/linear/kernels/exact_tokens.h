@@ -1,7 +1,7 @@
 // Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
-// multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. Three
-// products of tf32 turn an infinity into NaN. In both cases a result is not finite, and a kernel computes the result
-// anew with this file.
+// multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
+// product of f32 by three products of tf32 turns an infinity into NaN. In both cases a result is not finite, and a
+// kernel computes the result anew with this file.
 //
 // Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
 #pragma once
@@ -11,8 +11,8 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// Whether a lane's sum of 0 times its results is not 0, which means that a result is not finite. All lanes of a warp
-/// call it.
+/// `zeros` is a lane's sum of 0 times its results. Returns whether this sum is not 0 in some lane: then a result is not
+/// finite. All lanes of a warp call it.
 DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
 
 struct ExactTokens {
@@ -45,8 +45,9 @@ struct ExactTokens {
     return sum;
   }
 
-  /// f(q) of a token times the state after it, which is state(d, column) followed by tokens 0 to `count` - 1. All lanes
-  /// of a warp call it. A lane has column first_column + lane and every 32nd column after it, before `columns`.
+  /// f(q) of token `of_query` times the state after tokens 0 to `count` - 1; state(d, column) is the state before token
+  /// 0. All lanes of a warp call it. A lane has column first_column + lane and every 32nd column after it, before
+  /// `columns`.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
     constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane

@@ -3,7 +3,7 @@
 // from a user. A kernel includes it outside of namespaces, after the header of its dialect.
 #pragma once
 
-/// Every other text has 0.
+/// Every other text defines it as 0.
 #define FEATURE_IS_IDENTITY 1
 
 /// `data` is LinearParams::feature_data.

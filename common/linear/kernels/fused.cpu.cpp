@@ -1,6 +1,6 @@
 // Linear attention in one pass: the state stays in threadgroup memory. If sequences and heads do not fill the device, a
-// sequence is cut into spans of chunks. Each span first computes what it adds, and then looks back for the state before
-// it. Without CAUSAL there is one span, which goes over its keys before it goes over its queries.
+// sequence is cut into spans of chunks. A span first computes what it adds to the state, and then looks back for the
+// state before the span. Without CAUSAL a sequence is one span, which takes all its keys before its queries.
 //
 // Threadgroup memory: StepsLayout. Grid: (sequences * spans, heads).
 #include "common/linear/kernels/look_back.h"

@@ -6,9 +6,9 @@
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
-// with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers. A copy of
-// S for Q S, rounded to 16 bits, lies in shared memory. So one warpgroup computes the state of the next chunk while the
-// other computes this chunk's outputs. In f16 the copy of S is infinite from 65520 on.
+// with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers. Shared
+// memory has a copy of S, rounded to 16 bits, for the product Q S. So one warpgroup computes the state of the next
+// chunk while the other computes this chunk's outputs. In f16 the copy of S is infinite from 65520 on.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
 // segment's keys and values, computes the segment's own state, and publishes it. Then it gathers the state before the
@@ -16,8 +16,8 @@
 // are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
 // segment of at most STAGES chunks is read once.
 //
-// If NORMALISED, z is a product as S is: of K and the tokens' decays in eight columns, the least width of a tensor
-// core. The feature map is applied to Q and K in shared memory.
+// If NORMALISED, z is a product, as S is: the product of K and the tokens' decays. The decays fill eight columns, the
+// least width of a tensor core. The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
 // Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
@@ -53,7 +53,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 struct Barriers {
   Barrier full[STAGES], empty[STAGES];
-  Barrier state_written, state_read;  // the 16-bit copy of S, once for each chunk of outputs
+  Barrier state_written, state_read;  // for the 16-bit copy of S, once for each chunk of outputs
   int task[STAGES];                   // the task of the stage's chunk
 };
 static_assert(sizeof(Barriers) <= 1024);
@@ -124,7 +124,7 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   ring.advance();
 }
 
-// Fills a stage without a chunk: with the number of a task without chunks, or with no_more_tasks.
+// Fills a stage that has no chunk with the number of a task without chunks, or with no_more_tasks.
 DEVICE void tell(int number, Ring& ring) {
   Barriers& bars = barriers();
   bars.empty[ring.index].wait(ring.parity ^ 1);
@@ -182,7 +182,7 @@ DEVICE void produce(const FusedParams& p) {
       : D32(d)                                                                  \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add), "n"(operand_high))
 
-// D[64 x 8], B K major, not swizzled: a column's eight rows take 16 bytes, and the columns follow one another.
+// D[64 x 8]; B is K major and not swizzled: a column's eight rows take 16 bytes, and the columns follow one another.
 #define MMA_NARROW(NAME)                                                                                    \
   asm volatile(                                                                                             \
       "{.reg .pred add; .reg .b64 a, b;\n"                                                                  \
@@ -240,7 +240,7 @@ DEVICE float load_shared_float(const float* from) {
   return x;
 }
 
-enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, minus what earlier launches have added
+enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, minus the number that earlier launches have added
 
 /// Calls act(x) for both elements of a pair of 16 bits.
 template <class Act>
@@ -283,7 +283,7 @@ struct Warpgroup {
   DEVICE Warpgroup(const FusedParams& params, int number) : p(params), index(number) {}
 
   DEVICE static unsigned char* stage_of(const Ring& ring) { return memory + ring.index * layout.stage_bytes; }
-  /// Arrives when all threads of the warp have done their work.
+  /// Arrives at the barrier when all threads of the warp have done their work.
   DEVICE void arrive(Barrier& barrier) {
     __syncwarp();
     if (lane == 0) barrier.arrive();
@@ -310,7 +310,7 @@ struct Warpgroup {
 
   // ---- gates
 
-  // Only loads the next chunk's gates, and does not use them, so that the thread does not wait for them.
+  // Loads the next chunk's gates, and does not use them yet, so that the thread does not wait for them.
   DEVICE void read_gates(const Task& task, int chunk) {
     if constexpr (GATED) {
       if (chunk >= task.end) return;
@@ -358,12 +358,12 @@ struct Warpgroup {
       x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
   }
-  // Clears the rows of the next sequence, after the end of this one.
+  // Clears the rows after the end of this sequence, which belong to the next sequence.
   DEVICE void clear_rows(unsigned char* panel, int rows) {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
   }
-  // Both warpgroups call it for each chunk, in the same order.
+  // Both warpgroups call prepare() for each chunk, in the same order.
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;
@@ -425,7 +425,7 @@ struct State : Warpgroup {
       }
     }
   }
-  // Clears rows beyond S. Their K is 0; times an infinite value it gives NaN, which Q S would spread.
+  // Clears rows beyond S. K is 0 in these rows; 0 times an infinite value is NaN, which Q S would spread.
   DEVICE void clear_rows_beyond(int panel) {
     UNROLL for (int i = 0; i < 32; ++i) {
       if (panel * 64 + row + i / 2 % 2 * 8 >= HEAD_DIM) state[panel][i] = 0;
@@ -464,7 +464,7 @@ struct State : Warpgroup {
     }
     fence_stores();
   }
-  // For threads 0 to 63: each stores eight tokens of one of eight columns.
+  // For threads 0 to 63: each thread stores eight tokens of one of the eight columns.
   DEVICE void store_weights(const unsigned (&x)[4]) {
     *reinterpret_cast<uint4*>(memory + layout.weights + thread * 16) = make_uint4(x[0], x[1], x[2], x[3]);
   }
@@ -477,7 +477,7 @@ struct State : Warpgroup {
     }
   }
 
-  // S = e^G_end S + K^T V; if gated, V with its decays.
+  // S = e^G_end S + K^T V; if gated, V is multiplied by its decays.
   DEVICE void add_chunk(const Task& task, int chunk, const Ring& ring, bool with_q, bool with_k) {
     barriers().full[ring.index].wait(ring.parity);
     unsigned char* const stage = stage_of(ring);
@@ -502,7 +502,7 @@ struct State : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    if constexpr (GATED) sync();  // until all threads are done with V's decays
+    if constexpr (GATED) sync();  // waits until all threads are done with V's decays
   }
 
   // ---- states
@@ -557,7 +557,7 @@ struct State : Warpgroup {
     }
   }
 
-  // This thread's part of a segment's own state, or of the state after it with all segments before.
+  // This thread's part of a segment's own state, or of the state after this segment and all segments before it.
   DEVICE float4* published(int segment, int slot, Published what) const {
     const long long place = static_cast<long long>(segment % (2 * p.reach)) * p.slots + slot;
     return reinterpret_cast<float4*>(p.states + ((place * 2 + (what - 1))) * STATE_FLOATS) + thread;
@@ -601,8 +601,8 @@ struct State : Warpgroup {
     }
   }
 
-  // Waits until the place of this segment's states is free: the segment that had the place before, and the segments
-  // that may look back to it, are done.
+  // Waits until the place of this segment's states is free: until the segment that had the place before, and the
+  // segments that may look back to that segment, are done.
   DEVICE void wait_for_place(const Task& task) {
     const int segment = task.segment - 2 * p.reach + lane;
     if (segment >= 0 && lane <= p.reach) {
@@ -725,11 +725,11 @@ struct Outputs : Warpgroup {
   float s[32], o[32], divisor[4];
   unsigned weights[16];
   float row_decay[2];  // G of the thread's rows
-  float row_sum[2];    // sums of the thread's weights
+  float row_sum[2];    // sums of the thread's weights in its rows
 
   DEVICE explicit Outputs(const FusedParams& params) : Warpgroup(params, 1) {}
 
-  // Turns Q K^T, with mask and decays, into the operand A of the next product.
+  // Multiplies Q K^T by mask and decays, and makes it the operand A of the next product.
   DEVICE void weigh() {
     if constexpr (GATED) {
       const float* const from = sums();
@@ -773,7 +773,7 @@ struct Outputs : Warpgroup {
     bars.state_written.wait(state_parity);
     mma_fence();
     UNROLL for (int step = 0; step < 4; ++step) multiply_registers(o, weights + 4 * step, v + step * MN_STEP, step > 0);
-    // Q S: a separate sum if its rows have decays, which are applied below.
+    // Q S is a separate sum if its rows have decays, which are applied below.
     const unsigned before = operand(memory + layout.state);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int step = 0; step < 4; ++step) {
@@ -832,7 +832,7 @@ struct Outputs : Warpgroup {
     return some_not_finite(zeros);
   }
 
-  // An element of a panel of 64 columns, as tensor copies arrange it.
+  // The address of an element of a panel of 64 columns, in the order of tensor copies.
   DEVICE static unsigned short* element(unsigned char* panel, int row, int column) {
     return reinterpret_cast<unsigned short*>(panel + row * PANEL_ROW_BYTES + (column / 8 ^ row % 8) * 16) + column % 8;
   }
@@ -887,7 +887,7 @@ struct Outputs : Warpgroup {
     __syncwarp();
   }
 
-  // Releases stages that only the state reads.
+  // Releases stages that only the warpgroup with the state reads.
   DEVICE void pass_gathered(const Task& task, Ring& ring) {
     if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
     Ring at = ring;
@@ -931,7 +931,7 @@ extern "C" __global__ void __launch_bounds__(3 * WARPGROUP, 1) fused(const __gri
     fence_barrier_init();
   }
   __syncthreads();
-  // The warpgroup that copies needs few registers; the others take the rest.
+  // The warpgroup that copies needs few registers; the other warpgroups take the rest.
   constexpr int few = 24, many = 240;
   const int warpgroup = __reduce_max_sync(~0u, threadIdx.x / WARPGROUP);
   if (warpgroup == 0) {

@@ -7,8 +7,8 @@
 /// Tokens of a chunk, value columns of a threadgroup, and rows of a box of outputs.
 constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 
-/// The maps have dimensions [column][row][head][batch][1], and boxes of 64 columns by 64 rows, for o by
-/// fused_output_rows. Columns beyond the width are read as zero.
+/// The maps have dimensions [column][row][head][batch][1]. Their boxes have 64 columns and 64 rows; the boxes of o have
+/// fused_output_rows rows. Columns beyond the width are read as zero.
 ///
 /// A task is one segment of a sequence and head, for a slice of 64 value columns. Task number `task` has segment
 /// task / slots; task % slots is (sequence * heads + head) * slices + slice.
@@ -23,8 +23,8 @@ struct FusedParams {
   unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch; only the kernel writes
   unsigned* flags;     // [segments, slots]; 0 before the first launch
   float* totals;       // [segments, slots]: log2 of a segment's decay
-  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the state after it with all segments
-  /// before.
+  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the state after this segment and all
+  /// segments before it.
   float* states;
 };
 
@@ -34,9 +34,9 @@ constexpr long long fused_state_floats(long long head_dim, bool normalised) {
   return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
 }
 
-/// Threadgroup memory, in bytes: stages of Q and K [panels of 64 columns] and V of 64 rows by 128 bytes; the state in
-/// 16 bits [panels]; the outputs; if gated, V with its decays; if normalised, the key sum and the tokens' decays, each
-/// in eight columns; then barriers; if gated, each warp's sums of gates.
+/// Threadgroup memory, in bytes: stages, each with Q and K [panels of 64 columns] and V, of 64 rows by 128 bytes; the
+/// state in 16 bits [panels]; the outputs; if gated, V with its decays; if normalised, the key sum and the tokens'
+/// decays, each in eight columns; then barriers; if gated, each warp's sums of gates.
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 

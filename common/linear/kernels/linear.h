@@ -10,8 +10,9 @@
 // 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
 // most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself.
 //
-// Function constants of all kernels, if a kernel reads them: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of
-// q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. An unused constant does not compile.
+// Function constants, each only of the kernels that read it: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of
+// q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does not read
+// does not compile.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -60,36 +61,38 @@ struct LinearParams {
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
-  int chunks;       // numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
+  int chunks;       // chunk numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
   float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
-  float* key_sums;  // [chunks, heads, HEAD_DIM] if NORMALISED, for z as `states` for S
+  float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], as `states`, but of z
   float*
       decays;  // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
 };
 
-/// Parameters of scans, and of the cpu's fused form: a sequence's chunks in spans of span_chunks, `spans` for the
-/// longest sequence. Span i of sequence s has number s * spans + i. A span beyond the sequence's chunks has no work,
-/// except span 0 of an empty sequence, whose final state is the initial state.
+/// Parameters of scans, and of the cpu's fused form. A sequence's chunks are cut into spans of span_chunks chunks; the
+/// longest sequence has `spans` spans. Span i of sequence s has number s * spans + i. A span beyond the sequence's
+/// chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
 ///
-/// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): threadgroup z has SCAN_ROWS rows of S and z,
-/// which do not depend on other rows. A kernel that looks back takes its span from a ticket, so all spans before it
+/// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
+/// z. Rows do not depend on one another. A kernel that looks back takes its span from a ticket, so all spans before it
 /// have begun. DELAY is 0, or in tests how long every second span waits before it sets its flag: turns of a loop on the
 /// cpu, nanoseconds on a GPU.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// For spans, as states and key_sums for chunks: what the span adds. `scan` with PASS_STARTS replaces it by the state
-  /// before the span. span_decays: logarithms, with every gate [span numbers, heads, HEAD_DIM]. Null with one span.
+  /// The sums that each span adds, laid out as states and key_sums, with span numbers in place of chunk numbers. `scan`
+  /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays: logarithms of the spans'
+  /// decays, with every gate [span numbers, heads, HEAD_DIM]. All three are null if there is one span.
   float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back: the state after each span; a SpanFlag for each [span number, heads, slice of rows];
-  /// tickets [slices, heads]. Flags and tickets are 0 when the launch begins.
+  /// tickets [slices, heads]. Flags and tickets are 0 when a launch begins; a device whose scans reset them needs this
+  /// only before the first launch.
   float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// also the state of the first chunk. With several spans PASS_STARTS writes them, and without CAUSAL PASS_STATES does
-/// not run.
-///   PASS_TOTALS  span_states becomes what each span adds, span_decays its decay
+/// also the state of the first chunk. With several spans PASS_STARTS writes these states, and without CAUSAL
+/// PASS_STATES does not run.
+///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
@@ -97,7 +100,7 @@ enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 /// What a span has published: nothing; what it adds (span_states); the state after it (states_after).
 enum SpanFlag { SPAN_SILENT = 0, SPAN_ADDS = 1, SPAN_AFTER = 2 };
 
-/// The rows of a sequence, and its chunks among the numbers of all chunks.
+/// The rows of a sequence, and the numbers of its chunks.
 struct SequenceRows {
   int batch, first, rows;  // from row `first` of the batch on
   int first_chunk, chunks;
@@ -118,7 +121,7 @@ struct ChunkPlace {
 };
 EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int number, int chunk) {
   int sequence = 0;
-  if (p.starts) {  // the last sequence whose first number is not larger
+  if (p.starts) {  // the last sequence whose first number is not above `number`
     for (int end = p.sequences; end - sequence > 1;) {
       const int middle = (sequence + end) / 2;
       (p.starts[middle] / chunk + middle <= number ? sequence : end) = middle;

@@ -7,7 +7,8 @@
 
 /// Threads of chunk_h and chunk_o.
 constexpr int phases_threads = 128;
-/// The most bytes of a threadgroup on Hopper. Two threadgroups with less than half of it fit on a multiprocessor.
+/// The most bytes of a threadgroup on Hopper. Two threadgroups that each have less than half of these bytes fit on a
+/// multiprocessor.
 constexpr long long phases_most_bytes = 232448;
 
 /// Bytes from row to row for which eight rows share no bank: an odd multiple of 16 bytes.
@@ -21,8 +22,8 @@ constexpr int block_of_chunk(int chunk, int most) {
   return block;
 }
 
-/// chunk_h: blocks of `block` tokens, a stage each. A thread holds `row_tiles` tiles of 16 rows of the state, times
-/// `column_units` units of 16 columns. A state with more columns takes several passes.
+/// chunk_h reads blocks of `block` tokens, each into a stage. A thread holds `row_tiles` tiles of 16 rows of the state,
+/// times `column_units` units of 16 columns. A state with more columns takes several passes.
 struct ChunkHLayout {
   int k_columns, v_columns;  // rounded up to tiles
   int row_warps, column_warps, row_tiles, column_units;
@@ -60,8 +61,8 @@ struct ChunkHLayout {
         slice_sums(0),
         sum(0),
         bytes(0) {
-    // 64 registers of sums leave room for four threadgroups. Wide heads get 128, or they would pass over their tokens
-    // too often.
+    // 64 registers of sums leave room for four threadgroups. Wide heads get 128 registers, or they would pass over
+    // their tokens too often.
     const int most = head_dim > 128 ? 16 : 8;
     if (column_units > most / row_tiles) column_units = most / row_tiles;
     pass_columns = 16 * column_units * column_warps;
@@ -101,10 +102,10 @@ struct ChunkOLayout {
   long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
   long long v, gates, stage_bytes;
   long long q;
-  long long decays;      // by channel: floats [rows, head_dim], the decay of each row since the first
+  long long decays;      // by channel: floats [rows, head_dim], the decay of each row since the first row
   long long key_sum;     // NORMALISED: floats [head_dim]
   long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is the decay since the first token
-  long long slice_sums;  // by channel: floats [block / 16, head_dim], twice, and [head_dim]
+  long long slice_sums;  // by channel: floats, two of [block / 16, head_dim] and one of [head_dim]
   long long bytes;
 
   constexpr ChunkOLayout(int head_dim, int value_dim, int chunk, int element_bytes, int gate)
@@ -162,8 +163,8 @@ struct ChunkOLayout {
   }
 };
 
-/// SCAN_ROWS of the scans, a divisor of head_dim, such that a thread has four elements of S, or one of z, for all
-/// chunks.
+/// SCAN_ROWS of the scans, a divisor of head_dim, such that a thread has four elements of S, or one element of z, for
+/// all chunks.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;

@@ -32,8 +32,8 @@ DEVICE int thread_anew() {
   return thread;
 }
 
-/// Copies ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; zeros from row `rows` and from unit
-/// `units` on.
+/// Copies ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; writes zeros from row `rows` and from
+/// unit `units` on.
 template <int ROWS, int UNITS, int ROW_BYTES>
 DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, int rows, int units) {
   const int thread = thread_anew();
@@ -95,8 +95,8 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 
 // ---- decays, as logarithms in base 2
 
-/// The decay of one token. It is at least 2^-144, so that sums stay finite. 2^-144 is below the smallest normal float,
-/// so a number that has decayed so much is gone.
+/// The logarithm of one token's decay, at least -144, so that sums stay finite. 2^-144 is below the smallest normal
+/// float, so a number that has decayed so much is gone.
 DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 
@@ -104,7 +104,7 @@ DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
 /// GATE_HEAD and GATE_TOKEN, by one warp: calls take(t, sum) for the chunk's tokens. `sum` is the sum of the decays of
 /// tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in double, so that their differences are right.
-/// After the last token there is no decay. Returns the sum of all decays.
+/// Tokens after the chunk's last token do not decay. Returns the sum of all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;
@@ -125,7 +125,7 @@ DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int 
   return before;
 }
 
-/// The sum of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
+/// The sum of the decays of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
 template <int COLUMNS>
 DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   float2 sum{};

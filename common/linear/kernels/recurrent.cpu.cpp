@@ -1,5 +1,5 @@
-// The recurrence as in linear.h, for one or a few tokens. A state is read once and written once for TOKENS tokens, row
-// by row, each row for all tokens.
+// The recurrence as in linear.h, for one or a few tokens. The kernel reads and writes a state once for TOKENS tokens.
+// It takes the state row by row, and each row takes up all tokens.
 //
 // Threadgroup memory, in floats: RecurrentLayout. Grid: (sequences, heads).
 #include "common/kernel/cpu.h"
@@ -16,15 +16,15 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
-// The vectors of a row at once: a divisor of the row's vectors, such that registers also hold as many values and
-// outputs.
+// The number of vectors of a row that a loop takes at once: a divisor of the row's vectors, such that registers also
+// hold as many vectors of values and of outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;
   return vectors;
 }
 constexpr int VECTORS = vectors_of(VECTOR_REGISTERS / 4), BLOCK = VECTORS * lanes;
-constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // 2 KiB, which the hardware does not prefetch in time
+constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // rows in 2 KiB; the hardware does not prefetch them in time
 
 [[maybe_unused]] INLINE void map(float* row, const void* data) {
   VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);

@@ -1,5 +1,6 @@
-// The recurrence of linear.h, for one or a few tokens of each sequence: linear.h has the contract. The time is the time
-// to read and write the state, once each, 16 bytes at a time. A thread loads its whole part of the state first.
+// The recurrence of linear.h, for one or a few tokens of each sequence: linear.h has the contract. The kernel reads and
+// writes the state once, 16 bytes at a time, and this takes most of its time. A thread loads its whole part of the
+// state first.
 //
 // A threadgroup has CudaRecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences also
 // fill a GPU. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time
@@ -86,7 +87,8 @@ struct Recurrent {
     return rows.batch * strides.batch + head * strides.head + (rows.first + static_cast<long long>(row)) * strides.row;
   }
 
-  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. Between barriers.
+  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. Barriers stand before
+  // and after each call.
   DEVICE void stage(int begin, int count) {
     for (int i = threadIdx.x; i < count * DIMS; i += THREADS) {
       const int t = i / DIMS, d = i % DIMS;
@@ -114,7 +116,7 @@ struct Recurrent {
     }
   }
 
-  // The state goes over a token. Each warp's sum of what its rows add to o goes to `parts`.
+  // The state takes up a token. Each warp writes the sum of what its rows add to o to `parts`.
   DEVICE void step(int t) {
     const float* const q = part(layout.q) + t * DIMS;
     const float* const k = part(layout.k) + t * DIMS;
@@ -154,7 +156,7 @@ struct Recurrent {
     }
   }
 
-  // Between barriers.
+  // Barriers stand before and after each call.
   DEVICE void write_outputs(int begin, int count) const {
     for (int i = threadIdx.x; i < count * SLICE; i += THREADS) {
       const int t = i / SLICE, e = slice * SLICE + i % SLICE;

@@ -13,12 +13,12 @@ constexpr long long DELAY = 0;
 
 namespace {
 
-/// SCAN_ROWS rows of a head's state, which go over chunks.
+/// SCAN_ROWS rows of a head's state, which take up chunks in turn.
 struct Rows {
   const SpanParams& p;
   const SequenceRows rows;
   const int sequence, head, first_row;
-  float *state, *key_sum, *logs;  // logs: logarithms of the decay of the chunks that the rows went over
+  float *state, *key_sum, *logs;  // logs: logarithms of the decay of the chunks that the rows have taken up
 
   INLINE Rows(const SpanParams& params, const Threadgroup& group, int of)
       : p(params),
@@ -34,8 +34,8 @@ struct Rows {
 
   INLINE StateRows own() const { return {state, key_sum, VALUE_DIM}; }
 
-  /// state = state * decay + the entry `number` of states and sums. With STARTS the entry becomes the state before it.
-  /// The decay of row r is decays[r * decay_step].
+  /// state = state * decay + the entry `number` of states and sums. With STARTS the entry is replaced by the state
+  /// before it. The decay of row r is decays[r * decay_step].
   template <bool STARTS>
   INLINE void pass(float* states, float* sums, long long number, const float* decays, int decay_step) {
     const long long first = state_index(number, p.heads, head) * HEAD_DIM + first_row;

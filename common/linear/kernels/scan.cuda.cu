@@ -1,11 +1,11 @@
 // Scans: compute the state before each chunk from what chunks add; linear.h has the contract. A threadgroup has
-// SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z. All
-// rows are read and written once, in the order of memory. A thread loads the next chunks before it works on the loaded
+// SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z. Each
+// row is read and written once, in the order of memory. A thread loads the next chunks before it works on the loaded
 // chunks.
 //
 // Two scans:
-//   scan           in passes: PASS. With one span the state goes over all chunks of its sequence at once. Several spans
-//                  fill the device if there are few heads; they read what chunks add twice
+//   scan           in passes: PASS. With one span the state takes up all chunks of its sequence in turn. Several spans
+//                  fill the device if there are few heads; then the scan reads twice what chunks add
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
 //                  nearest span that has published the state after it. Decays combine as (d1, S1), (d2, S2) ->
@@ -41,7 +41,7 @@ constexpr int OF_STATE = SCAN_ROWS * COLUMNS, ITEMS = OF_STATE + (NORMALISED ? i
 constexpr int AT_ONCE = held_chunks;  // chunks that a thread loads at once
 static_assert(HEAD_DIM % SCAN_ROWS == 0);
 
-/// A thread's part of a state, or of what a chunk or span adds to the state.
+/// A thread's part of a state, or of the sum that a chunk or span adds to the state.
 struct Value {
   float x[4];
 
@@ -135,7 +135,7 @@ struct Batch {
   Value added[AT_ONCE];
   float decays[AT_ONCE];  // logarithms
 
-  /// Loads chunks or spans from `first` to before `end`. Places after `end` add nothing.
+  /// Loads chunks or spans from `first` to before `end`. Places from `end` on add nothing.
   template <bool SPANS>
   DEVICE static Batch of(const Item& item, int first, int end) {
     Batch batch{};
@@ -147,7 +147,8 @@ struct Batch {
     return batch;
   }
 
-  /// The state goes over the batch. With STARTS the state before each chunk or span is written in its place.
+  /// The state takes up the batch. With STARTS the state before each chunk or span replaces what the chunk or span
+  /// adds.
   template <bool SPANS, bool STARTS>
   DEVICE void go_over(const Item& item, int first, int end, Value& state, float& decay) const {
     UNROLL for (int i = 0; i < AT_ONCE; ++i) {
@@ -164,7 +165,7 @@ struct Batch {
   }
 };
 
-/// The state goes over chunks or spans from `first` to before `end`. Adds the logarithms of their decays to `decay`.
+/// The state takes up chunks or spans from `first` to before `end`. Adds the logarithms of their decays to `decay`.
 template <bool SPANS, bool STARTS>
 DEVICE void go_over_all(const Item& item, int first, int end, Value& state, float& decay) {
   Batch now = Batch::of<SPANS>(item, first, end);
@@ -182,8 +183,9 @@ DEVICE void go_over_all(const Item& item, int first, int end, Value& state, floa
 
 namespace {
 
-/// The memory through which threadgroups communicate. `tickets`: the next ticket, the number of threadgroups that are
-/// done, the number of earlier launches. A flag is 4 launches + SpanFlag; flags of earlier launches count as silent.
+/// The memory through which threadgroups communicate. `tickets` has three words: the next ticket, the number of
+/// threadgroups that are done, and the number of earlier launches. A flag is 4 * (earlier launches) + SpanFlag; flags
+/// of earlier launches count as silent.
 struct Board {
   const SpanParams& p;
   const unsigned all = gridDim.x * gridDim.y * gridDim.z;
@@ -226,7 +228,7 @@ struct Board {
     return said > 0 ? static_cast<SpanFlag>(said) : SPAN_SILENT;
   }
 
-  /// The last threadgroup prepares the board for the next launch.
+  /// The last threadgroup that calls leave() prepares the board for the next launch.
   DEVICE void leave() const {
     if (threadIdx.x != 0) return;
     if (atomicAdd(p.tickets + 1, 1u) != all - 1) return;
@@ -238,17 +240,17 @@ struct Board {
 
 /// The state before a span, from what the spans before it have published, 32 spans at a time.
 DEVICE Value look_back(const Board& board, const Item& item, int slice, int span) {
-  // The number of spans directly before this one whose own sums are taken; whether the span before those has published
-  // the state after it.
+  // heard[0]: how many spans directly before `end` have published only what they add. heard[1]: whether the span before
+  // these spans has published the state after itself.
   __shared__ int heard[2];
   Value state{};
-  float decay = 0;  // of the spans that are summed up
+  float decay = 0;  // logarithm of the decay of the spans that are summed up
   for (int end = span; end > 0;) {
     if (threadIdx.x < WARP) {
       const int lane = threadIdx.x, other = end - 1 - lane;
       int adding = 0;
       bool knows = false;
-      do {  // until the nearest span has published something
+      do {  // waits until the nearest span has published something
         const SpanFlag said = other >= 0 ? board.hear(item, slice, other) : SPAN_SILENT;
         const unsigned after = __ballot_sync(~0u, said == SPAN_AFTER), silent = __ballot_sync(~0u, said == SPAN_SILENT);
         const int first_after = after == 0 ? WARP : __ffs(after) - 1;
@@ -319,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Spans in order; within a span its sequences, heads and slices.
+  // Tickets count spans in order, and within a span its sequences, heads and slices.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

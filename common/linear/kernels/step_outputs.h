@@ -41,7 +41,7 @@ INLINE float sum_of_lanes(Floats x) {
   return sum;
 }
 
-/// A register tile takes for each of its rows the keys that its last row sees.
+/// A register tile computes, for each of its rows, scores of all keys that its last row sees.
 constexpr int REACH = TILE_ROWS > TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
 
 /// Steps with queries.
@@ -167,11 +167,11 @@ struct OutputSteps : Steps {
         not_finite += values * 0.0f;
       }
     }
-    // repair() of a copy, so that the compiler may keep these steps in registers.
+    // Calls repair() on a copy, so that the compiler may keep these steps in registers.
     if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
   }
 
-  /// A register tile multiplies values of tokens after a query by scores of 0. This is wrong if such a value is
+  /// A register tile multiplies values of tokens after a query by scores of 0. The result is wrong if such a value is
   /// infinite or NaN. repair() computes the outputs of these queries anew.
   NOINLINE void repair(int first, int rows, const float* inverses) const {
     for (int i = 0; i < rows; ++i) {
@@ -189,7 +189,7 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Writes the outputs of rows. If causal, adds the rows to the state.
+  /// Writes the outputs of the step's rows. If causal, adds the rows to the state.
   INLINE void run(int first, int rows) {
     ahead.tensors = 0;
     load_queries(first, rows);

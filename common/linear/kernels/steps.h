@@ -1,14 +1,15 @@
-// The cpu dialect of linear attention: a state in threadgroup memory goes over a sequence in steps of at most STEP
-// tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So all four products are one loop
-// over a register tile of rows by vectors; each turn adds one broadcast times one row to the tile:
+// The cpu dialect of linear attention: a state in threadgroup memory takes up a sequence in steps of at most STEP
+// tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So one loop computes all four
+// products, over a register tile of rows by vectors. Each turn of the loop adds one broadcast times one row to the
+// tile:
 //
 //   scores  A[i][j]  = f(q_i) f(k_j)     broadcast q, rows of the transposed keys; then masked and decayed
 //   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
 //   update  S[d]     = S[d] decay + K^T V  broadcast k, rows of V
 //
-// Decays are multiplied token by token, each at most 1. No decay is divided by another, so nothing overflows, and a
-// number that underflows has decayed. A gate by head or token multiplies rows and scores. A gate by channel multiplies
-// each key in its own lane for every later query of the step; STEP is short then.
+// Decays are multiplied token by token, each at most 1. No decay is divided by another decay, so nothing overflows, and
+// a number that underflows has decayed. A gate by head or token multiplies rows and scores. A gate by channel
+// multiplies each key in its own lane for every later query of the step; STEP is short then.
 #pragma once
 
 #include "common/kernel/cpu.h"
@@ -64,8 +65,8 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
-/// Prefetches the rows that the next step reads and writes, a few with each register tile. A step reads too many bytes
-/// to wait for them at once, and too few for the hardware prefetcher.
+/// Prefetches the rows that the next step reads and writes, a few with each register tile. A step reads so many bytes
+/// that a wait for all of them takes long, and too few bytes for the hardware prefetcher.
 struct Ahead {
   static constexpr int line = 64, most = 4;
 
@@ -110,7 +111,7 @@ constexpr int STEP_TILES = tiles_of(HEAD_DIM, VALUES) + 2 * tiles_of(STEP, VALUE
 constexpr int AHEAD_ROWS = (Ahead::most * STEP + STEP_TILES - 1) / STEP_TILES;
 
 /// A matrix product of tiles: rows of c by `columns`, a multiple of VECTOR_WIDTH. With TRIANGLE the sum over i ends at
-/// the tile's last row. With TRIANGLE_OF_COLUMNS the columns end there.
+/// the tile's last row. With TRIANGLE_OF_COLUMNS the columns end at the tile's last row.
 struct Product {
   float* c;
   long c_step;
@@ -131,8 +132,8 @@ struct Product {
                                                   a + row * a_row, a_row, a_step, b + column, b_step, depth_of_tile);
   }
 
-  /// TILE_ROWS if such a tile ends at the last row, or leaves enough rows for a tail tile; else TAIL_ROWS. A tail tile
-  /// may reach beyond the last row.
+  /// TILE_ROWS if a tile of TILE_ROWS rows ends at the last row, or leaves enough rows for a tail tile; else TAIL_ROWS.
+  /// A tail tile may reach beyond the last row.
   static INLINE int rows_of_tile(int left) {
     return left == TILE_ROWS || left >= TILE_ROWS + TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
   }
@@ -157,7 +158,7 @@ struct Product {
   }
 };
 
-/// Lanes of a vector for rows of WIDTH elements, a multiple of 8.
+/// The lanes of a vector for rows of WIDTH elements; WIDTH is a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 
@@ -241,7 +242,7 @@ struct Steps {
     for (int d = 0; NORMALISED && sum && d < HEAD_DIM; ++d) sum[d] = key_sum[d];
   }
 
-  /// The logarithm of the decay of each row since clear().
+  /// The logarithms of the decays of the state's rows since clear().
   INLINE const float* log_decays() {
     for (int d = 1; GATE != GATE_CHANNEL && d < HEAD_DIM; ++d) logs[d] = logs[0];
     return logs;
@@ -290,7 +291,7 @@ struct Steps {
 
   // ---- the update
 
-  /// Adds the step to the state. It changes the keys: each key decays to the end of the step.
+  /// Adds the step to the state. update() changes the keys: each key decays to the end of the step.
   INLINE void update(int rows) {
     float* const factors = prefix;
     float all = 1;

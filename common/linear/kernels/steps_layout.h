@@ -4,11 +4,11 @@
 #include "common/attention/kernels/round_up.h"
 
 /// Threadgroup memory of steps.h: offsets and size in floats; every region starts on a cache line. A step has at most
-/// `step` tokens, a vector `lanes`. Register tiles may reach up to three rows beyond the last.
+/// `step` tokens, a vector `lanes`. Register tiles may reach up to three rows beyond the last row.
 struct StepsLayout {
   static constexpr long long line = 16, tail_rows = 4;
 
-  long long dims, values, keys;  // a row of q and k; of v, o and S; of scores and turned keys
+  long long dims, values, keys;  // elements of a row of: q and k; v, o and S; scores and turned keys
   long long state, key_sum, q, k, turned, v, scores, o, decays, prefix, logs, floats;
 
   constexpr StepsLayout(long long head_dim, long long value_dim, long long step, long long lanes, bool by_channel)

@@ -1,5 +1,5 @@
-// Compiles the kernels for a Hopper GPU, without a GPU, with the constants that the host gives them. The heads of the
-// kernels say which configurations compile without spills.
+// Compiles the kernels for a Hopper GPU, without a GPU, with the constants that the host gives them. The comments at
+// the head of each kernel say which configurations compile without spills.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -42,7 +42,7 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
       config.normalised = shape.normalised;
       config.causal = shape.causal;
       config.feature = named_feature(shape.feature);
-      if (shape.dtype == f32 && config.scan == "passes") continue;  // has the constants of another scan
+      if (shape.dtype == f32 && config.scan == "passes") continue;  // its kernels have the constants of another scan
       const Plan plan = linear_plan(config, test::hopper(), true);
       if (!plan.unable.empty()) continue;
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
@@ -53,7 +53,7 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
   }
 }
 
-// On a GPU other tests run the mutations. Here each mutated text only has to be in its kernel.
+// On a GPU other tests run the mutations. This test only checks that each mutated text is in its kernel.
 TEST(LinearMutationTest, AreOfTheTexts) {
   for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
     EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;

@@ -23,7 +23,7 @@ void expect_form_runs(const DeviceInfo& info, const std::string& variant, const 
         return LinearLaunch(device, pipelines, config, plan);
       },
       [&](const LinearLaunch& launch, CommandEncoder& encoder) {
-        alignas(16) static std::byte memory[16];  // not read or written
+        alignas(16) static std::byte memory[16];  // no launch reads or writes it
         launch.encode(encoder, {.q = memory, .k = memory, .v = memory, .o = memory});
       });
 }

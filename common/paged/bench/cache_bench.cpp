@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t page_size = 16, context = 1024, max_length = 2048;
 
-/// `count` sequences of `context` tokens or a few more. In each of the next 16 steps every sixteenth sequence takes a
-/// page.
+/// Makes `count` sequences of `context` tokens or a few more, such that in each of the next 16 steps every sixteenth
+/// sequence takes a page.
 std::vector<SequenceId> fill(PagedKvCache& cache, int64_t count) {
   std::vector<SequenceId> ids;
   for (int64_t i = 0; i < count; ++i) {
@@ -45,7 +45,8 @@ void decode_step(benchmark::State& state) {
 }
 BENCHMARK(decode_step)->Arg(256)->Unit(benchmark::kMicrosecond);
 
-// Forks `range` tokens, appends one token, which copies the last page, and frees the fork.
+// Forks a sequence of `range` tokens, appends one token to the fork, so that the last page is copied, and frees the
+// fork.
 void fork_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   const SequenceId parent = cache.create();

@@ -1,5 +1,5 @@
-// How a program generates with a paged cache: a prompt, a fork of it, and steps of one token for both sequences.
-// Queries, and the keys and values of each token, are random here; a model would compute them.
+// How a program generates with a paged cache: a prompt, a fork of the prompt's sequence, and steps of one token for
+// both sequences. Queries, and the keys and values of each token, are random here; a model would compute them.
 //
 //   paged_example [DEVICE]     default: cpu
 #include <fmt/format.h>
@@ -71,9 +71,10 @@ int generate(const std::string& spec) {
   PagedKvCache cache({.pages = pages, .page_size = page_size, .max_sequences = sequences, .max_pages = max_pages});
   Pool pool(*device, pages);
   Buffer table(*device, cache.table().size() * sizeof(int32_t)), lengths(*device, sequences * sizeof(int32_t));
-  table.upload(cache.table().data(), table.bytes());  // all -1; later uploads are only the changes
+  table.upload(cache.table().data(), table.bytes());  // all entries are -1; later uploads are only the changes
 
-  // One launch for all steps: it reads lengths and table on the device. On a GPU it can be captured in a graph.
+  // One launch serves all steps, because it reads lengths and table on the device. On a GPU the launch can be captured
+  // in a graph.
   const DecodeConfig config{.shape = {.batch = sequences,
                                       .q_heads = q_heads,
                                       .kv_heads = kv_heads,
@@ -124,7 +125,7 @@ int generate(const std::string& spec) {
   int64_t token = 0;
   while (token < 40)
     append(first, token++);  // the prompt; a model would also attend here, with up to 16 queries a launch
-  const SequenceId second = cache.fork(first);  // shares all three pages of the prompt
+  const SequenceId second = cache.fork(first);  // the fork shares all three pages of the prompt
   // Both rows get the same query, so their outputs are equal as long as their tokens are equal.
   std::copy_n(q.data.begin() + q.offset(first.row, 0, 0, 0) * element, q_heads * head_dim * element,
               q.data.begin() + q.offset(second.row, 0, 0, 0) * element);

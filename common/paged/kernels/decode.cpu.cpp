@@ -1,17 +1,18 @@
-// Paged attention for a few queries of each sequence, at the rate at which the cache is read.
+// Paged attention for a few queries of each sequence.
 //
-// A block's keys are read once, for all rows of the tile: DOT_KEYS keys times DOT_ROWS rows are dot products along
-// head_dim in registers, and DOT_ROWS rows of outputs take the block's values from registers. While the kernel computes
-// scores, it prefetches the block's values. While it adds up the values, it prefetches the next block's keys.
+// The kernel reads a block's keys once, for all rows of the tile. It computes the dot products of DOT_KEYS keys and
+// DOT_ROWS rows along head_dim in registers. It adds values from registers to DOT_ROWS rows of outputs. While the
+// kernel computes scores, it prefetches the block's values. While it adds up the values, it prefetches the next block's
+// keys.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
 // with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
-// ROTARY_DIM / 2)). decode_join has the same constants.
-// Threadgroup memory: CpuDecodeLayout. Grid: workers; of decode_join: tiles (batch * kv_heads * tiles of a group).
+// ROTARY_DIM / 2)). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid: workers; the grid of
+// decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// A cache of 8 bits is converted on its way to registers. The scale of a key's page in K multiplies the key's scores,
-// the scale in V the key's weights. Output rows that are not numbers are computed anew, as
+// The kernel converts a cache of 8 bits when it loads registers. The scale of a key's page in K multiplies the key's
+// scores, the scale in V the key's weights. Output rows that are not numbers are computed anew, as
 // common/attention/kernels/repair.h says.
 //
 // With APPENDS the kernel turns new keys into threadgroup memory and reads them there. It reads new values from their
@@ -24,7 +25,7 @@
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/score.h"
 
-// After the score hook, which it calls:
+// This header calls the score hook, so it stands after the hook:
 #include "common/attention/kernels/exact_row_cpu.h"
 #include "common/kernel/bytes_cpu.h"
 
@@ -71,7 +72,7 @@ INLINE Quad folded(Vector<float, N> v) {
   }
 }
 
-/// The sum of the lanes of each of four vectors.
+/// The sums of the lanes of four vectors.
 INLINE Quad lane_sums(const Floats (&v)[4]) {
   const Quad a = folded<LANES>(v[0]), b = folded<LANES>(v[1]), c = folded<LANES>(v[2]), d = folded<LANES>(v[3]);
   const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
@@ -86,8 +87,8 @@ INLINE float largest_lane(Vector<float, N> v) {
   return most;
 }
 
-/// A sequence and its blocks on the line, the same for all of its tiles: the blocks with keys that some of its queries
-/// may see.
+/// A sequence and its blocks on the line, the same for all of its tiles. The blocks have the keys that some query of
+/// the sequence may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
@@ -138,7 +139,7 @@ struct Line {
     const auto number = static_cast<int>((block - begin) / sequence.blocks);
     return {sequence, number / tiles, number % tiles, begin + static_cast<long long>(number) * sequence.blocks};
   }
-  /// Tiles in their order, sequence by sequence.
+  /// The tile with this number. Tiles are numbered sequence by sequence.
   INLINE TilePlace tile(int number) const {
     const int of_sequence = p.kv_heads * tiles, rest = number % of_sequence;
     long long begin = 0;
@@ -159,7 +160,8 @@ INLINE void ask_for(const char* row) {
   UNROLL for (int line = 0; line < ROW_BYTES; line += LINE_BYTES) __builtin_prefetch(row + line, 0, 2);
 }
 
-/// The number of a tile's part: the worker's second part if the tile begins in the worker's share, else the first.
+/// The number of a tile's part: the worker's second part if the tile begins in the worker's share, else the worker's
+/// first part.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
 /// Turns the pairs of `row` by the angles of one position, with these cosines and sines.
@@ -179,7 +181,7 @@ struct Worker {
   float *q, *o, *scores, *maximum, *sum;  // of the tile
   char* turned;                           // new keys, of the cache's type
   Sequence sequence;
-  int kv_head, first_row, rows;  // rows of the tile, among those of its key/value head
+  int kv_head, first_row, rows;  // rows of the tile, counted among the rows of its key/value head
 
   INLINE Worker(const Params& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -208,7 +210,7 @@ struct Worker {
     sum[row] = 0;
   }
 
-  /// A query as floats, times `factor`.
+  /// Loads a query as floats, times `factor`.
   INLINE void load_query(float* to, int row, float factor) const {
     const long long at = index_of(p.q_strides, {sequence.batch, head_of(row), query_of(row)});
     for (int d = 0; d < HEAD_DIM; d += LANES) store(to + d, load_floats<IN_TYPE, LANES>(p.q, at + d) * factor);
@@ -249,7 +251,7 @@ struct Worker {
            (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
   }
 
-  /// A new key, turned by its position.
+  /// Loads a new key, and turns it by its position.
   INLINE void turn_new(char* row, int token) const {
     const char* const k = new_row(tokens_of(p).k, tokens_of(p).k_strides, token);
     float values[HEAD_DIM];
@@ -258,8 +260,8 @@ struct Worker {
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 
-  /// Turns the new keys of the blocks from `from` to before `to`. In the first tile also writes them and their values
-  /// to the cache.
+  /// Turns the new keys of the blocks from `from` to before `to`. In the sequence's first tile also writes these keys
+  /// and their values to the cache.
   INLINE void take_new(int from, int to) {
     const KvCacheView& cache = p.cache;
     const NewTokens& tokens = tokens_of(p);
@@ -330,8 +332,8 @@ struct Worker {
     UNROLL for (int r = 0; r < COUNT; ++r) { store(scores + (row + r) * BLOCK_C + i, lane_sums(acc[r])); }
   }
 
-  /// Whether rows of the cache have a NaN of E4M3, which the conversion turns into a number. The rows are in the L1
-  /// cache at that time.
+  /// Whether rows of the cache have a NaN of E4M3, which the conversion turns into a number. The caller has just read
+  /// the rows, so they are in the L1 cache.
   static INLINE bool have_nan(const char* const* of_keys, int keys) {
     if constexpr (CACHE_TYPE == E4M3) return rows_have_nan<HEAD_DIM, gcd(HEAD_DIM, 4 * VECTOR_WIDTH)>(of_keys, keys);
     return false;
@@ -401,7 +403,8 @@ struct Worker {
     }
   }
 
-  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if it is not null.
+  /// Adds the block's values to COUNT rows of outputs from `row` on. Prefetches the keys of `next` if `next` is not
+  /// null.
   template <int COUNT>
   INLINE void add_values(const Block& block, int row, const Block* next) {
     constexpr int WIDTH = largest_divisor(VECTORS, COUNT == 1 ? 8 : DOT_ROWS == 4 ? 4 : 2);
@@ -469,13 +472,13 @@ struct Worker {
         not_finite += values * 0.0f;
       }
       if (p.lse) p.lse[(static_cast<long long>(sequence.batch) * p.q_heads + head) * p.q_len + query] = end.lse;
-      // repair() of a copy, so that the compiler may keep this worker in registers.
+      // Calls repair() on a copy, so that the compiler may keep this worker in registers.
       if (any_lane(not_finite != 0) && end.share == end.share) Worker(*this).repair(row);
     }
   }
 
   /// Computes a row's outputs anew (common/attention/kernels/repair.h says when). New tokens are read from their own
-  /// tensors, because the worker that writes them to the cache may not have done so yet.
+  /// tensors, because the worker that writes them to the cache may not have written them yet.
   NOINLINE void repair(int row) const {
     const KvCacheView& cache = p.cache;
     const ScoreContext own = context(row);

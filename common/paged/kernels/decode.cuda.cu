@@ -3,15 +3,16 @@
 // Teams of warps share a block of keys. A team has all rows of the tile and its own keys, which no other team reads. So
 // within a tile a team waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
 // copies of 16 bytes. Each copy finds the page of its row. Copies for the next tile begin before the present tile ends.
-// At a tile's end the teams' sums are added up (flash decoding: Dao et al. 2023).
+// At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al. 2023).
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
-// instructions than a conversion to bf16. Q of bf16 then becomes f16 too, each row divided by a power of 2, so that it
-// fits. The scale of a key's page in K multiplies the key's scores, the scale in V the key's weights.
+// instructions than a conversion to bf16. Then the kernel also converts Q of bf16 to f16, and divides each row by a
+// power of 2, so that the row fits. The scale of a key's page in K multiplies the key's scores, the scale in V the
+// key's weights.
 //
-// With APPENDS new keys and values come from their own tensors to the same buffers. There the team turns the keys. All
-// threads turn the tile's queries. The workers of a sequence's first tile write new keys and values to the cache; no
-// thread reads them from the cache before the launch ends.
+// With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
+// team turns the keys. All threads turn the tile's queries. The workers of a sequence's first tile write new keys and
+// values to the cache; no thread reads them from the cache before the launch ends.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.
@@ -21,7 +22,8 @@
 // if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
 // multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns),
 // INTERLEAVED (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's
-// threadgroup memory. The second launch, `decode_join`: a threadgroup for each tile of the line, and layout.join_bytes.
+// threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the line, and
+// layout.join_bytes of threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -42,7 +44,7 @@
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int HALVES = ROWS == 8 ? 1 : 2;  // halves of a product's 16 rows that are rows of the tile
+constexpr int HALVES = ROWS == 8 ? 1 : 2;  // how many halves of a product's 16 rows are rows of the tile
 constexpr int ROW_WARPS = (ROWS + 15) / 16, KEY_WARPS = THREADS / WARP / ROW_WARPS;
 constexpr int TEAM_THREADS = ROW_WARPS * WARP, TEAM_KEYS = BLOCK_C / KEY_WARPS;
 constexpr int Q_BYTES = IN_TYPE == F32 ? 4 : 2, KV_BYTES = bytes_of_type(CACHE_TYPE);
@@ -57,17 +59,17 @@ static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTAR
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-__shared__ bool some_lost;             // the table names a page that the cache does not have; later tiles are kept
-__shared__ bool some_kept;             // some tiles have rows that are to be computed anew
-constexpr unsigned kept = 0x80000000;  // value of a tile's counter `arrived` that marks the tile as kept
+__shared__ bool some_lost;  // the table names a page that the cache does not have; this worker keeps its later tiles
+__shared__ bool some_kept;  // some tiles have rows that are to be computed anew
+constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
-/// 2 or e to the power of a difference of scores and shifts.
+/// 2 or e to the power of a difference of scores or shifts.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
 
-/// A block of the line. A sequence without visible keys has one block without visible keys, so that a worker writes its
-/// zeros.
+/// A block of the line. A sequence without visible keys has one block without visible keys, so that a worker writes
+/// zeros to its rows.
 struct Place {
   int batch, kv_head, tile;
   int block, blocks;  // of the tile, counted from the first block that some row sees
@@ -94,7 +96,7 @@ struct Line {
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
   }
 
-  // A lane's sequence, one of 32.
+  // A lane's sequence; the lanes of a warp have 32 sequences.
   struct Share {
     Place place;
     long long blocks;  // of the sequence, on the line
@@ -116,7 +118,7 @@ struct Line {
     return share;
   }
 
-  // The blocks of the line. All warps compute the same, here and in find().
+  // The number of blocks of the line. All warps compute the same result, here and in find().
   DEVICE long long length(const Share& first_share) const {
     long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
     for (int first = WARP; first < p.batch; first += WARP) {
@@ -204,7 +206,7 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // A finite score times the scale and log2(e) may be -infinity: then the row is computed anew.
+  // A finite score times the scale and log2(e) may be -infinity: the NaN makes the caller compute the row anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
@@ -226,7 +228,7 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
   const long long start = place.index - place.block;
   return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
 }
-// The worker's second part if it has the first block of the tile, else its first part.
+// The number of the worker's second part if the worker has the first block of the tile, else of its first part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
 /// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
@@ -280,7 +282,7 @@ struct DecodeRow {
     return x;
   }
 
-  // An element of K or V. NaN: the cache does not have the key's page.
+  // An element of K or V; NaN if the cache does not have the key's page.
   DEVICE float element(bool v, int key, int d) const {
     const int token = key - (context.kv_len - p.q_len);
     if (APPENDS && token >= 0) {
@@ -350,8 +352,8 @@ DEVICE bool join(const Params& p, const Line& line, const Place& place, const Pa
     if (slice < slices) {
 #pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
-        // All rows are loaded before the first is used. In place of rows beyond the tile's last row, that row is
-        // loaded.
+        // A thread loads all rows before it uses the first. In place of rows beyond the tile's last row, it loads the
+        // last row.
         float2 stats[rows_at_once];
         float4 part[rows_at_once];
         UNROLL for (int i = 0; i < rows_at_once; ++i) {
@@ -394,8 +396,8 @@ struct Worker {
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
-  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // products for 32 bytes of the cache's columns
-  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // Q in registers, if there are enough
+  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // how many products 32 bytes of the cache's columns take
+  static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // whether Q stays in registers
   unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
   float o[DIM / 8][4];
   float s[TEAM_KEYS / 8][4];  // scores, then weights
@@ -473,7 +475,7 @@ struct Worker {
     const long long row_bytes = strides.row * KV_BYTES, page_bytes = strides.batch * KV_BYTES;
     const char* const head =
         static_cast<const char*>(v ? p.cache.v : p.cache.k) + ahead.kv_head * strides.head * KV_BYTES;
-    // The first row, if all rows are on one page.
+    // The address of the first row, if all rows are on one page.
     const char* const rows = head + pages[0] * page_bytes + slot_of(first_key) * row_bytes;
     const unsigned to = rows_of_team(number, v);
     UNROLL for (int copy = 0; copy < COPIES; ++copy) {
@@ -551,7 +553,7 @@ struct Worker {
 
   static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
   // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
-  // number of a row. A thread loads the angles of four pairs before it uses the first.
+  // number of a row. A thread loads the angles of four pairs before it uses the first angle.
   template <typename RowAt, typename PositionAt>
   DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
     constexpr int at_once = 4;
@@ -587,7 +589,7 @@ struct Worker {
     }
   }
 
-  // Turns the tile's queries in their slot; all threads.
+  // Turns the tile's queries in their slot. All threads call it.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
     turn_rows(
         ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
@@ -597,7 +599,7 @@ struct Worker {
         });
   }
 
-  // Turns the new keys in the team's stage, and writes them and their values to the cache; a whole team.
+  // Turns the new keys in the team's stage, and writes these keys and their values to the cache. A whole team calls it.
   DEVICE void take_new(const Place& here, int number, int first_key) const {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
@@ -653,7 +655,7 @@ struct Worker {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
   // Converts the tile's queries in their slot from bf16 to f16, divided by the power of 2 below the largest element of
-  // their row. All threads.
+  // their row. All threads call it.
   DEVICE void scale_queries(unsigned char* q) const {
     constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
     for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
@@ -746,7 +748,7 @@ struct Worker {
 
   // ---- softmax
 
-  // The scale of V of one of the thread's two keys in a group of eight.
+  // The scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
   DEVICE float v_scale(int number, int group, int second) const {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
@@ -761,7 +763,7 @@ struct Worker {
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
       if constexpr (SCALES_Q) value *= q_scale[r];
       if constexpr (FOLD) {
-        value = __fmul_rn(value, scale_log2);  // rounded before the shift, which is such a value, is subtracted
+        value = __fmul_rn(value, scale_log2);  // rounded before the shift, which is also a rounded value, is subtracted
       } else {
         value =
             score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
@@ -772,7 +774,7 @@ struct Worker {
 
   // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift follows the
   // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
-  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is over the weights times V's scale, so that
+  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is over the weights times V's scales, so that
   // these products fit f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
@@ -829,11 +831,11 @@ struct Worker {
   // Number i of this thread's elements of O, counting only rows of the tile.
   DEVICE float& part_of_o(int i) { return HALVES == 1 ? o[i / 2][i % 2] : o[i / 4][i % 4]; }
 
-  // Adds up the teams' sums for the first team; all threads, through a stage that is no longer needed.
+  // Adds up the teams' sums for the first team, through a stage that is no longer needed. All threads call it.
   DEVICE void merge(int number) {
     UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
-    __syncthreads();                                              // until the stage's last readers are done
+    __syncthreads();                                              // waits until the stage's last readers are done
     float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
     float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 HALVES][team's threads]
     const int thread = threadIdx.x % TEAM_THREADS;
@@ -869,12 +871,13 @@ struct Worker {
     }
   }
 
-  // The counter of a tile's parts that have arrived.
+  // The counter of the tile's parts that have arrived.
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
-  // Marks a tile whose rows are to be computed anew. No worker counts in the tile's counter any more. The rows are not
-  // computed at once, because together with the loop's registers that would spill.
+  // Marks a tile whose rows are to be computed anew. No worker counts in the tile's counter any more.
+  // write_kept_tiles() computes the rows after the loop, because their registers together with the loop's registers
+  // would spill.
   DEVICE void keep_for_later(const Place& place) {
     arrived_at(place) = kept;
     some_kept = true;
@@ -893,8 +896,8 @@ struct Worker {
     }
   }
 
-  // The first team has this worker's sums of the tile. It writes them to O, or leaves them as a part for the worker
-  // that joins.
+  // The first team has this worker's sums of the tile. It writes the sums to O, or leaves them as a part for the worker
+  // or the launch that joins.
   DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {

@@ -10,8 +10,9 @@
 // last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read
 // on the device, so a captured launch also serves other lengths, up to most_keys.
 //
-// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes them as the projections
-// write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the cache.
+// With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
+// projections write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the
+// cache.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -30,14 +31,14 @@ struct KvCacheView {
   TensorStrides k_strides, v_strides;
   const int* table;
   int max_pages;
-  int pages;  // pages of the cache; a row that sees a key of another page number is NaN
+  int pages;  // pages of the cache; a row that sees a key on a page outside 0 to pages - 1 is NaN
   /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
   const float *k_scales, *v_scales;
 };
 
-/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL it sees keys up to its
-/// own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. A sequence
-/// without keys gives 0, and -infinity as its log-sum-exp.
+/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL the query sees keys up to
+/// its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The
+/// rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
   const void* q;
   void* o;
@@ -45,17 +46,17 @@ struct DecodeParams {
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
   const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
-  int most_keys;       // the most keys of a sequence; if its length is greater, or negative, its rows are NaN
+  int most_keys;       // the most keys of a sequence; if a sequence's length is greater, or negative, its rows are NaN
   int batch, q_heads, kv_heads, q_len;
   float scale;
   const void* score_data;  // the hooks' data, or null
   int workers;
   float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
-  float* part_stats;  // [2 workers, ROWS, 2]: maximum in base 2, sum
+  float* part_stats;  // [2 workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
-/// The newest q_len tokens of each sequence, of the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
+/// The newest q_len tokens of each sequence, in the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
 /// length - q_len + i; a token with a negative number is ignored. Cosines and sines: [positions, ROTARY_DIM / 2], with
 /// at least as many positions as the longest sequence has keys.
 struct NewTokens {
@@ -82,7 +83,7 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: with the new tokens; if negative, or above most_keys, no token is written
+  const int* lengths;  // [batch]: keys with the new tokens; if negative, or above most_keys, no token is written
   int most_keys, kv_heads, q_len;
 };
 
@@ -101,7 +102,7 @@ SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long
 /// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight rows
 /// begin in different banks.
 struct DecodeLayout {
-  static constexpr int join_bytes = 12288;  // of 128 threads, four rows of six floats
+  static constexpr int join_bytes = 12288;  // for 128 threads, each with six floats of four rows
 
   int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes;
 
@@ -115,7 +116,7 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end a stage has the sums that the teams add up, and the parts that are joined.
+    // At a tile's end the memory of a stage holds the sums that the teams add up, and the parts that are joined.
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
     if (stage_bytes < join_bytes) stage_bytes = join_bytes;

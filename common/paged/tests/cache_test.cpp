@@ -350,8 +350,9 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
   validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
 }
 
-/// A simulated device and a simple model, with the same operations. The model has each sequence's tokens as a list. The
-/// device has the slots of the pool, and a copy of the page table to which only the changes are uploaded.
+/// Makes the same operations on the cache, on a simulated device and on a simple model. The model has each sequence's
+/// tokens as a list. The device has the slots of the pool, and a copy of the page table to which only the changes are
+/// uploaded.
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
@@ -361,7 +362,7 @@ class Simulation {
         slots_(sizes.pages * sizes.page_size, nothing),
         mirror_(cache_.table()) {}
 
-  /// Makes one operation, or one append to each sequence, and checks all results.
+  /// Makes one random operation, or one append to each sequence, and checks all results.
   void step() {
     switch (below(8)) {
       case 0:
@@ -463,7 +464,8 @@ class Simulation {
     return pages;
   }
 
-  /// Appends in the cache only; the caller makes the copies and writes the tokens. Returns whether there was room.
+  /// Appends to the cache, but not to the device or the model: the caller makes the copies and writes the tokens.
+  /// Returns whether there was room.
   bool reserve(Sequence& sequence, int64_t tokens, std::vector<PageCopy>& copies) {
     const bool refused = full([&] {
       if (const auto copy = cache_.append(sequence.id, tokens)) copies.push_back(*copy);
@@ -499,7 +501,7 @@ class Simulation {
     write(sequence, tokens);
   }
 
-  /// Appends to each sequence as a decode step does, with the copies in another order.
+  /// Appends to each sequence as a decode step does, and makes the copies in another order than the appends.
   void append_to_each() {
     std::vector<PageCopy> copies;
     std::vector<Sequence*> grown;
@@ -548,7 +550,8 @@ class Simulation {
     }
   }
 
-  /// Computes the figures of the cache anew. A page that no sequence holds loses its contents.
+  /// Checks the figures of the cache against figures that are computed anew. Then clears the pages that no sequence
+  /// holds.
   void check_figures() {
     Pages holders(sizes_.pages);
     std::vector<int64_t> filled(sizes_.pages);

@@ -1,4 +1,4 @@
-// A configuration for tests that compile and do not run.
+// A configuration for tests that compile kernels and do not run them.
 #pragma once
 
 #include "common/paged/decode.h"

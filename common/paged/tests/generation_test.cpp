@@ -1,6 +1,6 @@
-// Generation as in a server: prompts, steps of one token, forks, a sequence that ends and another that takes its pages.
-// PagedKvCache has the page table, and the device has the pool. After each launch the attention of every row equals the
-// oracle's attention over the tokens of its sequence. On the device under test.
+// Generation as in a server: prompts, steps of one token, forks, a sequence that ends, and another sequence that takes
+// its pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the attention of every
+// row equals the oracle's attention over the tokens of its sequence. These tests run on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
 /// The tokens of a row, without a cache.
 struct History {
   SequenceId id;
-  std::vector<uint64_t> tokens;  // each names the key and the value that are drawn for it
+  std::vector<uint64_t> tokens;  // a token is a number from which its key and its value are drawn
 };
 
 class Server {
@@ -204,7 +204,8 @@ class Server {
     lengths_.upload(lengths_there_.data(), lengths_.bytes());
   }
 
-  /// Compares a row of the batch with attention over its tokens as one contiguous sequence, recomputed from the start.
+  /// Compares the outputs of a row of the batch with attention over the row's tokens as one contiguous sequence,
+  /// recomputed from the start.
   Check check_row(int32_t row, const std::vector<uint64_t>& tokens, const Tensor& q, const Tensor& o,
                   const std::vector<float>& lse) const {
     AttentionShape shape = config_of(dtype_, page_size_, q.seq).shape;
@@ -245,7 +246,7 @@ class Server {
   DecodeLaunch prefill_, decode_;
   std::set<int32_t> freed_;
   PageCopy last_copy_{.from = 0, .to = 0, .tokens = 0};
-  int32_t kept_row_ = -1;  // stays in the table although its sequence was freed
+  int32_t kept_row_ = -1;  // this row stays in the table although its sequence was freed
   uint64_t drawn_ = 0, launches_ = 0;
   int copies_ = 0;
   int64_t reused_ = 0, uploaded_ = 0;

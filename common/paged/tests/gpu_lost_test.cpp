@@ -1,5 +1,6 @@
-// Lengths and page numbers that the cache does not have. On a GPU no host checks them before a launch. The rows of
-// their sequence are NaN, the rows of other sequences are right, and no memory outside the cache is read or written.
+// Tests lengths and page numbers that the cache does not have. With a GPU the host does not check them before a launch.
+// The rows of a sequence with a wrong length or page number are NaN, the rows of other sequences are right, and the
+// kernel reads and writes no memory outside the cache.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -124,7 +125,8 @@ Result run(const Attempt& of) {
   return result;
 }
 
-/// The first error of a run in which the second sequence is lost. `right` is the same run without a lost sequence.
+/// The first error of a run in which the second sequence has a wrong length or page number. `right` is the result of
+/// the same run without this mistake.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
   if (!result.guards) return "a counter is not 0, or a guard band was overwritten";
@@ -150,7 +152,7 @@ std::string wrong(const Attempt& lost, const Result& right) {
 
 class GpuLostTest : public test::OnDevice<testing::Test> {
  protected:
-  /// Every way to lose the second sequence.
+  /// Runs with every wrong length and page number of the second sequence.
   void expect_nan_and_nothing_else(const Attempt& run_of) {
     const Result right = run(run_of);
     for (const int length : {-1, -100, static_cast<int>(most_keys) + 1, std::numeric_limits<int>::max(),

@@ -17,7 +17,7 @@ DecodeConfig config_of(int64_t q_len) {
           .page_size = 16};
 }
 
-/// Tensors whose memory is not read or written.
+/// Tensors for a launch that reads and writes none of their memory.
 DecodeTensors tensors() {
   alignas(16) static std::byte memory[16];
   static const int numbers[1] = {};

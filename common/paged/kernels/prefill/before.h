@@ -20,7 +20,7 @@ namespace append {
 // add_one() returns the counter's value before the call. After `count` calls the counter is 0 again.
 #ifdef __CUDACC__
 #define APPEND_FUNCTION DEVICE
-constexpr int most_aligned = 16;  // bytes: tensors' addresses and strides are multiples of it
+constexpr int most_aligned = 16;  // in bytes: addresses and strides of tensors are multiples of it
 DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
 DEVICE void wait_for(const unsigned* counter, unsigned least) {
   unsigned now;
@@ -44,12 +44,12 @@ INLINE void wait_for(const unsigned* counter, unsigned least) {
 
 constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
-/// Elements that are read at once: up to 8, so that all parts of a row are whole runs.
+/// Elements that a thread reads at once: up to 8, so that all parts of a row are whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
-// Units of work of a head's row: pairs of runs that turn, runs of K that do not, runs of V.
+// Units of work of a head's row: pairs of runs that turn, runs of K that do not turn, runs of V.
 constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
 constexpr int units = turning + resting + values;
 
@@ -60,8 +60,8 @@ APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
   return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
 }
 
-/// Turns the pairs (x, y) of two runs. Pair i is element i of both runs. If interleaved, pair i is elements 2i and 2i +
-/// 1 of the joined runs.
+/// Turns the pairs (x, y) of two runs. Without INTERLEAVED pair i is element i of both runs. With INTERLEAVED pair i is
+/// elements 2i and 2i + 1 of the joined runs.
 APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
   UNROLL for (int i = 0; i < run; ++i) {
     Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;
@@ -126,8 +126,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// This thread's part of a share of the tokens. If there are enough registers, it loads two units at a time, for one
-/// wait.
+/// This thread's part of a share of the tokens. If there are enough registers, the thread loads two units at a time,
+/// and waits once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // In 32 bits: a division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one after the other

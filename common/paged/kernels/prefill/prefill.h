@@ -7,9 +7,9 @@
 #include "common/attention/kernels/attention.h"
 #include "common/paged/kernels/decode.h"
 
-/// ScoreContext::data points to it. Query i of q_len stands at key length - q_len + i. On a GPU, if a sequence's length
-/// is negative or above kv_len, its rows are NaN. A row is also NaN if it sees a key whose page number is not a page of
-/// the cache.
+/// ScoreContext::data points to a PrefillData. Query i of q_len stands at key length - q_len + i. On a GPU, if a
+/// sequence's length is negative or above kv_len, its rows are NaN. A row is also NaN if it sees a key whose page
+/// number is not a page of the cache.
 struct PrefillData {
   const int* lengths;  // [batch]: keys of a sequence, including the keys of its queries
   const int* table;    // [batch, max_pages]: pages of a sequence

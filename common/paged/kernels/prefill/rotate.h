@@ -1,4 +1,4 @@
-// Queries turn by the positions of their sequence; keys have turned on their way into the cache (before.h).
+// Turns queries by their positions in their sequence. before.h has turned the keys before it wrote them to the cache.
 #pragma once
 
 #include "common/attention/kernels/modifiers/turned.h"
