@@ -279,8 +279,8 @@ def rows_of(x):
 
 
 def onnx_multi_head(work, q, k, v, threads, heads_first=False):
-    """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. The operator gets Q as [1, n, heads *
-    head_dim]. It gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the order of Q."""
+    """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. The operator gets Q as
+    [1, n, heads * head_dim]. It gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the order of Q."""
     _, heads, length, dim = q.shape
     inputs = {"q": rows_of(q), "k": k if heads_first else rows_of(k), "v": v if heads_first else rows_of(v)}
     operands = list(inputs)
