@@ -24,7 +24,7 @@ from .gpu import AXES
 
 MOVED = 0.01
 CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # calls in a sample of `call`
-SAMPLE_SECONDS = 0.01  # a sample of `call` keeps the device busy for about this time at most
+SAMPLE_SECONDS = 0.01  # so long a sample of `call` keeps the device busy, within these limits
 LONGEST_ON_CPU = 1024
 LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
 
