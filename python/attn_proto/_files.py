@@ -13,7 +13,7 @@ TREE = HERE.parents[1]
 
 def library(name):
     """Returns the path of a library. Looks in $ATTENTION_PROTO_LIBRARIES, this package and build/release/bin, in this
-    order. Raises ImportError if none has it."""
+    order. Raises ImportError if no folder has the library."""
     folders = [HERE / "lib", TREE / "build/release/bin"]
     if named := os.environ.get("ATTENTION_PROTO_LIBRARIES"):
         folders.insert(0, pathlib.Path(named))
@@ -24,7 +24,7 @@ def library(name):
 
 
 def find_compiler():
-    """Loads the NVRTC that came with PyTorch, which the library then finds by name."""
+    """Loads the NVRTC that came with PyTorch, so that the library finds this NVRTC by its name."""
     for folder in sys.path:
         for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.1[0-9]"), reverse=True):
             try:

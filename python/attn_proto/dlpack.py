@@ -87,7 +87,7 @@ def _engine(kind, index):
 
 
 class _Borrowed:
-    """An array as a DLTensor, which is valid as long as this object lives."""
+    """An array as a DLTensor. The DLTensor is valid as long as this object lives."""
 
     def __init__(self, name, array, written=False):
         if not hasattr(array, "__dlpack__"):
@@ -99,7 +99,7 @@ class _Borrowed:
             raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
                             "torch.ops.attn can be traced")
         try:
-            self.capsule = array.__dlpack__(max_version=(1, 0))  # else NumPy refuses read-only arrays
+            self.capsule = array.__dlpack__(max_version=(1, 0))  # without max_version NumPy refuses read-only arrays
         except TypeError:  # a library older than DLPack 1
             self.capsule = array.__dlpack__()
         if _is_valid(self.capsule, b"dltensor_versioned"):
@@ -120,7 +120,8 @@ def _library(array):
 
 
 def _is_plain(array):
-    """Whether an array's elements lie at its addresses. In a subclass, such as a masked array, they may not."""
+    """Whether an array's elements lie at its addresses. The elements of a subclass, such as a masked array, may lie
+    elsewhere."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy and isinstance(array, numpy.ndarray):
         return type(array) in (numpy.ndarray, numpy.memmap)
@@ -141,8 +142,8 @@ def _is_followed(array):
 
 
 def _empty(like, shape, single=False):
-    """A new dense array with the library, device and type of another array, or in float32; and a function that turns
-    the array, once it is written, into the caller's result."""
+    """A new dense array with the library and device of the array `like`, in float32 if `single` is set, else in the type
+    of `like`; and a function that turns the array, once it is written, into the caller's result."""
     library = _library(like)
     if library == "numpy":
         return sys.modules[library].empty(shape, "float32" if single else like.dtype), lambda o: o
@@ -176,7 +177,7 @@ def _stream(array, device):
 
 
 def _whole(name, number):
-    if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # ctypes would cut more bits off
+    if not -2 ** 63 <= operator.index(number) < 2 ** 63:  # ctypes would cut off further bits
         raise ValueError(f"attn_proto: {name} {number} has more than 64 bits")
     return operator.index(number)
 
@@ -224,7 +225,7 @@ class _Options:
 
 
 def _takes(fields, *without):
-    """Adds the options of attn.h to a function's signature, so that help() lists them."""
+    """A decorator that adds options of attn.h to a function's signature, so that help() lists the options."""
 
     def described(function):
         own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
@@ -338,7 +339,7 @@ def empty(like):
 
 
 def prepared(like):
-    """The number of configurations whose launches are ready on the device of an array."""
+    """The number of configurations with prepared launches on the device of an array."""
     return _lib.attn_prepared(_engine_and_stream(like)[0])
 
 

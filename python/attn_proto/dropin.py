@@ -22,7 +22,7 @@ _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their el
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
 _most_sequences = 65535  # also the most heads; attn::flash takes no more
 _few_queries = 16  # up to this number a call runs the decoding kernel, which takes no mask
-_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties that it reads
+_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that it reads
 
 
 class _Asked(threading.local):
@@ -33,8 +33,8 @@ _asked = _Asked()
 
 
 def _known(condition):
-    """A condition on sizes. A trace holds for a range of sizes. In a trace a condition that only a part of the range
-    satisfies counts as false, so that it does not narrow the range."""
+    """Whether a condition on sizes holds. A trace holds for a range of sizes: in a trace a condition that only a part of
+    the range satisfies counts as false, so that it does not narrow the range."""
     if not torch.compiler.is_compiling():
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes long to import
@@ -82,7 +82,7 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
         if mask.is_cuda and shape[-2] > 1 and mask.stride(-2) != 0:
-            return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time for it
+            return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
         for_each_head = mask.dim() > 2 and shape[-3] > 1 and mask.stride(-3) != 0
         if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
                                   (shape[-1] == 1 or _known(shape[-1] % 4 == 0))):
@@ -111,7 +111,7 @@ def _bias_of(mask):
 
 def _why_not_now(*tensors):
     """Why attn::flash does not take a call, for reasons that may change between calls with equal shapes, strides and
-    types, or that keep these from being compared. None if there is no such reason."""
+    types, or that prevent the comparison of shapes, strides and types. None if there is no reason of this kind."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"
@@ -127,7 +127,7 @@ def _why_not_now(*tensors):
         return "a transform of torch.func, or forward derivatives"
     if any(tensor.is_cuda and type(tensor) in _in_memory and tensor.data_ptr() % 16 for tensor in tensors[:3]):
         return "addresses that are no multiples of 16 bytes"
-    allowed = torch.backends.cuda  # its flags hold for the CPU too
+    allowed = torch.backends.cuda  # the flags of this module hold for the CPU too
     if not (allowed.flash_sdp_enabled() or allowed.mem_efficient_sdp_enabled() or allowed.cudnn_sdp_enabled()):
         return "sdpa_kernel(MATH)"
     return None
@@ -193,7 +193,7 @@ def _ask(tensors, call, **options):
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
                                  enable_gqa=False):
-    """Has the arguments and the result of torch.nn.functional.scaled_dot_product_attention."""
+    """Takes the arguments and gives the result of torch.nn.functional.scaled_dot_product_attention."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     # Outside of a trace has_torch_function() decides alone; a trace of torch.compile needs the second condition too.
     if has_torch_function(tensors) and (torch._C._is_torch_function_enabled() or not torch.compiler.is_compiling()):

@@ -44,8 +44,8 @@ def _eager_only(config_class):
 
 
 class _Causal(torch.Tensor):
-    """The mask of a causal call, [batch, 1, queries, keys], whose last query stands at the last key. It has only sizes,
-    until an operation reads it. (A mask of None means that every query sees every key, as in eager attention.)"""
+    """The mask of a causal call, [batch, 1, queries, keys]. The last query stands at the last key. The mask has no
+    elements until an operation reads it. (A mask of None means that every query sees every key, as in eager attention.)"""
 
     @staticmethod
     def __new__(cls, shape, device):
@@ -117,7 +117,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
     causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
     mask = None if causal else attention_mask
-    only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has neither
+    only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has no soft cap and no sinks
     why = _why_not_now(query, key, value) or (
         _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
         _decide(query, key, value, mask, dropout, causal, scaling, True))
@@ -133,7 +133,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")
     else:
-        if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, it counts
+        if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, the drop-in counts the call
             _reasons[why] += 1
         if causal and queries != keys:  # PyTorch's is_causal puts the first query at the first key
             mask = attention_mask.whole()

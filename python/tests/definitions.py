@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 NAN, INF = math.nan, math.inf
-U = 2.0 ** -24  # half a unit in the last place of float32; UNIT has it for each type
+U = 2.0 ** -24  # half a unit in the last place of float32; UNIT has half a unit of each type
 UNIT = {torch.float32: U, torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8}
 LEAST = {torch.float32: 2.0 ** -125, torch.float16: 2.0 ** -24, torch.bfloat16: 2.0 ** -125}  # smaller numbers may be lost
 
@@ -135,7 +135,7 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
     s = torch.zeros(*q.shape[:2], width, v.shape[3], dtype=torch.float64) if state is None else state.double().cpu()
     size, z = s.abs(), torch.zeros(*q.shape[:2], width, dtype=torch.float64)
     relative = 4 * UNIT[dtype] + (gate is not None) * 4e-5 + U * (64 + 4 * (tokens + width))
-    o, tolerance = v.clone(), v.clone()  # for the shape
+    o, tolerance = v.clone(), v.clone()  # for the shapes only
 
     def read(t):
         row = q[:, :, t, None]

@@ -57,7 +57,7 @@ MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda dev
          "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
 CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
            "subclass": lambda x: x.as_subclass(Subclass)}  # changes of q
-COPIES = ("vmap", "negative view", "autocast")  # these pass a copy on, whose order differs if rows overlap
+COPIES = ("vmap", "negative view", "autocast")  # the call gets a copy of q; its order in memory differs if rows overlap
 TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
 
 
@@ -249,7 +249,7 @@ def hiding_tables(case, names, batch, rows, keys):
     hidden = torch.zeros(batch, 1, rows, keys, dtype=torch.bool)
     if "lengths" in names:
         lengths = torch.tensor([case.randint(0, keys) for _ in range(batch)], dtype=torch.int32)
-        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # calls on a GPU do not check
+        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # on a GPU unchecked
             lengths[0] = case.choice((-1, keys + 1, 2 ** 31 - 1, -2 ** 31))
         case.say(lengths=lengths.tolist())
         tables["lengths"] = case.table("lengths", lengths, torch.int32)
@@ -683,7 +683,7 @@ def watch(options):
     while (left := end - time.monotonic()) > 0:
         command = [sys.executable, __file__, "--seed", str(options.seed), "--first", str(number), "--seconds", str(left), "--device",
                    options.device]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # select() needs this
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)  # 0: for select()
         words = None  # the call that is running
         for line in lines_of(process):
             if words is None:

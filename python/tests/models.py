@@ -31,7 +31,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/extension.md"
 sys.path.insert(0, str(PAGE.parents[1] / "python"))
 BEGIN, END = "<!-- models:begin -->\n", "<!-- models:end -->\n"
 AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
-SECONDS = 240  # a process may be silent for so long
+SECONDS = 240  # a process that is silent for longer counts as hanging
 TOKENS, VOCABULARY = 20, 128
 TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
@@ -40,7 +40,7 @@ TOLERANCE = 1e-3  # share of the largest output
 # The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
 # that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
-OWN_WEIGHTS = ("vits",)  # with drawn weights it speaks for minutes
+OWN_WEIGHTS = ("vits",)  # with drawn weights this model speaks for minutes
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
 IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
 ALL_HEADS = {"num_key_value_heads": 4}
@@ -516,7 +516,7 @@ def child(kinds):
         print(json.dumps({"begin": kind, "ours": False}), flush=True)
         try:
             found = classes(kind)
-        except Exception as error:  # its default configuration is refused, or needs another package
+        except Exception as error:  # the type's default configuration is refused, or needs another package
             print(json.dumps({"kind": kind, "class": "", "untried": line(error)}), flush=True)
             continue
         for cls in found:
@@ -528,8 +528,8 @@ def child(kinds):
 
 
 def run_some(kinds, tell):
-    """Runs types in separate processes, so that a model that dies or hangs does not end the walk. It counts as wrong if
-    eager attention had ended."""
+    """Runs types in separate processes, so that a model that dies or hangs does not end the walk. The
+    model counts as wrong if eager attention had ended."""
     left = list(kinds)
     while left:
         process = subprocess.Popen([sys.executable, __file__, "--child", *left], stdout=subprocess.PIPE,

@@ -38,7 +38,7 @@ REPORTS = []
 
 
 class Fails(Exception):
-    """A report fails, with the reason."""
+    """Raised if a report fails, with the reason."""
 
 
 def report(address, said, tried, needs=None):
@@ -719,7 +719,7 @@ def read_only(t):
 @report("pytorch/pytorch/issues/142228", "65,536 heads or sequences are an invalid configuration", "65,536 heads of 10 tokens")
 def many_heads(t):
     x = t.normal(1, 65536, 10, 16)
-    if t.device == "cpu":  # PyTorch refuses it on a GPU
+    if t.device == "cpu":  # PyTorch refuses this call on a GPU
         t.right(t.sdpa(x, x, x, served=False), original(x, x, x), 1e-9)
     t.refused(lambda: attn_proto.flash(x, x, x), "at most [65535, 65535")
 

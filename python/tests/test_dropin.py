@@ -102,8 +102,8 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
     def test_finite_masks_are_arithmetic(self):
-        """This holds for any size, in each type: a row whose keys all have finfo.min is the mean of their values. A key
-        that -inf or False hides has no weight for any key and value. A row that sees no key is 0."""
+        """For any size, in each type: a row whose keys all have finfo.min is the mean of their values. A key that
+        -inf or False hides has no weight for any key and value. A row that sees no key is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
@@ -126,7 +126,7 @@ class DropIn(unittest.TestCase):
                         with attn_proto.enable():
                             o = F.scaled_dot_product_attention(q, *hidden, attn_mask=mask)
                         if mask.is_cuda and attn_proto.reasons():
-                            continue  # PyTorch serves these; it multiplies hidden values by 0
+                            continue  # PyTorch serves these calls, and multiplies hidden values by 0
                         with self.subTest(device=device, dtype=dtype, mask=mask.dtype, held=held):
                             self.assertLess((o - want).abs().max().item(), 5 * tolerance)
                             self.assertEqual(o[:, :, 20:22].abs().max().item(), 0)
@@ -197,8 +197,8 @@ class DropIn(unittest.TestCase):
 
 
 class ByFunction(torch.Tensor):
-    """A tensor whose elements only its __torch_function__ knows; its memory holds NaN. `knows` says whether it takes a
-    function for scaled_dot_product_attention."""
+    """A tensor whose elements only its __torch_function__ knows; its memory holds NaN. `knows` says whether the
+    tensor takes a function for scaled_dot_product_attention."""
 
     @staticmethod
     def __new__(cls, elements, knows):

@@ -93,7 +93,7 @@ class Flash(Case):
             for strides in ((0, 1280, 64, 1), (5120, 0, 64, 1), (5120, 1280, 0, 1), (0, 0, 0, 1), (2000, 400, 4, 1), (2000, 4, 400, 1),
                             (4, 4, 4, 1), (5120, 64, 256, 1), (5120, 1280, 1, 1), (12000, 3000, 128, 1)):
                 if device == "cuda" and strides[2] == 1:
-                    continue  # these strides are no multiples of 16 bytes
+                    continue  # strides that are no multiples of 16 bytes
                 self.now = device, strides
                 q = buffer.as_strided((2, 4, 20, 64), strides)
                 far = [x.to("meta") for x in (buffer, k, v)]
@@ -188,7 +188,7 @@ class Flash(Case):
     def test_repeated_tensors(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
-            for rows in (40, 1):  # with strides of 0
+            for rows in (40, 1):  # 40 rows and 1 row, with strides of 0
                 wide = [q[:, :, :rows].expand(3, 4, rows, 64), k.expand(3, 2, 40, 64), v.expand(3, 2, 40, 64)]
                 self.near(attn_proto.flash(*wide), reference(*wide), dtype)
 
@@ -288,7 +288,7 @@ class Flash(Case):
 
     def test_huge_strides(self):
         for device in self.on_each():
-            block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # without memory
+            block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # a tensor without memory
             self.assertEqual(ops.flash(block[:64000].view(1, 1, 1000, 64), block[:64000].view(1, 1, 1000, 64),
                                        block[:64000].view(1, 1, 1000, 64)).shape, (1, 1, 1000, 64))
             self.refuses("at most", lambda: attn_proto.flash(*(torch.empty(1, 1, 1, 64, device=device).expand(70000, 1, 1, 64),) * 3))
@@ -376,7 +376,7 @@ class Caches(Case):
             self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """As above, over a cache. Free slots and pages hold NaN."""
+        """As the test before, over a cache. Free slots and pages hold NaN."""
         for device, dtype in self.on_each(*TOLERANCE):
             for special in (math.nan, math.inf):
                 k, v, table, lengths = self.cache(device, dtype)
@@ -514,7 +514,8 @@ class Autocast(Case):
                 self.assertEqual(ops.rope(q, k)[0].dtype, torch.float32)
 
     def test_a_cache_decides(self):
-        """The cache is not copied. Queries and new tokens take its type, or autocast's type if the cache has 8 bits."""
+        """The cache is not copied. Queries and new tokens take the cache's type, or autocast's type if the cache has 8
+        bits."""
         for device, kept in self.on_each(torch.float32, torch.bfloat16, torch.int8):
             k, v, table, lengths = Caches().cache(device)
             q, new = drawn(2, 4, 1, 64, device=device), drawn(2, 2, 1, 64, device=device)

@@ -1,4 +1,4 @@
-"""Reading of records, shared by the programs that draw pages from them."""
+"""Functions that read records, for the programs that make pages from records."""
 
 import json
 import pathlib
@@ -20,8 +20,8 @@ def modifiers_on(case):
 
 
 def load(paths):
-    """Findings, measurements, and a line for each text that is no record, in the order of the files. A record that
-    comes twice counts once."""
+    """Findings, measurements, and a message for each line that is no record, in the order of the files. A record that
+    occurs twice counts once."""
     findings, measurements, problems = {}, {}, []
     kinds = {"finding/1": findings, "measurement/1": measurements}
     for path in map(pathlib.Path, paths):
@@ -80,7 +80,7 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 
 def scopes_of(record):
-    """Scopes in the order in which they stand for a case's time. Cold caches come first if memory limits the case."""
+    """Scopes; the first of them that was timed gives the case's time. Cold caches come first if memory limits the case."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")
@@ -95,7 +95,7 @@ def rate(record):
 
 
 def environments(findings):
-    """The environment of each device in its last run. Findings that compare two devices belong to no device."""
+    """By device, the environment in its last run. Findings that compare two devices belong to no device."""
     return {finding["data"]["device"]: finding["data"]["env"] for finding in findings
             if finding["data"]["env"].get("device")}
 
@@ -120,7 +120,7 @@ def states(findings):
 
 
 def digits(value):
-    """A number with three digits, or with all digits before the point if they are more."""
+    """A number with three digits; from 1000 on, with all digits before the point."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

@@ -1,7 +1,7 @@
 """How sides are timed.
 
-A side is an object whose run() computes the row once and gives the output. A clock wraps a side: seconds() runs it once
-and gives the time, output() gives its result. All sides of a row take turns on the same values.
+A side is an object whose run() computes the row once and gives the output. A clock wraps a side: seconds() runs the
+side and gives the time of one run, output() gives the side's result. All sides of a row take turns on the same values.
 """
 
 import math
@@ -17,7 +17,7 @@ from . import Refused
 try:
     import numpy as np
 except ModuleNotFoundError:
-    np = None  # --from needs none of the three
+    np = None  # --from needs neither numpy nor threadpoolctl nor PyTorch
 try:
     import threadpoolctl
 except ModuleNotFoundError:
@@ -29,14 +29,14 @@ except ModuleNotFoundError:
 
 WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
-PAUSE_CYCLES = 400_000  # every side then starts on a device that was equally busy
+PAUSE_CYCLES = 400_000  # a pause of the GPU before each launch: every side starts on a device that was equally busy
 FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
 WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels of the "
           "launch, an event; the time is between the events")
 
 
 def timed_event():
-    """An event that a graph records, and that can be read outside of the graph."""
+    """An event that a graph records, and whose time can be read outside of the graph."""
     try:
         return torch.cuda.Event(enable_timing=True, external=True)
     except TypeError:
@@ -45,7 +45,7 @@ def timed_event():
 
 
 class Gpu:
-    """The GPU that tensors are on from now on, and its clock."""
+    """The GPU that holds all tensors that are made from now on, and the clock for its sides."""
 
     def __init__(self, device):
         if torch is None:
@@ -55,7 +55,7 @@ class Gpu:
         index = int(device.partition(":")[2] or 0)
         if index >= torch.cuda.device_count():
             raise Refused(f"no {device}; PyTorch finds {torch.cuda.device_count()}, from cuda:0 on")
-        timed_event()  # refuses a PyTorch that has none
+        timed_event()  # raises Refused if PyTorch has no external events
         torch.cuda.set_device(index)
         torch.set_grad_enabled(False)
         properties = torch.cuda.get_device_properties(index)
@@ -70,22 +70,22 @@ class Gpu:
 
 class Graph:
     """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
-    time is between the two events. Python, the driver, allocations and the choice of an algorithm are not in it: they
-    are done before the graph is submitted."""
+    time between the two events is the side's time. It has no work of Python or of the driver, no allocation and no
+    choice of an algorithm: these are done before the graph is submitted."""
 
     def __init__(self, side, flush):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # the extra work of a first call must not be captured
+        with torch.cuda.stream(stream):  # the graph must not capture the extra work of a first call
             for _ in range(WARM_UP):
                 side.run()
         torch.cuda.current_stream().wait_stream(stream)
-        self.side = side  # its tensors stay: the graph reads them
+        self.side = side  # keeps the side's tensors alive: the graph reads them
         self.start, self.end, self.graph = timed_event(), timed_event(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=stream):
             flush.fill_(0)
             self.start.record()
-            self.o = side.run()  # every replay writes it anew
+            self.o = side.run()  # every replay of the graph writes this output again
             self.end.record()
 
     def seconds(self):
@@ -100,7 +100,7 @@ class Graph:
 
 
 class Cpu:
-    """The CPU with a number of threads for every side, and its clock with cold caches."""
+    """The CPU with a number of threads for every side, and the clock that times sides with cold caches."""
 
     def __init__(self, device):
         if np is None:
@@ -133,7 +133,7 @@ def processor():
 
 
 class AfterFlush:
-    """The caller's time of one call, after a fill of `flush`."""
+    """The time that one call takes its caller, after a fill of `flush`."""
 
     def __init__(self, side, flush):
         self.side, self.flush = side, flush
@@ -149,8 +149,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """The caller's time of a call with warm caches: the median of at least 3 calls, and of as many as fit into `span`
-    seconds. A call before them does not count."""
+    """The time that a call takes its caller with warm caches: the median of at least 3 calls. The calls go on until
+    they have taken `span` seconds. One more call before them is not timed."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span
@@ -174,7 +174,8 @@ def left_out(name, error):
 
 
 def ready(makers, clock):
-    """The sides that can be made and timed, by name, each in its clock. One line says why another is left out."""
+    """The clocks of the sides that can be made and timed, by name. One line for each other side says why it is left
+    out."""
     found = {}
     for name, make in makers.items():
         try:
@@ -184,7 +185,7 @@ def ready(makers, clock):
             found[name] = side
         except Refused:
             raise
-        except Exception as error:  # it is not installed, does not compile, or does not take the row
+        except Exception as error:  # the peer is not installed, does not compile, or does not take the row
             left_out(name, error)
     if not found:
         raise Refused("no side is there")
@@ -192,8 +193,9 @@ def ready(makers, clock):
 
 
 def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
-    """The times of each turn, by side. The order is reversed every other turn. The turns go on until they have taken
-    `seconds`."""
+    """A list with a dict for each turn: the time of each side by name. The order of the sides is reversed every other
+    turn. The turns go on until they have taken `seconds` or TURNS_AT_MOST are done. There are at least `at_least`
+    turns."""
     turns, spent = [], 0.0
     while len(turns) < at_least or (spent < seconds and len(turns) < TURNS_AT_MOST):
         order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
@@ -203,12 +205,13 @@ def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
 
 
 def medians(turns, unit, per_second):
-    """The median time of each side, as NAME_unit."""
+    """The median time of each side, under the key NAME_unit; `per_second` converts seconds into the unit."""
     return {f"{name}_{unit}": per_second * statistics.median(turn[name] for turn in turns) for name in turns[0]}
 
 
 def ratios(turns, ours="ours"):
-    """The time of each side over the time of ours, turn by turn, by name. Empty where ours is left out."""
+    """By name of each other side, a list: its time over the time of the side `ours` in each turn. Empty if the side
+    `ours` is left out."""
     names = [name for name in turns[0] if name != ours and ours in turns[0]]
     return {name: [turn[name] / turn[ours] for turn in turns] for name in names}
 
@@ -218,7 +221,8 @@ def median_ratios(turns):
 
 
 def interval(values):
-    """The median, and the order statistics between which the true median lies in 95 % of the cases."""
+    """[median, low, high]; low and high are the order statistics between which the true median lies in 95 % of the
+    cases."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

@@ -1,9 +1,9 @@
 """Generated attention on a CPU, f32: this project's kernel against PyTorch Inductor, FlexAttention and ONNX Runtime.
 
 Whole attention, 8 heads, 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as proto5_codegen has
-them. Inductor is torch.compile of the definition as a user writes it, and of FlexAttention; ONNX Runtime is given the
-same definition as a graph of MatMul and Softmax, and optimises that. Times are the caller's, each call after a fill of
-256 MiB. Results are compared with attention in double.
+them. torch.compile (Inductor) compiles the definition of attention as a user writes it, and FlexAttention. ONNX Runtime
+gets the definition as a graph of MatMul and Softmax, and optimises the graph. Times are the caller's, each call after a
+fill of 256 MiB. Results are compared with attention in double.
 """
 
 from . import clocks, pages, sides

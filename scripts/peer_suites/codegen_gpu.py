@@ -1,8 +1,9 @@
 """Generated attention on a GPU, bf16: this project's kernel against FlexAttention and PyTorch Inductor.
 
 Two works of proto5_codegen, 32 heads: attention, and attention modified by ALiBi and a soft cap of 30, full and causal.
-FlexAttention is Inductor's template: it gets the modifiers as a score function, the mask as a block mask. Inductor
-alone gets the definition in plain PyTorch, softmax(f(Q K^T)) V. Results are compared with the definition in float64.
+FlexAttention is a template of Inductor: it gets the modifiers as a score function, the mask as a block mask. The side
+`inductor` is the definition in plain PyTorch, softmax(f(Q K^T)) V, compiled. Results are compared with the definition
+in float64.
 """
 
 from . import clocks, pages, sides
@@ -26,7 +27,7 @@ def work_of(name, causal):
 
 
 def defined(work, head, tensors):
-    """One head by its definition, in float64."""
+    """The output of one head by the definition of attention, in float64."""
     q, k, v = (tensor[0, head].double() for tensor in tensors)
     scores, places = q @ k.T * q.shape[1]**-0.5, torch.arange(q.shape[0], device=q.device)
     if work.soft_cap:
@@ -39,7 +40,8 @@ def defined(work, head, tensors):
 
 
 def against_definition(work, tensors, outputs):
-    """Whether all outputs agree with the definition, and the largest error of each; a NaN is larger than any."""
+    """Whether all outputs agree with the definition, and the largest error of each output; it is NaN if an error is
+    NaN."""
     agree, errors = True, {f"{name}_error": [] for name in outputs}
     for head in range(HEADS):
         want = defined(work, head, tensors)

@@ -46,7 +46,7 @@ def devices(suite):
 
 
 def libraries(device):
-    """The folder of this project's libraries where --libraries names none."""
+    """The folder of this project's libraries if --libraries names none."""
     return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("gpu" if device.startswith("cuda") else "release")
                         / "bin")
 
@@ -96,7 +96,7 @@ def check(name, suite, options):
 
 
 def measured(suite, options):
-    """The result of the suite, which is written to --out as it grows."""
+    """The result of the suite. After each row it is written to the file of --out."""
     from . import clocks
 
     machine = (clocks.Cpu if on_cpu(suite) else clocks.Gpu)(options.device)
@@ -138,7 +138,8 @@ def run(name, arguments):
 
 
 def listed():
-    """Each suite with the first line of its text, which is read and not imported: PyTorch takes long to load."""
+    """Each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch takes long to
+    load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
     return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help tells its options. The suites:",
                       *(f"  {name:13} {line}" for name, line in lines.items())])

@@ -1,7 +1,8 @@
 """Attention on a CPU, f32: this project's kernel against ONNX Runtime, and both against OpenBLAS's sgemm.
 
-8 heads, full and causal. Times are the caller's, with warm caches: in each of 5 rounds every side runs for --seconds
-and gives the median of its calls. ONNX Runtime's MultiHeadAttention takes K and V in two orders; the faster one counts.
+8 heads, full and causal. Times are the caller's, with warm caches: in each of 5 rounds every side runs for --seconds,
+sgemm for a quarter of that, and the median of a side's calls counts. ONNX Runtime's MultiHeadAttention takes K and V in
+two orders; the time of the faster order counts.
 Results are compared with attention in double.
 """
 
@@ -56,7 +57,7 @@ def measure(ours, machine, shape, rounds, seconds):
     found = clocks.ready(makers, lambda side: clocks.Repeated(side, 0))
     checked = against_reference(found, work, q, k, v)
     timed = {name: clocks.Repeated(clock.side, seconds) for name, clock in found.items()}
-    if threadpoolctl:  # which holds numpy to the threads
+    if threadpoolctl:  # without threadpoolctl numpy would not be limited to the threads
         timed["sgemm"] = clocks.Repeated(sgemm(), seconds / 4)
     turns = clocks.take_turns(timed, 0, at_least=rounds)
     flops = {name: work.flops(HEADS, length, dim) for name in found} | {"sgemm": 2 * GEMM_ROWS**3}

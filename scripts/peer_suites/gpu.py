@@ -1,10 +1,10 @@
 """Forward attention on a GPU, bf16: this project's kernel against cuDNN, FlashAttention-3 and FlashAttention-4.
 
-FlashAttention-3 takes part where its Python module is found: flash_attn_interface, or fa3_fwd_interface of the package
-fa3-fwd. FlashAttention-4 takes part where flash_attn.cute of the package flash-attn-4 is found. Results are compared
-with cuDNN's.
+FlashAttention-3 takes part if its Python module is found: flash_attn_interface, or fa3_fwd_interface of the package
+fa3-fwd. FlashAttention-4 takes part if the module flash_attn.cute of the package flash-attn-4 is found. Results are
+compared with cuDNN's.
 
-With --old the suite measures no peers: it compares an old libattn.so with today's on the same rows.
+With --old the suite measures no peers: it compares an old libattn.so with today's on these rows.
 """
 
 import statistics
@@ -20,13 +20,14 @@ SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, 
             for dim in (64, 128, 256) for causal in (False, True) for length in (512, 1024, 2048, 4096, 8192, 16384)),
           *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
 NAMES = {"cudnn": "cuDNN", "fa3": "FA-3", "fa4": "FA-4"}
-# For results that are older than the field `window`.
+# The text for files of results that are older than the field `window`.
 EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between two events, so that a slow host shows "
                 "in short rows")
 
 
 def flash_attention():
-    """The functions of FlashAttention-3 and -4 that are installed, by side, and for `about` the names of their packages."""
+    """The functions of FlashAttention-3 and -4 by name of the side, for those that are installed, and the names of
+    their packages, for `about`."""
     functions, about = {}, {}
     for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
         function, about[name] = sides.function_of(places, "flash_attn_func")
@@ -42,7 +43,7 @@ def about():
 
 
 def rates(turns, flops):
-    """TFLOPS of each side, and the time of each peer over ours."""
+    """TFLOPS of each side, and the time of each peer over the time of ours."""
     tflops = {f"{name}_tflops": flops / statistics.median(turn[name] for turn in turns) * 1e-12 for name in turns[0]}
     return tflops | clocks.median_ratios(turns)
 

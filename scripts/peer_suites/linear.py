@@ -1,7 +1,7 @@
 """Linear attention on a GPU, bf16: this project's kernels against flash-linear-attention (fla).
 
-Without a gate and with a gate for each token and head (simple GLA), causal, [batch, tokens, heads, head_dim]. Each row
-has the forms of fla that the project found fastest.
+Without a gate and with a gate for each token and head (simple GLA), causal, [batch, tokens, heads, head_dim]. Of the
+forms of fla only those take part that this project found fastest.
 """
 
 import importlib
@@ -26,9 +26,10 @@ def about():
 
 
 def close(got, want):
-    """Outputs are sums over all tokens, so rounding of the large ones may show in an element of any size."""
+    """Whether two outputs agree. An output is a sum over all tokens, so the rounding of large terms may show in an
+    element of any size."""
     size = want.square().mean().sqrt()
-    return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # a NaN is not
+    return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # false if there is a NaN
 
 
 def makers(ours, row, gate):
@@ -47,7 +48,7 @@ def makers(ours, row, gate):
 
 
 def figures(turns, bytes_moved):
-    """Microseconds of each side, GB/s of ours, and the time of fla's fastest form over ours."""
+    """Microseconds of each side, GB/s of ours, and the time of fla's fastest form over the time of ours."""
     names = [name for name in turns[0] if name != "ours"]
     found = clocks.medians(turns, "us", 1e6)
     if "ours" in turns[0]:

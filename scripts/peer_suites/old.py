@@ -1,14 +1,14 @@
 """An old build of libattn.so against today's, in one process: scripts/peers gpu --old LIBRARY says whether a row moves.
 
 Both libraries compute each row from the same tensors into the same output, in turn: old, new, old again, new again. Two
-times are compared. `device` is the time of one CUDA graph a launch, as the suite gpu has it. `call` is the wall time of
-a call of attn_flash that only enqueues, through ctypes: a sample is the median of several calls, and the device is idle
-before the first. With --device cpu a call computes, so there is only `call`; the rows are the shorter ones, a batch of
-1, in f32.
+times are compared. `device` is the time of a launch as one CUDA graph, as in the suite gpu. `call` is the wall time of
+a call of attn_flash through ctypes that only enqueues the launch: a sample is the median of several calls, and the
+device is idle before the first call. With --device cpu a call computes the row, so only `call` is compared; the rows
+are those of at most 1024 tokens, with a batch of 1, in f32.
 
 A ratio is new over old, turn by turn. The noise floor is the largest distance from 1 of the interval of old over old. A
-row has moved where its interval lies beyond 1 %, and its median farther beyond than the floor; also where the two
-outputs are not the same bits.
+row has moved if the interval of the ratio lies beyond 1 %, and the ratio's median is farther beyond 1 % than the noise
+floor. A row has also moved if the outputs of the two libraries differ in a bit.
 """
 
 import ctypes
@@ -23,14 +23,15 @@ from .clocks import torch
 from .gpu import AXES
 
 MOVED = 0.01
-CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # of a sample of `call`
-SAMPLE_SECONDS = 0.01  # of the device, which a sample of `call` keeps busy
+CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # calls in a sample of `call`
+SAMPLE_SECONDS = 0.01  # so long a sample of `call` keeps the device busy, within these limits
 LONGEST_ON_CPU = 1024
 LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
 
 
 class Library:
-    """One of the two. `source` is the folder that it reads kernels from; None: the tree that it was built from."""
+    """The old or the new library. It reads kernels from the folder `source`; None: from the tree that it was built
+    from."""
 
     def __init__(self, path, device, source=None):
         self.path, self.source = path, source
@@ -48,7 +49,7 @@ class Library:
             raise Refused(f"{self.path}: {self.lib.attn_message().decode()}")
 
     def with_source(self, action):
-        """Where an engine may compile, $ATTENTION_PROTO_SOURCE is its own."""
+        """Does an action in which the engine may compile, with $ATTENTION_PROTO_SOURCE set to this library's source."""
         before = os.environ.pop(SOURCE, None)
         if self.source:
             os.environ[SOURCE] = str(self.source)
@@ -60,9 +61,10 @@ class Library:
                 os.environ[SOURCE] = before
 
     def call(self, tensors, causal):
-        """attn_flash of q, k, v and o as a function of the stream, with all that ctypes has to make made."""
+        """attn_flash of q, k, v and o as a function of the stream. All objects of ctypes that the call needs are made
+        here."""
         kind = sides.dlpack().FlashOptions
-        options = kind(kind.scale.offset, causal=causal)  # the fields that all versions have; the rest is off
+        options = kind(kind.scale.offset, causal=causal)  # fields of all versions; the rest is off
         pointers, function, engine = [ctypes.addressof(x) for x in tensors], self.lib.attn_flash, self.engine.value
         address = ctypes.addressof(options)
 
@@ -79,14 +81,14 @@ def tensor(address, shape, device, dtype):
 
 
 class OnCpu:
-    """Tensors of a row on the cpu. PyTorch is not needed."""
+    """Tensors of a row on the CPU, made without PyTorch."""
 
     def __init__(self, dim, q_heads, kv_heads, batch, length, causal):
         numbers = random.Random(length + dim)
         self.memory = []
         for heads in (q_heads, kv_heads, kv_heads, q_heads):
             size = batch * heads * length * dim
-            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # repeated: to draw them all takes long
+            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # then repeated: drawing is slow
             memory = (ctypes.c_float * size)()
             for at in range(0, size, len(few)):
                 memory[at:at + len(few)] = few[:size - at]
@@ -95,7 +97,7 @@ class OnCpu:
                         for memory, heads in zip(self.memory, (q_heads, kv_heads, kv_heads, q_heads))]
 
     def result(self, run):
-        """The output after run(); it held something else before."""
+        """The output after run(). Before run() every byte of the output is 0xFF."""
         ctypes.memset(self.memory[3], 0xFF, ctypes.sizeof(self.memory[3]))
         run()
         return bytes(self.memory[3])
@@ -105,7 +107,7 @@ class OnCpu:
 
 
 class OnGpu:
-    """Tensors of a row on a GPU, in bf16, as PyTorch's."""
+    """Tensors of a row on a GPU, in bf16, made by PyTorch."""
 
     def __init__(self, machine, dim, q_heads, kv_heads, batch, length, causal):
         torch.manual_seed(length + dim)
@@ -142,7 +144,7 @@ class Launch:
 
 
 class Calls:
-    """Wall time of a call."""
+    """The clock of a call: the median wall time of `count` calls; `wait` waits until the device is idle."""
 
     def __init__(self, call, count, wait):
         self.call, self.count, self.wait = call, count, wait
@@ -162,20 +164,21 @@ SIDES = ("old", "new", "old again", "new again")
 
 
 def ratios(turns):
-    """new / old of all pairs, and old again / old, each as an interval."""
+    """The interval of new / old over all pairs, and the interval of old again / old."""
     pairs = [turn["new" + again] / turn["old" + again] for turn in turns for again in ("", " again")]
     return clocks.interval(pairs), clocks.interval([turn["old again"] / turn["old"] for turn in turns])
 
 
 def has_moved(ratio, floor):
-    """Whether the interval of new / old lies beyond 1 %, and its median farther beyond than the noise of old / old."""
+    """Whether the interval of new / old lies beyond 1 %, and its median is farther beyond 1 % than the noise of old /
+    old."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)
 
 
 def measure(libraries, inputs, shape, seconds):
-    """One row."""
+    """Measures one row, and gives its results."""
     row = dict(zip(AXES, shape))
     calls = {side: libraries[side.split()[0]].call(inputs.tensors, row["causal"]) for side in SIDES}
     new, old = (libraries[name].with_source(lambda: inputs.result(calls[name])) for name in ("new", "old"))
@@ -183,7 +186,7 @@ def measure(libraries, inputs, shape, seconds):
     row["moved"] = not row["equal"]
     for clock, timed in inputs.clocks(calls).items():
         turns = clocks.take_turns(timed, seconds)
-        seconds = 0  # the fewest turns: a sample of the next clock is a median already
+        seconds = 0  # the clock `call` then gets the fewest turns: each of its samples is a median
         ratio, floor = ratios(turns)
         row[clock] = {"old_us": statistics.median(turn["old"] for turn in turns) * 1e6, "ratio": ratio, "floor": floor,
                       "turns": len(turns), "moved": has_moved(ratio, floor)}
@@ -204,7 +207,7 @@ def line(row):
 
 
 def new_library(options):
-    """Today's libattn.so, or the one that --new names in its place. attn_proto loads the same file."""
+    """Today's libattn.so, or the library that --new names. attn_proto loads the same file."""
     if not options.new:
         return sides.files().library("libattn.so")
     os.environ[LIBRARIES] = str(options.new.resolve().parent)
@@ -212,7 +215,8 @@ def new_library(options):
 
 
 def compare(options, shapes):
-    """Measures all rows, prints them, and says how many have moved. The exit status: 1 if any has."""
+    """Measures all rows, prints them, and says how many have moved. Gives the exit status: 1 if a row has moved, else
+    0."""
     new = new_library(options)
     for library in options.old, new:
         if not os.path.exists(library):

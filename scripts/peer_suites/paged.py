@@ -1,8 +1,8 @@
 """Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
 
-One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is turned (RoPE) and
-appended to a contiguous cache. A ratio is a peer's time over the time of ours with the same kind of cache. Results are
-compared, except those with a new token.
+One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is rotated (RoPE) and
+appended to a contiguous cache. A ratio is a peer's time over the time of this project's kernel with the same kind of
+cache. Results are compared, except the results with a new token.
 """
 
 import statistics
@@ -13,11 +13,11 @@ from .work import agreement
 
 MARK, DEVICE, SECONDS = "peers-paged", "cuda:0", 0.05
 PAGE_SIZE = 16
-# Sequences, tokens of each, query heads, key/value heads, head_dim.
+# Sequences, tokens of each sequence, query heads, key/value heads, head_dim.
 AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
         (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
-KINDS = ("contiguous", "paged", "append")  # of cache; ours has a side for each
+KINDS = ("contiguous", "paged", "append")  # of cache; this project has a side for each kind
 PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
 
@@ -30,7 +30,7 @@ def about():
 
 
 def angles(tokens, dim):
-    """Cosines and sines of each position, as FlashAttention-3 takes them."""
+    """Cosines and sines of the angles at each position, in bf16, [tokens, dim / 2], as FlashAttention-3 takes them."""
     frequencies = 10000 ** (-torch.arange(dim // 2, device="cuda", dtype=torch.float64) / (dim // 2))
     turns = torch.outer(torch.arange(tokens, device="cuda", dtype=torch.float64), frequencies)
     return turns.cos().bfloat16(), turns.sin().bfloat16()
@@ -72,7 +72,7 @@ def makers(attn, fa3, row):
 
 
 def figures(turns):
-    """Microseconds of each side, and each peer's time over the time of ours of the same kind."""
+    """Microseconds of each side, and each peer's time over the time of our side with the same kind of cache."""
     found = clocks.medians(turns, "us", 1e6)
     for name, kind in PEERS.items():
         if name in turns[0] and f"ours_{kind}" in turns[0]:

@@ -23,7 +23,7 @@ def read(path):
 
 
 def split(path, mark):
-    """The texts of a page before and after the table of a suite, with the marks."""
+    """The text of a page up to the table of a suite, and the text after the table. The marks belong to these texts."""
     begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
     try:
         head, rest = path.read_text().split(begin)
@@ -41,7 +41,7 @@ def markdown(heads, rows):
 
 
 def cell(row, key, form):
-    """A figure of a row, formatted; empty where the row has none."""
+    """The figure `key` of a row, formatted; an empty text if the row does not have it."""
     return f"{row[key]:{form}}" if key in row else ""
 
 
@@ -50,7 +50,7 @@ def microseconds(row, key):
 
 
 def listed(names):
-    """"A, B and C"."""
+    """The names as a text: "A, B and C"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -67,5 +67,5 @@ def differ(row):
 
 
 def column_of(rows, key):
-    """[key] where a row has it, for a column that not all files of results have."""
+    """[key] if a row has the key, else []: for a column that only some files of results have."""
     return [key] if any(key in row for row in rows) else []

@@ -1,4 +1,5 @@
-"""Ours and the peers. Each side has run(), which computes a row once and gives the output, as clocks.py times it."""
+"""The sides: this project's kernels ("ours") and the peers. clocks.py times a side's run(), which computes a row once
+and gives the output."""
 
 import ctypes
 import importlib
@@ -16,7 +17,7 @@ try:
     import onnx
     import onnxruntime as ort
 except ModuleNotFoundError:
-    onnx = ort = None  # the side is left out
+    onnx = ort = None  # the side of ONNX Runtime is left out
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python/attn_proto"
@@ -30,7 +31,7 @@ def first_of(result):
 
 
 class Call:
-    """A function of tensors, whose first result is the output."""
+    """A side that calls a function of tensors. The function's result, or the first of its results, is the output."""
 
     def __init__(self, function, *tensors, **options):
         self.function, self.tensors, self.options = function, tensors, options
@@ -40,8 +41,8 @@ class Call:
 
 
 def by_tokens(function, q, k, v, **options):
-    """A side whose function takes and gives [batch, length, heads, head_dim]; the inputs are brought into that order
-    beforehand."""
+    """A side whose function takes and gives tensors [batch, length, heads, head_dim]. Q, K and V, which are
+    [batch, heads, length, head_dim], are brought into that order once, before run() is timed."""
     def call(*tensors):
         return first_of(function(*tensors, **options)).transpose(1, 2)
 
@@ -52,7 +53,7 @@ def by_tokens(function, q, k, v, **options):
 
 
 def operators():
-    """The package attn_proto with PyTorch's operators. Raises Refused where a library is not there."""
+    """The package attn_proto with PyTorch's operators. Raises Refused if the package does not load."""
     sys.path.insert(0, str(PACKAGE.parent))
     try:
         return importlib.import_module("attn_proto")
@@ -61,7 +62,8 @@ def operators():
 
 
 def part_of_package(name):
-    """A module of attn_proto by itself: the whole package would load PyTorch's operators, which a build may lack."""
+    """A module of attn_proto without the rest of the package. The whole package would load PyTorch's operators, which a
+    build may lack."""
     package = types.ModuleType("attn_proto")
     package.__path__ = [str(PACKAGE)]
     sys.modules.setdefault("attn_proto", package)
@@ -80,14 +82,14 @@ def dlpack():
 
 
 def on_cpu(threads):
-    """attn_proto.dlpack, whose calls on arrays of the CPU run on so many threads."""
+    """attn_proto.dlpack, set up so that its calls on arrays of the CPU run on `threads` threads."""
     package, engine = dlpack(), ctypes.c_void_p()
     package._check(package._lib.attn_open(f"cpu:threads={threads}".encode(), None, ctypes.byref(engine)))
     package._engines["cpu"] = engine
     return package
 
 
-# ---- packages that may not be there
+# ---- packages that may be missing
 
 
 def version(package):
@@ -98,14 +100,14 @@ def version(package):
 
 
 def function_of(places, name):
-    """The function `name` of the first (module, package) that has it, and the package with its version. None and None if
-    no place has it."""
+    """The function `name` of the first (module, package) of `places` that has the function, and the package with its
+    version. None and None if no place has the function."""
     for module, package in places:
         try:
             return getattr(importlib.import_module(module), name), f"{package} {importlib.metadata.version(package)}"
-        except (ModuleNotFoundError, AttributeError):  # it is not there, or another module has the name
+        except (ModuleNotFoundError, AttributeError):  # the module is missing, or another package's module has its name
             pass
-        except Exception as error:  # it is there and does not load
+        except Exception as error:  # the module is installed but does not load
             left_out(package, error)
     return None, None
 
@@ -114,7 +116,7 @@ def function_of(places, name):
 
 
 def cudnn(q, k, v, causal):
-    """scaled_dot_product_attention, held to the cuDNN backend."""
+    """scaled_dot_product_attention, restricted to the cuDNN backend."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def call(*tensors, **options):
@@ -125,7 +127,8 @@ def cudnn(q, k, v, causal):
 
 
 def sdpa(work, q, k, v):
-    """scaled_dot_product_attention; ALiBi and a window are an additive mask. It has no soft cap."""
+    """scaled_dot_product_attention, which gets ALiBi and a window as an additive mask. PyTorch's function has no soft
+    cap, so `work` must have none."""
     options = {"is_causal": work.causal}
     if work.alibi or work.window is not None:
         options = {"attn_mask": torch.from_numpy(added(work, q.shape[1], q.shape[2]))}
@@ -133,7 +136,7 @@ def sdpa(work, q, k, v):
 
 
 class Compiled(Call):
-    """A function that PyTorch compiles for the one row."""
+    """A side that calls a function which PyTorch compiles for the shapes of one row."""
 
     def __init__(self, function, *tensors, **options):
         torch._dynamo.reset()
@@ -145,7 +148,8 @@ def slopes_like(q):
 
 
 def flex_attention(work, q, k, v):
-    """FlexAttention, compiled: ALiBi and the soft cap as a score function, causal and window as a block mask."""
+    """FlexAttention, compiled. It gets ALiBi and the soft cap as a score function, the causal mask and the window as a
+    block mask."""
     from torch.nn.attention import flex_attention as flex
 
     length, slope, cap, window = q.shape[2], slopes_like(q), work.soft_cap, work.window
@@ -172,7 +176,8 @@ def flex_attention(work, q, k, v):
 
 
 def inductor(work, q, k, v, addend=None):
-    """The definition in plain PyTorch, compiled. With `addend` ALiBi and the mask are a tensor that was made before."""
+    """The definition of attention in plain PyTorch, compiled. If `addend` is given, it is a tensor that has ALiBi and
+    the mask, and the compiled function adds it to the scores; otherwise the compiled function computes both."""
     dim, places, slope = q.shape[3], torch.arange(q.shape[2], device=q.device), slopes_like(q)[:, None, None]
 
     def attention(q, k, v):
@@ -192,7 +197,8 @@ def inductor(work, q, k, v, addend=None):
 
 
 def compiled_rope(q, k):
-    """Q and K turned by one compiled function from a table in f32; halves of a row are pairs. Gives Q."""
+    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. An element of the
+    first half of a row makes a pair with the element in that place of the second half. run() gives Q."""
     length, half = q.shape[2], q.shape[3] // 2
     frequencies = 10000 ** (-torch.arange(half, device=q.device, dtype=torch.float64) / half)
     angles = torch.outer(torch.arange(length, device=q.device, dtype=torch.float64), frequencies)
@@ -209,7 +215,7 @@ def compiled_rope(q, k):
 
 
 class FlashInfer:
-    """Decoding over pages; q is [batch, 1, heads, head_dim]."""
+    """Decoding over a paged cache; q is [batch, 1, heads, head_dim]."""
 
     def __init__(self, q, k, v, table, last_page):
         import flashinfer
@@ -229,8 +235,8 @@ class FlashInfer:
 
 
 class OnnxRuntime:
-    """A graph in a session of the CPU provider, its inputs and outputs bound beforehand. An output of
-    [1, n, heads * head_dim] is given as [1, heads, n, head_dim]."""
+    """A graph of ONNX operators in a session of the CPU provider. Inputs and outputs are bound when the session is
+    made. The array of a result is [1, heads, n, head_dim], also if the graph's output is [1, n, heads * head_dim]."""
 
     def __init__(self, nodes, inputs, outputs, threads, heads, constants=()):
         types_of = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.TensorProto.INT32}
@@ -245,8 +251,8 @@ class OnnxRuntime:
         session = ort.SessionOptions()
         session.intra_op_num_threads = threads
         session.inter_op_num_threads = 1
-        session.add_session_config_entry("session.set_denormal_as_zero", "1")  # as our device does
-        session.add_session_config_entry("session.force_spinning_stop", "1")  # leave the cores to the next turn
+        session.add_session_config_entry("session.set_denormal_as_zero", "1")  # as this project's cpu device does
+        session.add_session_config_entry("session.force_spinning_stop", "1")  # leave the cores to the next side
         self.session = ort.InferenceSession(model.SerializeToString(), session, providers=["CPUExecutionProvider"])
         self.binding, self.heads = self.session.io_binding(), heads
         self.values = [ort.OrtValue.ortvalue_from_numpy(x) for x in inputs.values()]
@@ -262,19 +268,19 @@ class OnnxRuntime:
         return self
 
     def __array__(self, dtype=None, copy=None):
-        """The output. It is read after the clock has stopped, because reading it may copy it."""
+        """The output. Clocks read it after they have taken the time, because to read the output may copy it."""
         o = self.results[0].numpy()
         return o if o.ndim == 4 else o.reshape(*o.shape[:2], self.heads, -1).transpose(0, 2, 1, 3)
 
 
 def rows_of(x):
-    """[1, heads, n, head_dim] as [1, n, heads * head_dim]."""
+    """The tensor x, [1, heads, n, head_dim], as [1, n, heads * head_dim]."""
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3).reshape(1, x.shape[2], -1))
 
 
 def onnx_multi_head(work, q, k, v, threads, heads_first=False):
-    """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. Q is [1, n, heads * head_dim]; K and V are so
-    too, or [1, heads, n, head_dim]."""
+    """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. The operator gets Q as
+    [1, n, heads * head_dim]. It gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the order of Q."""
     _, heads, length, dim = q.shape
     inputs = {"q": rows_of(q), "k": k if heads_first else rows_of(k), "v": v if heads_first else rows_of(v)}
     operands = list(inputs)
@@ -287,7 +293,7 @@ def onnx_multi_head(work, q, k, v, threads, heads_first=False):
 
 
 def onnx_grouped_query(work, q, k, v, threads):
-    """com.microsoft.GroupQueryAttention, which is causal, and has the soft cap and the window."""
+    """com.microsoft.GroupQueryAttention. The operator is always causal; it has a soft cap and a window."""
     _, heads, length, dim = q.shape
     inputs = {"q": rows_of(q), "k": rows_of(k), "v": rows_of(v)}
     operands = [*inputs, "", "", "seqlens_k", "total"]
@@ -302,7 +308,7 @@ def onnx_grouped_query(work, q, k, v, threads):
 
 
 def onnx_definition(work, q, k, v, threads):
-    """The definition as a graph of MatMul and Softmax, which the session optimises."""
+    """The definition of attention as a graph of MatMul and Softmax. The session optimises the graph."""
     node = onnx.helper.make_node
     nodes = [node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]), node("MatMul", ["q", "kt"], ["products"]),
              node("Mul", ["products", "scale"], ["scores"])]

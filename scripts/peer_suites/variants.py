@@ -1,8 +1,8 @@
 """Modified attention on a GPU, bf16: this project's kernels against FlexAttention and FlashAttention-3.
 
 ALiBi, a soft cap of 30, a window of 1024 keys, and RoPE alone (Q and K), 32 heads. FlexAttention gets each modifier as
-a score function or a block mask, and is compiled with torch.compile; so is RoPE, from a table in f32. FlashAttention-3
-takes part where its package has the modifier. Results are compared with PyTorch's.
+a score function or a block mask. torch.compile compiles FlexAttention, and a function that computes RoPE from a table
+in f32. FlashAttention-3 takes part in the rows whose modifier it has. Results are compared with PyTorch's.
 """
 
 from . import clocks, pages, sides
@@ -11,7 +11,7 @@ from .work import Work, agreement
 
 MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
 HEADS, CAP, WINDOW = 32, 30, 1024
-# Each modifier's work, and its options for FlashAttention-3, None where that has no such modifier. RoPE has no work.
+# Each row's work, and its options for FlashAttention-3; None if FlashAttention-3 does not take part. RoPE has no work.
 ROWS = {
     "full": (Work(), {}),
     "causal": (Work(causal=True), {"causal": True}),
@@ -22,7 +22,7 @@ ROWS = {
     "window, causal": (Work(causal=True, window=WINDOW), None),
     "RoPE": (None, None),
 }
-# (head_dim, length) of RoPE, and of all other rows.
+# (head_dim, length): ROPE_SHAPES for RoPE, SHAPES for all other rows.
 ROPE_SHAPES = [(64, 2048), (128, 2048), (128, 16384)]
 SHAPES = [(dim, length) for dim in (64, 128) for length in (2048, 8192)]
 

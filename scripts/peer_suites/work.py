@@ -1,4 +1,4 @@
-"""The attention that a row computes, its definition in double, and when two results agree."""
+"""The attention that a row computes, its definition in double, and the test whether two results agree."""
 
 import math
 from typing import NamedTuple, Optional
@@ -7,7 +7,8 @@ from .clocks import np
 
 # An f32 result is within 1e-5 + 1e-4 |x| of the truth (common/data/compare.h).
 F32_ATOL, F32_RTOL = 1e-5, 1e-4
-# Two bf16 results, each within 5e-3 + 1e-2 |x| of the truth, as every check of this project allows.
+# Two bf16 results may differ by 1e-2 + 2e-2 |x|: each is within 5e-3 + 1e-2 |x| of the truth, as every check of this
+# project allows.
 BF16_ATOL, BF16_RTOL = 1e-2, 2e-2
 
 
@@ -16,7 +17,7 @@ class Work(NamedTuple):
     causal: bool = False
     alibi: bool = False
     soft_cap: float = 0  # 0: none
-    window: Optional[int] = None  # a causal query sees so many keys before its own
+    window: Optional[int] = None  # the number of keys before its own that a causal query sees; None: all
 
     def options(self):
         """Options of this project's flash()."""
@@ -24,7 +25,7 @@ class Work(NamedTuple):
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """Operations of the two products; causal counts only the pairs that are not masked."""
+        """Operations of the two matrix products. With a causal mask only the pairs that are not masked count."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
@@ -34,8 +35,8 @@ def slopes(heads):
 
 
 def added(work, heads, length):
-    """ALiBi and the mask, which are added to the scores, f32: [1, heads, n, n] with ALiBi, else [1, 1, n, n]."""
-    distance = np.subtract.outer(np.arange(length), np.arange(length))  # of a query to a key
+    """The f32 tensor that adds ALiBi and the mask to the scores: [1, heads, n, n] with ALiBi, else [1, 1, n, n]."""
+    distance = np.subtract.outer(np.arange(length), np.arange(length))  # from a key to a query
     found = np.zeros((1, 1, length, length), np.float32)
     if work.alibi:
         found = (-np.array(slopes(heads))[None, :, None, None] * distance).astype(np.float32)
@@ -47,8 +48,8 @@ def added(work, heads, length):
 
 
 def reference(work, q, k, v):
-    """Attention in double, and by how much a result in f32 may differ: large scores are rounded, so weights differ by a
-    share."""
+    """Attention in double, and the difference that is allowed for each element of a result in f32. A kernel rounds
+    large scores, which changes each weight by a share of the weight."""
     heads, length, dim = q.shape[1:]
     addend = added(work, heads, length)
     o, allowed = np.empty(q.shape), np.empty(q.shape)
@@ -67,20 +68,22 @@ def reference(work, q, k, v):
 
 
 def against_reference(sides, work, q, k, v):
-    """Whether the results of all sides are within what the reference allows, and the largest error of each."""
+    """Whether the results of all sides differ from the reference by no more than is allowed, and each side's largest
+    error."""
     want, allowed = reference(work, q, k, v)
     errors = {name: np.abs(side.output() - want) for name, side in sides.items()}
-    return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN is not
+    return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN makes it false
             "max_abs": {name: float(error.max()) for name, error in errors.items()}}
 
 
 def all_agree(results, want):
-    """Whether all bf16 results agree with the result `want`; all are tensors."""
-    return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # no NaN does
+    """Whether all tensors of `results`, bf16 results, agree with the tensor `want`."""
+    return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # NaN: False
 
 
 def agreement(sides, want):
-    """Whether the results of all sides agree with the result of the side `want`, or of the first side if it is left out."""
+    """Whether the results of all sides agree with the result of the side `want`, or of the first side if it is left
+    out."""
     answers = {name: side.output() for name, side in sides.items()}
     first = answers.get(want, next(iter(answers.values())))
     return all_agree(answers.values(), first)
