@@ -15,9 +15,11 @@ int main(int count, char** arguments) {
   attn_status (*flash)(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*, const DLTensor*,
                        const attn_flash_options*);
   const char* (*message)(void);
+  void (*close)(attn_engine*);
   *(void**)&open = dlsym(library, "attn_open");
   *(void**)&flash = dlsym(library, "attn_flash");
   *(void**)&message = dlsym(library, "attn_message");
+  *(void**)&close = dlsym(library, "attn_close");
   static float values[2 * 32], o[2 * 32];
   for (int i = 0; i < 2 * 32; ++i) values[i] = (float)(i % 7);
   int64_t shape[] = {1, 1, 2, 32};
@@ -29,5 +31,6 @@ int main(int count, char** arguments) {
     fprintf(stderr, "attn_opened: %s\n", message());
     return 1;
   }
+  close(engine);
   return o[3] == values[3] ? 0 : 1; /* the first query sees only the first key */
 }
