@@ -1,6 +1,6 @@
 // The keys hook says which range of keys a query row sees. This file has the rule of the constant CAUSAL. An experiment
-// replaces it by another text (KernelSource::includes["common/attention/kernels/keys.h"]) for sliding windows, a length
-// for each sequence, prefixes, documents ...
+// replaces it by another text (KernelSource::includes["common/attention/kernels/keys.h"]). modifiers/keys.h is the text
+// for sliding windows, a length for each sequence, prefixes and documents.
 //
 // A row sees the keys of one range. Neither end of the range decreases from a row to the next. So the first and the
 // last row of a tile tell a kernel which blocks of keys it can leave out, and which blocks need no mask. A rule without
