@@ -9,9 +9,13 @@ namespace {
 std::atomic<int64_t> counted = 0;
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Both forms, because AddressSanitizer has a form without exceptions of its own, whose blocks std::free() refuses.
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   counted.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new(std::size_t bytes) {
+  if (void* block = operator new(bytes, std::nothrow)) return block;
   throw std::bad_alloc();
 }
 void operator delete(void* block) noexcept { std::free(block); }
