@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/attention/flash.h"
+
 namespace attn {
 
 namespace {

@@ -107,11 +107,9 @@ RotaryLaunches::RotaryLaunches(Device& device, PipelineCache& pipelines, std::sh
     : inputs_(std::move(inputs)), rotary_(std::move(rotary)) {
   const FlashConfig& config = inputs_->raw.config();
   for (RotaryStep& step : rotary_steps(rotary_, config)) {
-    Buffer offsets(device, static_cast<size_t>(config.shape.batch) * sizeof(int));
-    const std::vector<int> first(static_cast<size_t>(config.shape.batch), static_cast<int>(step.first_position));
-    offsets.upload(first.data(), offsets.bytes());
+    const std::vector<int> offsets(static_cast<size_t>(config.shape.batch), static_cast<int>(step.first_position));
     RopeLaunch launch(device, pipelines, rotary_.config, step.shape, plan, step.phase);
-    steps_.push_back({std::move(step), std::move(launch), std::move(offsets)});
+    steps_.push_back({std::move(step), std::move(launch), uploaded(device, offsets)});
   }
 }
 
@@ -153,11 +151,7 @@ Check RotaryLaunches::check() {
     if (step.what.shape.q_heads > 0) check.merge(check_turned(turned.q_buffer(), turned.q(), "q"));
     if (step.what.shape.kv_heads > 0) check.merge(check_turned(turned.k_buffer(), turned.k(), "k"));
   }
-  for (FlashInputs* inputs : {&raw, &turned}) {
-    if (!inputs->q_buffer().guards_intact() || !inputs->k_buffer().guards_intact()) {
-      check.fail("a guard band was overwritten");
-    }
-  }
+  check_guards(check, {&raw.q_buffer(), &raw.k_buffer(), &turned.q_buffer(), &turned.k_buffer()});
   return check;
 }
 

@@ -1,15 +1,21 @@
 // Kernels that are broken on purpose. Tests use them to see whether the checks find the errors.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "common/base/temporary_folder.h"
 #include "common/source/kernel_source.h"
+#include "common/testing/tested_device.h"
 
 namespace attn::test {
 
@@ -45,5 +51,18 @@ class MutatedSources {
  private:
   TemporaryFolder root_;
 };
+
+/// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns what the
+/// check says; `on` is the device. AddressSanitizer may find the error first and then ends the process. So with
+/// AddressSanitizer a child process runs the kernel, on a cpu device without other threads.
+inline void expect_caught(Device& on, const std::function<bool(Device&)>& passes, std::string_view what) {
+  if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
+    EXPECT_EXIT(
+        _exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "")
+        << what;
+  } else {
+    EXPECT_FALSE(passes(on)) << what;
+  }
+}
 
 }  // namespace attn::test

@@ -12,6 +12,7 @@
 #include "common/launch/plan.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto5_codegen/generators.h"
 #include "proto5_codegen/sweep.h"
 
@@ -59,18 +60,8 @@ std::vector<Measurement> made_up_results(const DeviceInfo& device) {
 std::vector<Conclusion> made_up_conclusions(const DeviceInfo& device, const std::vector<Measurement>& results) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels(codegen_claims(device), results)) {
-    const double baseline = made_up_seconds(duel.baseline), contender = made_up_seconds(duel.contender);
-    const double ratio = contender / baseline;
-    const auto timing = [](double seconds) {
-      return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
-    };
-    comparisons.push_back({.hypothesis = duel.hypothesis,
-                           .baseline = duel.baseline,
-                           .contender = duel.contender,
-                           .ratio = {ratio, 0.999 * ratio, 1.001 * ratio},
-                           .aa = {1, 0.999, 1.001},
-                           .cv = 0.01,
-                           .time = {timing(baseline), timing(contender)}});
+    comparisons.push_back(
+        test::made_up_comparison(duel, made_up_seconds(duel.baseline), made_up_seconds(duel.contender)));
   }
   return conclude(codegen_claims(device), results, comparisons);
 }

@@ -16,6 +16,7 @@
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto6_linear/crossover.h"
 #include "proto6_linear/problem.h"
 #include "proto6_linear/sweep.h"
@@ -84,18 +85,8 @@ std::vector<Measurement> linear_results(const DeviceInfo& device) {
 std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector<Measurement>& results) {
   std::vector<Comparison> comparisons;
   const auto compare = [&](const Duel& duel) {
-    const double ratio = linear_seconds(duel.contender) / linear_seconds(duel.baseline);
-    const auto timing = [&](const Case& config) {
-      const double seconds = linear_seconds(config);
-      return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
-    };
-    comparisons.push_back({.hypothesis = duel.hypothesis,
-                           .baseline = duel.baseline,
-                           .contender = duel.contender,
-                           .ratio = {ratio, 0.999 * ratio, 1.001 * ratio},
-                           .aa = {1, 0.999, 1.001},
-                           .cv = 0.01,
-                           .time = {timing(duel.baseline), timing(duel.contender)}});
+    comparisons.push_back(
+        test::made_up_comparison(duel, linear_seconds(duel.baseline), linear_seconds(duel.contender)));
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);

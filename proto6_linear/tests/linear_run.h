@@ -60,8 +60,7 @@ struct LinearRun {
 };
 
 inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<SharedInputs>& inputs,
-                            PipelineCache& cache = test::pipelines(), int launches = 2) {
-  Device& on = test::device();
+                            PipelineCache& cache = test::pipelines(), Device& on = test::device()) {
   LinearRun run;
   const auto keep = [&](const LinearOutputs& outputs, const Check& check) {
     run = {check, outputs.o(), outputs.final_state(), outputs.final_key_sum()};
@@ -74,7 +73,7 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
   }
   LinearProblem problem(on, cache, inputs, config, linear_plan(config, on.info()));
   // The second launch finds the scratch memory as the first launch left it.
-  for (int launch = 0; launch < launches; ++launch) {
+  for (int launch = 0; launch < 2; ++launch) {
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
@@ -84,9 +83,10 @@ inline LinearRun run_linear(const LinearCase& config, const std::shared_ptr<Shar
   }
   return run;
 }
-inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = test::pipelines()) {
+inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = test::pipelines(),
+                            Device& on = test::device()) {
   const LinearCase whole = completed(config);
-  return run_linear(whole, std::make_shared<SharedInputs>(test::device(), test::pipelines(), whole, 7), cache);
+  return run_linear(whole, std::make_shared<SharedInputs>(on, test::pipelines(), whole, 7), cache, on);
 }
 
 /// The error that the check finds; empty where there is none.

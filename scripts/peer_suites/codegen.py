@@ -50,19 +50,12 @@ def rows(machine, options):
             yield measure(ours, machine, name, dim, options.seconds)
 
 
-def ratio_cell(row, peer):
-    if f"{peer}_ratio" not in row:
-        return ""
-    ratio, low, high = row[f"{peer}_ratio"]
-    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-
-
 def table(rows, about):
     text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
             f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers codegen`. Milliseconds, "
             "and the medians of the ratios turn by turn with their 95 % intervals.\n\n")
     cells = [[row["work"], row["head_dim"], pages.cell(row, "ours_ms", ".1f") + pages.differ(row),
-              *(cell for peer in NAMES for cell in (pages.cell(row, f"{peer}_ms", ".1f"), ratio_cell(row, peer)))]
+              *(cell for peer in NAMES for cell in (pages.cell(row, f"{peer}_ms", ".1f"), pages.ratio_cell(row, f"{peer}_ratio")))]
              for row in rows]
     return text + pages.markdown(["attention", "head_dim", "ours",
                                   *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)

@@ -76,20 +76,13 @@ def rows(machine, options):
         yield measure(ours, machine, shape, rounds, seconds)
 
 
-def ratio_cell(row, name):
-    if f"{name}_ratio" not in row:
-        return ""
-    middle, low, high = row[f"{name}_ratio"]
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-
-
 def table(rows, about):
     text = (f"Measured on {about['device']} with {about['cores']} cores, {about['threads']} threads for each side; "
             f"ONNX Runtime {about['ort']}, {about['blas']} from numpy {about['numpy']}; commit {about['commit']}, "
             f"{about['date']}, by `scripts/peers cpu`. GFLOP/s, and the medians of the ratios round by round with the "
             "lowest and the highest.\n\n")
     cells = [[row["length"], row["head_dim"], pages.mask_of(row), pages.cell(row, "ours_gflops", ".0f"),
-              *(cell for name in NAMES for cell in (pages.cell(row, f"{name}_gflops", ".0f"), ratio_cell(row, name))),
+              *(cell for name in NAMES for cell in (pages.cell(row, f"{name}_gflops", ".0f"), pages.ratio_cell(row, f"{name}_ratio"))),
               f"{'equal' if row['agree'] else 'DIFFER'}, {max(row['max_abs'].values()):.0e}"] for row in rows]
     heads = [head for name in NAMES.values() for head in (name, f"ours / {name}")]
     return text + pages.markdown(["n", "head_dim", "mask", "ours", *heads, "outputs"], cells)

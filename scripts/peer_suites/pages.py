@@ -45,6 +45,14 @@ def cell(row, key, form):
     return f"{row[key]:{form}}" if key in row else ""
 
 
+def ratio_cell(row, key):
+    """A ratio with its lowest and highest value, or with its interval; an empty text if the row does not have it."""
+    if key not in row:
+        return ""
+    ratio, low, high = row[key]
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+
+
 def microseconds(row, key):
     return cell(row, key, ".0f" if row.get(key, 0) >= 100 else ".1f")
 

@@ -1,0 +1,23 @@
+// Comparisons that no device measured, for tests of claims.
+#pragma once
+
+#include "common/records/claim.h"
+
+namespace attn::test {
+
+/// The comparison of a pair whose sides take these seconds, with narrow intervals.
+inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
+  const double ratio = contender_s / baseline_s;
+  const auto timing = [](double seconds) {
+    return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
+  };
+  return {.hypothesis = duel.hypothesis,
+          .baseline = duel.baseline,
+          .contender = duel.contender,
+          .ratio = {ratio, 0.999 * ratio, 1.001 * ratio},
+          .aa = {1, 0.999, 1.001},
+          .cv = 0.01,
+          .time = {timing(baseline_s), timing(contender_s)}};
+}
+
+}  // namespace attn::test
