@@ -27,7 +27,7 @@ const std::string shape_words =
     "{values.contender.work}, {values.contender.heads} heads, {values.contender.q_len} tokens, head_dim "
     "{values.contender.head_dim}, causal {values.contender.causal}, {values.contender.dtype}";
 
-/// The counts of instructions in the inner loop of a result's kernel; null where the record does not have them.
+/// Returns the counts of instructions in the inner loop of the result's kernel, or null if the record has no counts.
 Json loop_of(const Measurement& result) {
   const std::vector<Json> kernels = result.kernels();
   return kernels.empty() ? Json(nullptr) : kernels.front().value("loop", Json(nullptr));
@@ -37,7 +37,8 @@ double multiply_add_share(const Json& loop) {
 }
 bool tells_loop(const Measurement& result) { return loop_of(result).is_object(); }
 
-/// Adds the reason to a conclusion: the instructions of both inner loops, where both records have the counts.
+/// If both records have the counts: adds the instructions of both inner loops to the conclusion, as the reason for the
+/// times.
 void add_loops(Conclusion& conclusion, const Evidence& evidence) {
   const Json baseline = loop_of(*evidence.results.front()), contender = loop_of(*evidence.results.back());
   if (!baseline.is_object() || !contender.is_object()) return;
@@ -56,7 +57,7 @@ void add_loops(Conclusion& conclusion, const Evidence& evidence) {
       "{values.baseline_loop.loads} load.";
 }
 
-/// Adds the length of the search, where a search found the contender.
+/// If a search found the contender's constants: adds the number of tried variants and the seconds of the search.
 void add_search(Conclusion& conclusion, const Evidence& evidence) {
   const Json& facts = evidence.results.back()->values;
   if (!facts.is_object() || !facts.contains("tried")) return;
@@ -85,7 +86,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
           }};
 }
 
-/// A claim about a figure of results. The results are not measured again in turn.
+/// A claim about `figure`, which is computed from results of the sweep. These results are not measured again in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
               const std::string& title, const std::string& content, const Advice& advice) {
   return {
@@ -145,7 +146,7 @@ Claim viable() {
        "the rule of this experiment, registered before the first run"},
       by_hand_or_generated, against("generator", "hand"), "{values.contender.generator}", "the hand-written kernel",
       {"Take the generator where the hand-written kernel is too much to keep.", "Do not take the generator here."});
-  // One conclusion for each generator, for any set of other generators.
+  // The subject contains the generator: each generator has a conclusion of its own, whichever other generators ran.
   claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({}); };
   return claim;
 }
@@ -176,7 +177,7 @@ Claim search() {
                   "the one with the usual constants", {"Search on the device at hand.", "Keep the usual constants."});
 }
 
-// ---- why, and what it takes
+// ---- inner loops, lines of source, seconds of compilation
 
 Claim inner_loop() {
   Claim claim = figured(
@@ -227,8 +228,8 @@ Claim source(const std::string& generator, const std::string& tool) {
   return claim;
 }
 
-/// The seconds of compilation. The record of a kernel compiled ahead of time has the seconds in its values, because
-/// this run spends no time on compiling the kernel.
+/// Returns the seconds that the compilation of the kernel took. For a kernel compiled ahead of time they are in the
+/// record's values, because this run spends no time on compiling the kernel.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();

@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr const char* folder = "proto5_codegen/generated";
 constexpr const char* arch = "sm_90a";  // the architecture that proto5_codegen/tools/generate_cuda.py compiles for
 
-/// The name of a generator in a case, and the name of its Python package.
+/// Maps the name of a generator in a case to the name of its Python package.
 const std::map<std::string, std::string, std::less<>> packages = {
     {"triton", "triton"}, {"tilelang", "tilelang"}, {"halide_gpu", "halide"}};
 
@@ -98,7 +98,7 @@ int64_t product_of(const std::map<std::string, int64_t>& lengths, const std::vec
   return product;
 }
 
-/// The product of the named lengths, divided by `per` and rounded up.
+/// Returns the product of the named lengths, divided by `per` and rounded up.
 int64_t parts_of(const std::map<std::string, int64_t>& lengths, const std::vector<std::string>& names, int64_t per) {
   return (product_of(lengths, names) + per - 1) / per;
 }
@@ -120,7 +120,8 @@ TensorMap map_of(const AheadParameter& parameter, const CodegenCase& config, con
   const std::map<int, Swizzle> swizzles = {
       {0, Swizzle::none}, {32, Swizzle::bytes_32}, {64, Swizzle::bytes_64}, {128, Swizzle::bytes_128}};
   const auto swizzle = swizzles.find(parameter.swizzle);
-  if (swizzle == swizzles.end()) throw BadInput(fmt::format("no map is swizzled by {} bytes", parameter.swizzle));
+  if (swizzle == swizzles.end())
+    throw BadInput(fmt::format("swizzle {} is not allowed; allowed are 0, 32, 64 and 128", parameter.swizzle));
   return make_tensor_map({.base = pointer_to(parameter.tensor, pointers),
                           .element = config.dtype == DType::f32 ? F32 : BF16,
                           .dims = {columns, rows, length("all_heads")},
@@ -238,7 +239,7 @@ Arguments ahead_arguments(const AheadKernel& kernel, const CodegenCase& config, 
         } else if (parameter.of == std::vector<std::string>{"cap"}) {
           arguments.add(static_cast<float>(soft_cap));
         } else {
-          throw BadInput(fmt::format("{}: a number of a kernel is 'scale' or 'cap'", kernel.file));
+          throw BadInput(fmt::format("{}: the value of a float parameter must be 'scale' or 'cap'", kernel.file));
         }
     }
   }

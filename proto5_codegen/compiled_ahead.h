@@ -18,14 +18,14 @@ namespace attn {
 
 /// A parameter of a kernel, in the generator's calling convention.
 struct AheadParameter {
-  /// tensor_map: the map of a tensor [heads, rows, columns], with a box inside one head; null: a null pointer; number:
-  /// a float.
+  /// What the kernel takes. tensor_map: a map of a tensor [heads, rows, columns], whose boxes lie inside one head.
+  /// null: a null pointer. number: a float.
   enum Kind { tensor_map, pointer, null, int32, int64, number } kind = null;
-  std::string tensor = {};              // "q", "k", "v", "in", "out", "slopes": of a map or a pointer
+  std::string tensor = {};              // of a map or a pointer: "q", "k", "v", "in", "out" or "slopes"
   std::string rows = {}, columns = {};  // of a map: the names of the tensor's lengths
   uint32_t box_rows = 0, box_columns = 0;
   int swizzle = 0;                   // of a map: the swizzle in bytes
-  std::vector<std::string> of = {};  // of an integer: the names of the product's factors; of a number: "scale" or "cap"
+  std::vector<std::string> of = {};  // of an integer: the lengths to multiply; of a number: "scale" or "cap"
   int64_t per = 1;                   // of an integer: the product's divisor; the quotient is rounded up
 };
 
@@ -56,23 +56,24 @@ struct AheadIndex {
   std::vector<AheadKernel> kernels;
 };
 
-/// Throws BadInput, with `name` in the message, for a text that is no index.
+/// Parses the text of an index file. If the text is no index, throws BadInput with a message that begins with `name`.
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
-/// The index of a generator's kernels; nothing where proto5_codegen/generated has no kernels of this generator. Here
-/// and in the functions below, `generator` is the name of a generator in a case.
+/// Returns the index of a generator's kernels, or nothing if proto5_codegen/generated has no index for this generator.
+/// Here and in the functions below, `generator` is the name of a generator in a case ("halide_gpu").
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
-/// The kernel of a case; null where there is none.
+/// Returns the kernel that fits the case, or null if none fits. If several kernels fit, returns the kernel with the
+/// smallest `most_kv_len`.
 const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config);
 
-/// The plan of a case, without the work: the launch, or the reason why there is no launch.
+/// Returns the plan of a case: the launch, or the reason why there is no launch. Leaves the plan's `work` unset.
 Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device);
 
 /// Whether the generator's kernels are compiled ahead of time.
 bool is_ahead(std::string_view generator);
 
-/// The arguments of a case's kernel; `pointers` has the tensors on the device. Throws BadInput for a tensor that no
-/// tensor map can describe, and DeviceMissing without a driver.
+/// Returns the arguments of a case's kernel; `pointers` has the tensors on the device. Throws BadInput for a tensor
+/// that no tensor map can describe, and DeviceMissing if there is no driver.
 Arguments ahead_arguments(const AheadKernel& kernel, const CodegenCase& config, const CodegenParams& pointers);
 
 }  // namespace attn

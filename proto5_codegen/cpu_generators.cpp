@@ -11,15 +11,17 @@
 namespace attn {
 namespace {
 
-constexpr int64_t values_keys = 256;   // keys whose values stay in the second cache; weights are read in long pieces
+// The keys of a block: few enough for their values to stay in the second cache, and enough to read long pieces of
+// weights.
+constexpr int64_t values_keys = 256;
 constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores or values
 constexpr int64_t softmax_rows = 16;
 constexpr int64_t halide_rows = 64;      // the rows of a threadgroup, unless a schedule has another number
 constexpr int64_t expected_keys = 1024;  // the number of keys that the autoscheduler plans for
-constexpr int64_t whole_tiles = 96;      // rows; tiles of 2, 3, 4, 6, 8 and 12 divide it
+constexpr int64_t whole_tiles = 96;  // rows of a threadgroup; register tiles of 2, 3, 4, 6, 8 and 12 rows divide them
 
-/// The register tile of the products, by the number of the device's vector registers. Accumulators leave a quarter of
-/// the registers to operands.
+/// Adds the constants of the products' register tile. They depend on the number of the device's vector registers: the
+/// tile's accumulators take three quarters of the registers, and operands take the rest.
 void add_register_tile(FunctionConstants& constants, const DeviceInfo& device) {
   const bool many = device.vector_registers >= 32;
   const int64_t vectors = many ? 4 : 2;
@@ -54,8 +56,8 @@ Launch hand_launch(const CodegenCase& config, const DeviceInfo& device) {
 
 enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // the constant SCHEDULE of halide_pipelines.py
 
-/// The constants of the Halide program for a schedule, without the constants of the problem. Where nobody searched, the
-/// tuned schedule has the register tile of the hand-written kernels.
+/// Returns the constants that a schedule gives the Halide program; halide_launch() adds the constants of the problem.
+/// Where nobody searched, the tuned schedule has the register tile of the hand-written kernels.
 FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
   FunctionConstants constants = {
       {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};
@@ -69,7 +71,7 @@ FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& d
   usual["UNROLL"] = 2;
   if (config.whole()) usual["TILE_COLUMNS"] = 4;
   if (config.work == WORK_SOFTMAX) {
-    for (const char* of_products : {"TILE_ROWS", "UNROLL"}) usual.erase(of_products);
+    for (const char* constant : {"TILE_ROWS", "UNROLL"}) usual.erase(constant);
   }
   // Register tiles must divide the block's rows.
   const bool by_rows = config.work == WORK_SCORES || config.work == WORK_VALUES;

@@ -14,7 +14,7 @@ namespace {
 
 uint32_t tiles_of(int64_t length, int64_t tile) { return static_cast<uint32_t>((length + tile - 1) / tile); }
 
-/// The value that a search found for the constant `name`, or else `usual`.
+/// Returns the value that a search found for the constant `name`, or `usual` if no search found one.
 int64_t constant(const CodegenCase& config, const char* name, int64_t usual) {
   return config.constants.contains(name) ? config.constants.at(name) : usual;
 }
@@ -34,8 +34,8 @@ Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;
   const auto element_bytes = static_cast<int64_t>(size_bytes(config.dtype));
-  const int64_t of_unit = 16 / element_bytes, units = (config.shape.kv_len + of_unit - 1) / of_unit;
-  const bool whole_units = config.shape.kv_len % of_unit == 0;
+  const int64_t unit_elements = 16 / element_bytes, units = (config.shape.kv_len + unit_elements - 1) / unit_elements;
+  const bool whole_units = config.shape.kv_len % unit_elements == 0;
   int64_t row_threads = 32;
   while (row_threads < most_row_threads && row_threads * few_elements < config.shape.kv_len) row_threads *= 2;
   row_threads = constant(config, "ROW_THREADS", row_threads);
@@ -43,12 +43,12 @@ Plan softmax_plan(const CodegenCase& config) {
   const int64_t own = tiles_of(units, row_threads);
   if (own > most_units) {
     return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
-                                  most_units * most_row_threads * of_unit)};
+                                  most_units * most_row_threads * unit_elements)};
   }
-  // At most 16 elements of 16 bits a thread fit into the registers even if a multiprocessor has all its threads. Then
-  // only kernels with eight warps a row spill, because they add up eight sums. For these kernels a multiprocessor has
-  // fewer threads.
-  const bool few = whole_units && element_bytes == 2 && own * of_unit <= few_elements;
+  // `resident` is the number of threads that a multiprocessor must have registers for. If each thread has at most 16
+  // elements of 16 bits, the registers suffice for all threads that a multiprocessor can have. Then only kernels with
+  // eight warps for a row would spill, because they add up eight sums: these kernels get fewer threads.
+  const bool few = whole_units && element_bytes == 2 && own * unit_elements <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
   launch.source.constants = {{"IN_TYPE", element_of(config)},
@@ -73,8 +73,8 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Tiles have 128 rows, and a threadgroup computes four tiles of S. Where this leaves multiprocessors without a
-// threadgroup, tiles have half the rows, and threadgroups compute fewer tiles.
+// A tile has 128 rows, and a threadgroup computes four tiles of S. If some multiprocessors would then have no
+// threadgroup, tiles have 64 rows, and a threadgroup computes fewer tiles.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);
@@ -172,10 +172,11 @@ int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const D
   constexpr int64_t warp = 32, quarters = 4, registers = 16384, granule = 256;
   constexpr int64_t most_warps = 64, most_threadgroups = 32, reserved_bytes = 1024;
   const int64_t warps = tiles_of(launch.threads, warp);
-  const int64_t of_warp = tiles_of(std::max(binary.registers, 1) * warp, granule) * granule;
+  const int64_t warp_registers = tiles_of(std::max(binary.registers, 1) * warp, granule) * granule;
   const int64_t bytes = binary.threadgroup_bytes + static_cast<int64_t>(launch.threadgroup_bytes) + reserved_bytes;
   const int64_t all_bytes = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved_bytes;
-  return std::min({std::min(registers / of_warp * quarters, most_warps) / warps, all_bytes / bytes, most_threadgroups});
+  return std::min(
+      {std::min(registers / warp_registers * quarters, most_warps) / warps, all_bytes / bytes, most_threadgroups});
 }
 
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {

@@ -51,7 +51,7 @@ Work CodegenCase::amount() const {
   switch (work) {
     case WORK_SCORES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
-    case WORK_SOFTMAX:  // a subtraction, an exponential, a sum, a division; the bytes are the limit
+    case WORK_SOFTMAX:  // 4 flops a pair: subtraction, exponential, sum, division; the bytes are the limit
       return {.flops = 4 * pairs, .bytes = 2 * rows * keys * element, .bound = Bound::memory, .dtype = dtype};
     case WORK_VALUES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
@@ -87,8 +87,8 @@ bool CodegenCase::same_inputs(const CodegenCase& other) const {
 
 namespace {
 
-/// The number of lines of the source's function in a Python program, without comments, blank lines and the blocks of
-/// other schedules.
+/// Returns the number of lines of the function `source.entry` in a Python program. Comments, blank lines and the blocks
+/// of other schedules do not count.
 int64_t function_lines(const KernelSource& source) {
   constexpr const char* blocks[] = {"if w.plain:", "if w.auto:", "if w.tuned:"};
   std::istringstream text(read_source(source, source.path));

@@ -1,8 +1,8 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
-// A generated kernel is a KernelSource like any other. The source is one of three: a C++ text that this process
-// compiles; a shell in C++ around a fragment, whose file is a program that writes machine code
-// (kernels/halide_pipelines.py); or machine code that was compiled ahead of time (compiled_ahead.h).
+// A generated kernel is a KernelSource like any other. There are three kinds: a C++ text that this process compiles; a
+// C++ text with a fragment, whose file is a program that writes machine code (kernels/halide_pipelines.py); and machine
+// code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
 #include <cstdint>
@@ -39,14 +39,14 @@ struct CodegenCase {
   /// Whether the work is a whole attention, not a part of an attention.
   bool whole() const { return work == WORK_ATTENTION || work == WORK_MODIFIED; }
   int64_t heads() const { return shape.batch * shape.q_heads; }
-  /// Columns of a row of the output.
+  /// The number of columns of the output.
   int64_t columns() const { return work == WORK_SCORES || work == WORK_SOFTMAX ? shape.kv_len : shape.head_dim; }
   bool reads_in() const { return work == WORK_SOFTMAX || work == WORK_VALUES; }
-  /// The work of the case. Flops: of the unmasked pairs only; a multiply-add counts as two. Bytes: each input is read
-  /// once, each output is written once.
+  /// Returns the work of the case. Only unmasked pairs count as flops, and a multiply-add counts as two. Each input
+  /// counts as read once, and each output as written once.
   Work amount() const;
-  /// The configuration of common/attention that a whole attention launches. Its tile is the tile that a search found,
-  /// or else the tile that suits the device.
+  /// Returns the configuration of the kernel of common/attention that a whole attention launches. The tile is the tile
+  /// that a search found, or, if nobody searched, the device's usual tile.
   FlashConfig flash(const DeviceInfo& device) const;
   /// ALiBi and the soft cap for WORK_MODIFIED; no modifier for the other works.
   Modifiers modifiers() const;
@@ -62,15 +62,15 @@ int64_t source_lines(const KernelSource& source);
 /// CodegenParams, or the parameters that compiled_ahead.h describes.
 bool is_flash(const CodegenCase& config);
 
-/// The number of a kernel's threadgroups that fit into a GPU's multiprocessor at the same time. The limits are
-/// registers, warps and threadgroup memory, with the sizes of sm_80 and sm_90.
+/// Returns the number of a kernel's threadgroups that fit into a GPU's multiprocessor at the same time. Registers,
+/// warps and threadgroup memory limit this number; the limits are those of sm_80 and sm_90.
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device);
 
-/// The plan of a case: the launch of the case's kernel, or the reason why there is no launch.
+/// Returns the plan of a case: the launch of the case's kernel, or the reason why there is no launch.
 Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 
-/// codegen_plan() for each of the two kinds of devices, without the plan's work. generators_of() the device must
-/// contain the case's generator.
+/// The parts of codegen_plan() for CPUs and for CUDA devices. They leave the plan's `work` unset. generators_of(device)
+/// must contain the case's generator.
 Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 

@@ -34,10 +34,11 @@ CodegenInputs::CodegenInputs(Device& device, const CodegenCase& config_, uint64_
       out(device,
           static_cast<size_t>(config.heads() * config.shape.q_len * config.columns()) * size_bytes(config.dtype)) {
   if (config.work != WORK_MODIFIED) return;
-  std::vector<float> of_heads;
+  std::vector<float> slopes_of_batch;
   const std::vector<double> one = alibi_slopes(config.shape.q_heads);
-  for (int64_t b = 0; b < config.shape.batch; ++b) of_heads.insert(of_heads.end(), one.begin(), one.end());
-  slopes = uploaded(device, of_heads);
+  for (int64_t b = 0; b < config.shape.batch; ++b)
+    slopes_of_batch.insert(slopes_of_batch.end(), one.begin(), one.end());
+  slopes = uploaded(device, slopes_of_batch);
 }
 
 const CodegenReference& CodegenInputs::reference() {

@@ -11,7 +11,9 @@
 namespace attn {
 namespace {
 
-constexpr double full_check_products = 1e8;  // multiplications or exponentials, up to which all rows are checked
+// Multiplications or exponentials: all rows are checked if they take at most the first number, else a sample that takes
+// about the second number.
+constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
 
@@ -25,9 +27,10 @@ std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
   return values;
 }
 
-// A sum of n products in f32, rounded to nearest at each step, errs by about sqrt(n) u of the sum of their sizes
-// (Higham and Mary 2019). Tensor cores, which compute the products of 16-bit types, round towards zero, in n / 16 steps
-// of 2 u each. Scores round once more for the scale, and the output rounds to its type.
+// A sum of n products in f32, rounded to nearest at each step, has an error of about sqrt(n) u times the sum of the
+// products' sizes (Higham and Mary 2019). Tensor cores compute the products of 16-bit types. They add up in n / 16
+// steps, and round towards zero with an error of 2 u in each step. Scores are rounded once more for the scale, and the
+// output is rounded to its type.
 double product_error(DType dtype, double products, double sum_of_sizes) {
   return (2 * std::sqrt(products) + (dtype == DType::f32 ? 0 : products / 8) + 8) * u * sum_of_sizes;
 }
@@ -49,9 +52,10 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
   }
 }
 
-// A weight errs by the rounding of its exponent (the difference from the maximum is rounded, and the product with
-// log2(e) is rounded), by the exponential (2^-20 bounds the errors on all devices; Halide's fast_exp errs by half of
-// this bound), and by the sum of n weights. A kernel may flush a weight below 2^-126 to zero, or give 2^-126 for it.
+// The error of a weight has three parts: the rounding of its exponent (the difference from the maximum is rounded, and
+// the product with log2(e) is rounded), the error of the exponential (at most 2^-20 on all devices; Halide's fast_exp
+// errs by half of this bound), and the error of the sum of n weights. A kernel may flush a weight below 2^-126 to zero,
+// or give 2^-126 for it.
 void softmax_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
                  double* allowed) {
   const std::vector<double> in = row_of(tensors.in, row);
@@ -119,10 +123,10 @@ CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double s
 
 std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed) {
   const AttentionShape& shape = config.shape;
-  const double of_row = static_cast<double>(shape.kv_len * std::max<int64_t>(shape.head_dim, 1));
+  const double row_products = static_cast<double>(shape.kv_len * std::max<int64_t>(shape.head_dim, 1));
   const double rows = static_cast<double>(config.heads() * shape.q_len);
-  if (rows * of_row <= full_check_products) return all_rows(shape);
-  return sample_rows(shape, std::max(fewest_rows, static_cast<int64_t>(sampled_check_products / of_row)), seed);
+  if (rows * row_products <= full_check_products) return all_rows(shape);
+  return sample_rows(shape, std::max(fewest_rows, static_cast<int64_t>(sampled_check_products / row_products)), seed);
 }
 
 CodegenReference codegen_reference(const CodegenCase& config, const CodegenTensors& tensors,

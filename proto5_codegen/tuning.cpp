@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t least_accumulators = 8;  // keep two multiply-add units with a latency of 4 busy
+constexpr int64_t least_accumulators = 8;  // keep two multiply-add units with a latency of 4 cycles busy
 
-/// A file of winners, read once in a process; an empty object where there is no file.
+/// Returns the content of a file of winners, or an empty object if there is no file. A process reads each file once.
 const Json& winners(const std::string& path) {
   static std::mutex mutex;
   static std::map<std::string, Json> known;
@@ -104,14 +104,14 @@ std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned
 
 namespace {
 
-/// The entry of a case in the file of winners; null where there is none.
+/// Returns the entry of a case in the file of winners, or null if there is none.
 const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
   const std::string path = tuning_path(device);
   const Json& all = winners(path);
-  const auto of_generator = all.find(config.generator);
-  if (of_generator == all.end()) return nullptr;
-  const auto found = of_generator->find(tuning_key(config));
-  return found == of_generator->end() ? nullptr : &*found;
+  const auto cases = all.find(config.generator);
+  if (cases == all.end()) return nullptr;
+  const auto found = cases->find(tuning_key(config));
+  return found == cases->end() ? nullptr : &*found;
 }
 
 }  // namespace

@@ -14,11 +14,10 @@ namespace attn {
 /// The names of constants, and the values that a search tries for each constant.
 using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-/// The space of the case's generator if it is "search" or "halide_tuned"; empty for other generators.
+/// Returns the search space of the case if its generator is "search" or "halide_tuned", else an empty space.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// The reason why a kernel cannot have these constants, if the plan does not give the reason; empty if there is no
-/// reason.
+/// Returns the reason why no kernel can have these constants, or an empty text. Other reasons are in the case's plan.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
 /// The name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because the
@@ -32,7 +31,8 @@ std::string tuning_path(const DeviceInfo& device);
 /// the seconds of the search. Null where nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
-/// The case with the constants that a search found for it on devices of this arch; unchanged where nobody searched.
+/// Returns the case with the constants that a search found for it on devices of this arch, or the unchanged case if
+/// nobody searched.
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -21,7 +21,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 }
 bool is(const Measurement& result, const char* variant) { return has(result, "variant", variant); }
 
-/// Whether all axes except the axes in `but` have the values of a case that names no axis.
+/// Whether the axes below have their default values. Axes in `but` may have other values.
 bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) {
   for (const auto& [axis, value] : {std::pair{"gate", "none"},
                                     {"normalised", "0"},
@@ -35,7 +35,7 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) 
   return is(result, "recurrent") || but.contains("state") || has(result, "state", "0");
 }
 
-/// A result of `phases` whose scan is on the device.
+/// Whether the result is of the variant `phases` with a scan on the device.
 bool scans_on_device(const Measurement& result) { return is(result, "phases") && !has(result, "scan", "host"); }
 
 const std::string shape_words =
@@ -63,7 +63,8 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
       .advice = advice};
 }
 
-/// A claim about a figure of single results, or of several results that were not measured in turn.
+/// A claim about `figure`, which is computed from one result or from several results of the sweep. These results are
+/// not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
               const std::set<std::string>& varies, Pick pick, Figure figure, const std::string& title,
               const std::string& content, const Advice& advice) {
@@ -79,7 +80,7 @@ Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement
           .advice = advice};
 }
 
-/// Adds a value that the texts use.
+/// Adds `value(evidence)` to the values of the claim's conclusions, so that the texts can use it by the name `name`.
 void adds(Claim& claim, const char* name, std::function<Json(const Evidence&)> value) {
   claim.complete = [name, value = std::move(value), before = claim.complete](Conclusion& conclusion,
                                                                              const Evidence& evidence) {
@@ -221,7 +222,7 @@ Claim device_scan() {
   return claim;
 }
 
-// ---- what limits
+// ---- the limits: memory, products, launches
 
 Claim floor_of_bytes() {
   Claim claim = figured(
@@ -458,7 +459,8 @@ Claim decode_break_even() {
 
 // ---- softmax attention
 
-/// Words on the softmax kernel at a length: the kernel's key, time and rate from its record.
+/// Returns words about the softmax kernel at `tokens` tokens: the kernel's key, its time, and its rate if the record
+/// has the rate.
 std::string softmax_words(const Evidence& evidence, int64_t tokens) {
   for (const Measurement* result : evidence.results) {
     if (!is(*result, "softmax") || result->config.integer("q_len") != tokens) continue;

@@ -24,8 +24,8 @@ struct Pair {
   Case softmax, linear;
 };
 
-/// The pairs of each group that has softmax attention: one pair for each gate, feature map and so on. The linear case
-/// is the first form in the group that the device can run.
+/// Returns the pairs of all groups that have softmax attention. A group gives one pair for each gate, feature map and
+/// so on. The linear case of a pair is the first form in the group that the device can run.
 std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;
@@ -53,7 +53,8 @@ std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cas
   return missing;
 }
 
-/// The ratio at a length. Nothing where one of the two cases cannot run, or the budget is spent.
+/// Measures both cases at a length. Returns the time of linear attention / the time of softmax attention, or nothing if
+/// one of the two cases cannot run or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});

@@ -21,21 +21,21 @@ inline constexpr const char* crossover_hypothesis = "crossover_256";
 /// is no faster side.
 class Bracket {
  public:
-  /// The shortest length, and the unit of the lengths (tokens).
+  /// The shortest length, and the step between lengths, in tokens.
   static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}
-  /// The next length to probe. Nothing once the two sides differ by at most `grain` or by at most an eighth of the
-  /// slower side, or once the intervals of both sides' ratios contain 1. Nothing, too, where linear attention is faster
-  /// at the shortest length, or at no length up to `last`.
+  /// Returns the next length to probe. Returns nothing once the two sides differ by at most `grain` or by at most an
+  /// eighth of the slower side, or once the intervals of both sides' ratios contain 1. Also returns nothing if linear
+  /// attention is faster at the shortest length, or at no length up to `last`.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
-  /// The length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken as linear
-  /// in the logarithm of the length. The estimate's interval goes from the longest length where linear attention is
-  /// certainly slower to the shortest length where linear attention is certainly faster. Where one side is missing, all
-  /// three numbers are the other side. Needs at least one probe.
+  /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
+  /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
+  /// attention is certainly slower to the shortest length where linear attention is certainly faster. If one side is
+  /// missing, all three numbers are the other side. Needs at least one probe.
   Estimate tokens() const;
   /// The faster side, or the slower side where there is no faster side.
   int64_t nearest() const;
@@ -48,13 +48,13 @@ class Bracket {
   std::map<int64_t, Estimate> ratios_;
 };
 
-/// The comparisons of each search. The contenders of one search differ only in q_len and chunk.
+/// Returns the comparisons of each search. The contenders of one search differ only in q_len and chunk.
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
-/// cases with softmax attention. Then runs the cases that no search has measured, as Experiment::run() does. A search
-/// ends where the budget is spent. A case that has a record is not measured again.
+/// cases with softmax attention. Then runs the cases that no search has measured, as Experiment::run() does, and
+/// returns the exit status. A search ends where the budget is spent. A case that has a record is not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

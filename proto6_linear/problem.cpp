@@ -42,9 +42,9 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Logarithms of decays. By head: the decays of RetNet, from 1 - 2^-5 to 1 - 2^-12. By token: a sigmoid of random
-/// numbers. By channel: a sigmoid of random numbers whose logarithm is divided by 16, so that the state remembers 16
-/// times as long (GLA).
+/// Returns the logarithms of decays. The decays by head are those of RetNet, from 1 - 2^-5 to 1 - 2^-12. A decay by
+/// token is the sigmoid of a random number. A decay by channel is the 16th root of the sigmoid of a random number, so
+/// that the state remembers 16 times as long (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -238,7 +238,8 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // Only rows of the later half, because softmax attention has enough tokens to choose from there.
+  // Only rows of a sequence's later half, because these rows see many tokens, and softmax attention can choose among
+  // them.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {

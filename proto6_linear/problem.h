@@ -40,8 +40,8 @@ struct LinearCase {
   bool same_inputs(const LinearCase& other) const;
 };
 
-/// Softmax attention on the same inputs: the first of wgmma, mma_sync, tuned and naive that the device can run, with
-/// its default tile.
+/// Returns softmax attention on the same inputs: the first of wgmma, mma_sync, tuned and naive that the device can run,
+/// with its default tile.
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
@@ -62,11 +62,11 @@ struct SoftmaxDistance {
 /// type.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
-  /// Takes `inputs` in the place of random ones.
+  /// Takes `inputs` in the place of random inputs.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
   const LinearReference& reference();
-  /// Nothing for a shape without softmax attention (value_dim is not head_dim, or sequences are ragged), and for more
-  /// than 131072 tokens.
+  /// Returns nothing for a shape that softmax attention cannot have (value_dim is not head_dim, or sequences are
+  /// ragged), and for more than 131072 tokens.
   std::optional<SoftmaxDistance> softmax_distance();
 
   LinearCase config;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t window = 256;      // the most tokens of a chunk
 constexpr int64_t block_rows = 256;  // rows that are loaded at once
-constexpr double affordable = 1e9;   // multiplications
+constexpr double affordable = 1e9;   // multiplications, which take about a second
 
 typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
@@ -33,7 +33,7 @@ class Rows {
   }
   int64_t count() const { return count_; }
 
-  /// f(q), f(k) or v of `rows` rows from row `first` on.
+  /// Returns f(q), f(k) or v of `rows` rows from row `first` on, where f is the feature map.
   std::vector<double> load(const Tensor& tensor, int64_t first, int64_t rows) const {
     std::vector<double> values(static_cast<size_t>(rows * tensor.dim));
     for (int64_t i = 0; i < rows; ++i) {
@@ -47,7 +47,7 @@ class Rows {
     return values;
   }
 
-  /// Sets `to` to the decays of the rows of S at a token.
+  /// Sets to[d] to the decay of row d of the state S at the token `row`.
   void decays(int64_t row, std::vector<double>& to) const {
     const int64_t dims = config_.head_dim, all = inputs_.k.seq;
     const int64_t token = (batch_ * config_.heads + head_) * all + first_ + row;
@@ -67,7 +67,7 @@ class Rows {
   int64_t batch_ = 0, head_, first_ = 0, count_ = 0;
 };
 
-/// The recurrence's sums over tokens, and the sums of the squares of the sums' terms.
+/// The recurrence's sums over tokens, and for each sum the sum of the squares of its terms.
 struct RunningSums {
   explicit RunningSums(const LinearConfig& config)
       : dims(static_cast<size_t>(config.head_dim)),
@@ -126,18 +126,18 @@ struct RunningSums {
 // rounded to its type, by at most one unit; two units are allowed.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
-// by about sqrt(n) u (Higham and Mary 2019); twice that is allowed. Where decays shorten the sum's memory, n is the
-// number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on average.
-// Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is their
-// accumulator. Products of tf32 take three times as many steps, of 8, and never accumulate the state. A product of
-// head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large
-// as the roots above and the result.
+// by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. Where decays shorten the sum's memory, n is
+// the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
+// average. Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is
+// their accumulator. For f32 they compute three products of tf32 in the place of one, in steps of 8 in the place of 16;
+// these products never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are
+// relative to the sizes of partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
 // 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors
 // of a decay.
 //
-// With NORMALISED, the numerator and the divisor both err in this way, each by its own sums. The quotient has both
+// With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
 // errors.
 //
 // Why a missing chunk is noticed: if all n tokens are alike, m missing tokens move o by about sqrt(m / n) of o's size
@@ -149,13 +149,13 @@ struct Errors {
 
   Errors(const LinearConfig& config, double length) {
     constexpr double u = 0x1p-24;
-    const auto of = [](DType type) { return type == DType::f32 ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8; };
+    const auto unit_of = [](DType type) { return type == DType::f32 ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8; };
     const auto dims = static_cast<double>(config.head_dim);
     const bool exact = config.dtype == DType::f32;
     const double steps = (exact ? 3 * 2 : 1) * (dims + window) / 16 + (exact ? 0 : length / 16);
-    unit = of(config.dtype);
+    unit = unit_of(config.dtype);
     term_unit = config.feature.name != "identity" && config.gate != GATE_NONE ? std::sqrt(2.0) * unit : unit;
-    out_unit = std::max(of(config.out_dtype), u);
+    out_unit = std::max(unit_of(config.out_dtype), u);
     f32 = u * (16 + 2 * std::sqrt(dims) + 2 * std::sqrt(length) + steps);
     decay = config.gate == GATE_NONE ? 0 : 4e-5;
   }
@@ -248,9 +248,11 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
   }
   reference.o.resize(reference.rows.size() * static_cast<size_t>(values));
   reference.o_allowed.resize(reference.o.size());
-  const auto resize = [&](std::vector<double>& of, int64_t width) { of.resize(static_cast<size_t>(tasks * width)); };
-  for (auto* of : {&reference.state, &reference.state_allowed}) resize(*of, dims * values);
-  for (auto* of : {&reference.key_sum, &reference.key_sum_allowed}) resize(*of, dims);
+  const auto resize = [&](std::vector<double>& sums, int64_t width) {
+    sums.resize(static_cast<size_t>(tasks * width));
+  };
+  for (auto* sums : {&reference.state, &reference.state_allowed}) resize(*sums, dims * values);
+  for (auto* sums : {&reference.key_sum, &reference.key_sum_allowed}) resize(*sums, dims);
 
   parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {

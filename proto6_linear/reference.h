@@ -24,7 +24,7 @@ struct LinearRow {
   int64_t sequence, head, row;  // row: counted from the sequence's first row
 };
 
-/// The oracle's results, and the tolerance of each for a kernel's values (reference.cpp derives the tolerances).
+/// The oracle's results, and for each result the tolerance of a kernel's value (reference.cpp derives the tolerances).
 struct LinearReference {
   std::vector<LinearRow> rows;
   std::vector<double> o, o_allowed;                                    // rows x value_dim

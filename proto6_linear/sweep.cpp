@@ -55,7 +55,7 @@ std::vector<AxisInfo> linear_axes() {
        0,
        0,
        1},
-      {"state", "1: from an initial state to a final state", {}, 0, 1, 1},
+      {"state", "1: each sequence begins with an initial state, and leaves a final state", {}, 0, 1, 1},
       {"segments", "of fused: parts of a sequence that run at once; 0: as many as the rule says", {}, 0, 4096, 1},
   };
 }
@@ -105,7 +105,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
     if (!large) add({fused, dims, integers("chunk", {16, 32, 64})});
   }
   if (large) {
-    // The shapes of fla's records, without a gate and with a gate by head.
+    // The shapes that the records of fla (flash-linear-attention) have, without a gate and with a gate by head.
     const Axis gates = texts("gate", {"none", "head"});
     const auto row = [&](int64_t head_dim, int64_t heads, int64_t batch, int64_t tokens) {
       add({fused, integers("head_dim", {head_dim}), integers("heads", {heads}), integers("batch", {batch}),
@@ -180,8 +180,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("state", int64_t{variant == "recurrent"});
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu a step of the fused form keeps its tokens in the first cache, and longer chunks take more products. The
-  // form phases writes and reads a state for each chunk.
+  // On a cpu linear_chunk() is short for the fused form, because a step keeps its tokens in the first cache, and longer
+  // chunks take more products. It is longer for phases, because phases writes and reads a state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -19,9 +19,9 @@ int64_t expand_row_bytes(const ExpandShape& shape) {
   return shape.head_dim * static_cast<int64_t>(size_bytes(shape.dtype));
 }
 
-/// The number of rows that a threadgroup copies. On a GPU these are the rows that the threadgroup's threads have in
-/// flight. On the cpu the rows take at most 16 KiB, so that they stay in the first cache for all query heads of the
-/// group.
+/// Returns the number of rows that a threadgroup copies. On a GPU the threadgroup's threads have all these rows in
+/// flight at once. On the cpu the rows take at most 16 KiB, so that they stay in the first cache for all query heads of
+/// the group.
 int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
   if (!device.on_host) {
     const int64_t most = expand_threads / (expand_row_bytes(shape) / vector_bytes);
@@ -34,14 +34,15 @@ int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
 void expand_check(const ExpandShape& shape) {
   const auto check = [](int64_t value, const char* what, int64_t least, int64_t most) {
     if (value >= least && value <= most) return;
-    throw BadInput(fmt::format("expand: {}={}: it is from {} to {}", what, value, least, most));
+    throw BadInput(fmt::format("expand: {}={}: it must be from {} to {}", what, value, least, most));
   };
   check(shape.batch, "batch", 1, 65535);
   check(shape.kv_heads, "kv_heads", 1, 65535 / 2);
   check(shape.group, "group", 1, 65535);
   check(shape.rows, "rows", 1, int64_t{1} << 30);
   check(shape.head_dim, "head_dim", 8, 512);
-  if (shape.head_dim % 8 != 0) throw BadInput(fmt::format("expand: head_dim={}: a multiple of 8", shape.head_dim));
+  if (shape.head_dim % 8 != 0)
+    throw BadInput(fmt::format("expand: head_dim={}: it must be a multiple of 8", shape.head_dim));
 }
 
 Launch expand_launch(const ExpandShape& shape, const DeviceInfo& device) {

@@ -19,11 +19,11 @@ struct ExpandShape {
   DType dtype = DType::f32;
 };
 
-/// The reference on the host: each head of the tensor `group` times in a row.
+/// Returns the tensor with each head `group` times in a row. This is the reference on the host.
 Tensor expanded(const Tensor& tensor, int64_t group);
 
-/// A plan of one launch. Its work counts each input byte as read once and each output byte as written once. Throws
-/// BadInput for a shape that is out of range.
+/// Returns a plan of one launch. The plan's work counts each input byte as read once and each output byte as written
+/// once. Throws BadInput for a shape that is out of range.
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device);
 
 /// K and V on the device. Inputs: [batch, kv_heads, rows, head_dim]. Outputs: [batch, kv_heads * group, rows,

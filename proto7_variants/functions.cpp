@@ -26,8 +26,8 @@ constexpr std::array<Option, 2> options = {
       "float score(float s, int q, int k, const ScoreContext& context)"},
      {FunctionKind::mask, "mask_function", "--mask-function",
       "a mask function of your own, in addition to the modifiers:\n"
-      "bool visible(int q, int k, const MaskContext& context), and for tiles that are\n"
-      "skipped KeyRange keys(int q, const MaskContext& context)"}}};
+      "bool visible(int q, int k, const MaskContext& context), and, so that tiles can be\n"
+      "skipped, KeyRange keys(int q, const MaskContext& context)"}}};
 
 std::optional<UserFunction> function_of(const Option& option, const Case& config, const Files& files) {
   const std::string value = config.has(option.axis) ? config.text(option.axis) : "none";

@@ -23,7 +23,8 @@ struct UserFunctions {
   /// The functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
-  /// The reason why these functions have no oracle where `device` is under test; empty where they have an oracle.
+  /// Returns the reason why these functions have no oracle if `device` is under test, or an empty text if they have an
+  /// oracle.
   std::string unable(const DeviceInfo& device) const;
 
   /// Puts the texts of the functions into the kernel's hooks.
@@ -36,7 +37,7 @@ struct UserFunctions {
 /// file's function.
 std::vector<FileOption> function_options();
 
-/// Throws BadInput where one of the files does not compile.
+/// Throws BadInput if one of the files does not compile.
 void require_functions(Experiment& lab);
 
 }  // namespace attn

@@ -21,10 +21,10 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// The steps in the order of their launches. None where no launch turns Q or K. Two, for Q and for K, where a launch
-/// turns both and q_len is not kv_len. Else one step.
+/// Returns the steps in the order of their launches. There is no step if no launch turns Q or K. There are two, for Q
+/// and for K, if launches turn both and q_len is not kv_len. Else there is one.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
-/// The launches of the steps, and the sum of their work.
+/// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
 
 /// The tensors before the turn (`raw`), and the oracle's tensors (`turned`): Q and K are turned in double and rounded

@@ -46,18 +46,28 @@ std::vector<AxisInfo> variants_axes() {
        0,
        0,
        1},
-      {"rotary_dim", "columns that turn; 0: all", {}, 0, 512, 2},
-      {"rope_pairing", "pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1)", {"half_split", "interleaved"}, 0, 0, 1},
+      {"rotary_dim", "columns of a row that RoPE turns; 0: all", {}, 0, 512, 2},
+      {"rope_pairing",
+       "which columns turn as a pair: i and i + rotary_dim / 2, or 2i and 2i + 1",
+       {"half_split", "interleaved"},
+       0,
+       0,
+       1},
       {"rope_theta", "the base of the frequencies", {}, 2, 1000000000, 1},
       {"rope_scaling",
-       "for long sequences: linear, NTK and YaRN by 4, Llama 3.1's",
+       "for long sequences: linear, NTK or YaRN by a factor of 4, or the scaling of Llama 3.1",
        {"none", "linear", "ntk", "yarn", "llama3"},
        0,
        0,
        1},
-      {"rope_angles", "whether launches work angles out, or read a table", {"computed", "table"}, 0, 0, 1},
+      {"rope_angles",
+       "whether a launch computes the angles, or reads them from a table",
+       {"computed", "table"},
+       0,
+       0,
+       1},
       {"rope_position", "position of the first key", {}, 0, 1 << 30, 1},
-      {"rope_in_place", "1: a launch before attention writes where it reads", {}, 0, 1, 1},
+      {"rope_in_place", "1: the launch before attention overwrites Q and K; 0: it writes other tensors", {}, 0, 1, 1},
       {"score_function", "a function of yours changes the scores (--score-function)", {"none"}, 0, 0, 1},
       {"mask_function", "a function of yours hides pairs (--mask-function)", {"none"}, 0, 0, 1}};
   axes.insert(axes.end(), others.begin(), others.end());
@@ -128,11 +138,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
         large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
-  // Forms of the score modifiers. The first block has the kernel with all score modifiers at run time, all switched
-  // off.
-  const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<Axis>& of) {
+  // Forms of the score modifiers. The first block runs the kernel that has all score modifiers at run time, with all of
+  // them switched off.
+  const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal,
+                         const std::vector<Axis>& score_modifiers) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
-    for (const Axis& modifier : of) {
+    for (const Axis& modifier : score_modifiers) {
       add(2048, own_dims, causal, {modifier, texts("score_by", {"run_time", "noinline"})});
     }
   };

@@ -9,7 +9,8 @@ namespace {
 std::atomic<int64_t> counted = 0;
 }  // namespace
 
-// Both forms, because AddressSanitizer has a form without exceptions of its own, whose blocks std::free() refuses.
+// Defines both forms, because AddressSanitizer has its own form without exceptions, and std::free() refuses the blocks
+// of that form.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   counted.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(bytes == 0 ? 1 : bytes);

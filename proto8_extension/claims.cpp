@@ -107,8 +107,8 @@ std::vector<Claim> extension_claims() {
        .pick = steps("path", {{"direct", "c"}}),
        .compared = false,
        .figure = [](const Evidence& evidence) -> Estimate {
-         const auto of = [](const Measurement& result) { return result.values.value("allocations", 0.0); };
-         const double more = of(*evidence.results.back()) - of(*evidence.results.front());
+         const auto allocated = [](const Measurement& result) { return result.values.value("allocations", 0.0); };
+         const double more = allocated(*evidence.results.back()) - allocated(*evidence.results.front());
          return {more, more, more};
        },
        .subject = shape_of,

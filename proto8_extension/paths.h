@@ -14,8 +14,8 @@
 
 namespace attn {
 
-/// The device, as a framework uses it, with all work on the default stream, and the engines of C++ and C, with kernels
-/// from one folder. All cases of a run share one Host.
+/// The device, opened as a framework opens it: all work goes to the default stream. Also the engine of C++ and the
+/// engine of C. The device and the engines take their kernels from one folder. All cases of a run share one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -34,7 +34,7 @@ struct Tensors {
   Tensors(Host& host, const FlashConfig& config, uint64_t seed);
 
   TensorView view(Buffer& buffer) const;
-  /// The buffer as a DLTensor, which points to the buffer's memory and to `shape`.
+  /// Returns the buffer as a DLTensor, which points to the buffer's memory and to `shape`.
   DLTensor described(Buffer& buffer);
 
   FlashConfig config;
@@ -43,22 +43,22 @@ struct Tensors {
   Buffer q, k, v, o;
 };
 
-/// The reason why this build does not have the path; empty where this build has it.
+/// Returns the reason why this build does not have the path, or an empty text if this build has it.
 std::string path_missing(const std::string& path);
 
-/// A function that launches the plan once, without an interface. The call returns as with call_of(), and `host` and
-/// `tensors` must outlive the function.
+/// Returns a function that launches the plan once, without an interface. Like a function of call_of(), it returns when
+/// the kernel is enqueued (on a GPU) or done (on a cpu), and `host` and `tensors` must outlive it.
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
-/// A function that makes one call by a path other than "direct". The call returns when the kernel is enqueued (on a
-/// GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
+/// Returns a function that makes one call by a path other than "direct". The function returns when the kernel is
+/// enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
 
 /// Throws std::runtime_error with attn.h's message if `status` is an error.
 void checked(attn_status status);
 
-/// A function that calls PyTorch's operator on the tensors. A call's output is new memory, which the call after the
-/// next may reuse. Each call sets `*output` to its output. Only a build with PyTorch (ATTN_TORCH) has this function.
+/// Returns a function that calls PyTorch's operator on the tensors. A call's output is new memory, which the call after
+/// the next may reuse. Each call sets `*output` to its output. Only a build with PyTorch (ATTN_TORCH) has torch_call().
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

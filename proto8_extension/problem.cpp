@@ -21,8 +21,8 @@
 namespace attn {
 namespace {
 
-/// The number of calls in a sample, the same for all paths. A stream takes more calls than this number before it makes
-/// its host wait.
+/// Returns the number of calls in a sample, which is the same for all paths. A stream can hold this number of calls
+/// without making its host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;

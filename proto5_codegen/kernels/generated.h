@@ -16,7 +16,7 @@ enum CodegenWork {
 constexpr int soft_cap = 30;
 
 /// q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes [heads], f32. A
-/// pointer that a work does not read is null. Causal: query i sees keys up to i; then q_len == kv_len.
+/// pointer that a work does not read is null. In a causal work query i sees the keys up to i, and q_len equals kv_len.
 struct CodegenParams {
   const void *q, *k, *v, *in;
   void* out;

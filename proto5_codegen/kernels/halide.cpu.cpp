@@ -1,7 +1,7 @@
-// The code between a dispatch and a function of halide_pipelines.py: Halide's buffers, and the functions of Halide's
-// run-time library that the generated code calls. The run-time library itself is not linked. One threadgroup computes
-// BLOCK_R rows of one head. The project's threads are the only threads: a loop that a schedule makes parallel runs in
-// the thread of its threadgroup.
+// Calls a function of halide_pipelines.py for each threadgroup: makes Halide's buffers, and defines the functions of
+// Halide's run-time library that the generated code calls. The run-time library itself is not linked. One threadgroup
+// computes BLOCK_R rows of one head. The project's threads are the only threads: a loop that a schedule makes parallel
+// runs in the thread of its threadgroup.
 //
 // The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where fewer rows or columns exist, the functions
 // write to threadgroup memory, and the rows and columns that exist are copied from there.
@@ -86,7 +86,7 @@ void codegen_halide(const CodegenParams* params, const Threadgroup* group) {
   const CodegenParams& p = *params;
 #if WORK_VALUE >= 3
   const unsigned tile = CAUSAL ? group->count[0] - 1 - group->index[0] : group->index[0];
-  // The end of the keys that the tile sees.
+  // The tile sees the keys before `end`.
   const int end = CAUSAL ? smaller((static_cast<int>(tile) + 1) * BLOCK_R, p.kv_len) : p.kv_len;
 #else
   const unsigned tile = group->index[0];

@@ -1,6 +1,6 @@
-// All works as plain loops, left to clang's vectoriser: no vector types, no tiles, no packing. The source tells the
-// compiler only that it may add up in any order, and that it shall vectorise (the project's compiler vectorises the
-// loops that ask for it). One threadgroup computes one row of one head.
+// All works as plain loops, which clang vectorises: no vector types, no tiles, no packing. The source tells the
+// compiler only two things: it may add up in any order, and it shall vectorise the loops with VECTORIZE. One
+// threadgroup computes one row of one head.
 //
 // Threadgroup memory: weights [kv_len], in floats, for works with a softmax between products. Grid: (q_len, heads).
 // Function constants: WORK, and HEAD_DIM and CAUSAL where the work has them.

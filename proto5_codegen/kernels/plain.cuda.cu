@@ -21,7 +21,7 @@ DEVICE float load(const void* tensor, long long index) { return load_float<IN_TY
 DEVICE void store(void* tensor, long long index, float value) { store_float<IN_TYPE>(tensor, index, value); }
 
 #if WORK_VALUE != 1  // works that have HEAD_DIM
-/// Scale times the product of two rows.
+/// Returns the scale times the product of two rows.
 [[maybe_unused]] DEVICE float score(const CodegenParams& p, long long query_row, long long key_row) {
   float sum = 0;
   for (int d = 0; d < HEAD_DIM; ++d) sum += load(p.q, query_row * HEAD_DIM + d) * load(p.k, key_row * HEAD_DIM + d);

@@ -13,8 +13,8 @@ namespace {
 using Floats = Vector<float, VECTOR_WIDTH>;
 constexpr int PANEL = TILE_VECTORS * VECTOR_WIDTH;  // columns of a tile
 
-/// out[r][c] = sum over i < depth of a[r * row_step + i] * panel[i * panel_step + c] for ROWS rows and PANEL columns;
-/// ADD: the sum is added to `out`.
+/// out[r][c] = sum over i < depth of a[r * row_step + i] * panel[i * panel_step + c] for ROWS rows and PANEL columns.
+/// With ADD, the sum is added to out[r][c].
 template <int ROWS, bool ADD>
 NOINLINE void product_tile(float* out, long out_step, const float* a, long row_step, const float* panel,
                            long panel_step, int depth) {
@@ -44,7 +44,7 @@ NOINLINE void product_tile(float* out, long out_step, const float* a, long row_s
   }
 }
 
-/// product_tile() for `rows` rows: tiles of TILE_ROWS, then single rows.
+/// Calls product_tile() for `rows` rows: first for tiles of TILE_ROWS rows, then for single rows.
 template <bool ADD>
 INLINE void product(int rows, float* out, long out_step, const float* a, long row_step, const float* panel,
                     long panel_step, int depth) {

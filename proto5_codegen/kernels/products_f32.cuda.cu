@@ -1,13 +1,14 @@
-// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). The tensor cores take tf32, so
-// each number is split: x = high + low, both of 11 bits, and x y = low high + high low + high high (Ootomo and Yokota
-// 2022).
+// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, a
+// number of 11 bits. So each number is split, x = high + low, and x y is computed as low high + high low + high high
+// (Ootomo and Yokota 2022).
 //
-// A threadgroup computes BLOCK_R x BLOCK_C results at a time. Blocks of 32 in the direction of the sum pass through
-// STAGES buffers. All threads split a block of K or V into two panels, high and low, with the direction of the sum
-// along the rows, as wgmma wants f32. Q and P go through registers. The sum over a block of V is computed apart, and
-// then added to O in f32: tensor cores round towards zero, and the errors of this rounding would add up over thousands
-// of keys. A threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the blocks of the next tile
-// are copied. A multiprocessor has two threadgroups: one works while the other waits.
+// A threadgroup computes BLOCK_R x BLOCK_C results at a time. The dimension of the sum (head_dim for S, the keys
+// for O) is cut into blocks of 32, which pass through STAGES buffers. All threads split a block of K or V into two
+// panels, one of the high parts and one of the low parts. A panel's rows run along the dimension of the sum, as wgmma
+// needs it for tf32. Q and P go through registers. The sum over a block of V is computed on its own, and then added to
+// O in f32: tensor cores round towards zero, and the errors of this rounding would add up over thousands of keys. A
+// threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the blocks of the next tile are
+// copied. A multiprocessor has two threadgroups: one works while the other waits.
 //
 // Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128, at most HEAD_DIM for O),
 // STAGES (at least 2), STRIPE (1 for O), WHOLE_UNITS (1: rows of S and P are multiples of 16 bytes). Grid: (stripes of
@@ -36,7 +37,8 @@ constexpr int STEPS = 4;  // a thread holds the operands of STEPS products of de
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-/// o = A B or o += A B. A's fragment (of tf32, as in ampere.h) is in registers, B's panel is in threadgroup memory.
+/// o = A B, or o += A B if `add` is 1. A's fragment (of tf32, as in ampere.h) is in registers, B's panel is in
+/// threadgroup memory.
 DEVICE void multiply(const unsigned (&a)[4], unsigned b, int add) {
 #define MULTIPLY(N, LIST)                                               \
   asm volatile(                                                         \
@@ -77,7 +79,7 @@ DEVICE void copy_word(unsigned target, const float* source, bool there) {
 /// `columns` on become zeros. UNITS: lines are multiples of 16 bytes.
 template <int LINES, int COLUMNS, bool UNITS = true>
 DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
-  constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // lines
+  constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // threads for a line; lines at once
   static_assert(LINES % AT_ONCE == 0);
   const int first = threadIdx.x / OF_LINE, column = threadIdx.x % OF_LINE * 4;
   UNROLL for (int line = 0; line < LINES; line += AT_ONCE) {
@@ -92,7 +94,8 @@ DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step,
   }
 }
 
-/// All threads split a block of K or V into its two panels. A panel's row is a column of the result.
+/// All threads split a block of K or V into the panel of its high parts and the panel of its low parts. A row of a
+/// panel belongs to a column of the result.
 DEVICE void split(const unsigned char* block) {
   UNROLL for (int first = 0; first < BLOCK_C * DEPTH / 4; first += THREADS) {
     const int i = first + threadIdx.x;
@@ -112,7 +115,7 @@ DEVICE void split(const unsigned char* block) {
 }
 
 /// Stores a thread's results times `factor` to the thread's two rows. `out` is the address of the thread's first column
-/// in its first row. `rows` and `columns` exist from there on.
+/// in its first row. From there on, only `rows` rows and `columns` columns exist.
 template <int COUNT>
 DEVICE void store(const float (&x)[COUNT], float factor, float* out, int rows, int columns, int row_elements) {
   UNROLL for (int r = 0; r < 2; ++r) {
@@ -159,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
                                    BLOCK_C);
       }
     }
-    commit_copies();  // commits an empty group, too, so that groups count blocks
+    commit_copies();  // past the last block the group is empty; wait_copies() counts one group for each block
   };
 
   const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // the warp's first row

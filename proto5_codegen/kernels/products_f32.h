@@ -3,11 +3,11 @@
 
 #include "proto5_codegen/kernels/generated.h"
 
-/// The length of a block of rows or columns in the direction of the sum.
+/// The length of a block along the dimension of the sum: head_dim for Q K^T, the keys for P V.
 constexpr int product_f32_depth = 32;
 
 /// Two panels, with the high and the low parts of a block of K or V, then STAGES buffers. Each buffer has a block of Q
-/// or P, then a block of K or V, as the copies leave the blocks. Lines in the direction of the sum are padded, so that
+/// or P, then a block of K or V, as copied and not yet split. Lines along the dimension of the sum are padded, so that
 /// a warp's loads meet each bank once.
 struct ProductF32Layout {
   int panel_bytes, buffers;

@@ -1,8 +1,8 @@
 // P = softmax(S) of each row, written by hand: the maximum, then weights and their sum, then the division. A row stays
 // in the caches between these three passes. One threadgroup computes BLOCK_R rows.
 //
-// Grid: (row tiles, heads). Function constants: BLOCK_R, VECTOR_WIDTH, AT_ONCE (the vectors that are under way at a
-// time).
+// Grid: (row tiles, heads). Function constants: BLOCK_R, VECTOR_WIDTH, AT_ONCE (the number of vectors that a loop works
+// on at a time).
 #include "common/attention/kernels/softmax.h"
 
 #include "common/attention/kernels/attention.h"

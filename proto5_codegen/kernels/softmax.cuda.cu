@@ -2,9 +2,9 @@
 // ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row
 // synchronize only once.
 //
-// The first limit is memory, the second is the issue of instructions. To save instructions, the maximum is taken of
-// 16-bit elements in pairs, with WHOLE_UNITS a unit is in the row as a whole or not at all, and the exponent's
-// multiply-add has the factor log2(e).
+// The first limit is memory, the second is the issue of instructions. Three things save instructions. The maximum of
+// 16-bit elements is taken in pairs. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly outside. The
+// multiplication by log2(e) is part of the exponent's multiply-add.
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
 // two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a
@@ -22,7 +22,7 @@
 namespace {
 
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int OF_WORD = 4 / ELEMENT_BYTES, OF_UNIT = 4 * OF_WORD;  // elements
+constexpr int OF_WORD = 4 / ELEMENT_BYTES, OF_UNIT = 4 * OF_WORD;  // elements of a word, of a unit
 constexpr int ROWS = THREADS / ROW_THREADS;
 constexpr int LANES = ROW_THREADS < WARP ? ROW_THREADS : WARP;
 constexpr int WARPS = ROW_THREADS / LANES;  // of a row

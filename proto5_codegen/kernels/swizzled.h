@@ -13,7 +13,7 @@ DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk 
 /// `columns` on become zeros. `columns` is a multiple of 8, so that a 16-byte chunk exists as a whole or not at all.
 template <int ROWS, int COLUMNS, int THREADS>
 DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_elements, int rows, int columns) {
-  constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // rows
+  constexpr int CHUNKS = COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;  // chunks of a row; rows at once
   static_assert(THREADS % CHUNKS == 0 && AT_ONCE % 8 == 0 && ROWS % AT_ONCE == 0);
   const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
   const char* source = static_cast<const char*>(from) + (first * row_elements + chunk * 8) * 2;

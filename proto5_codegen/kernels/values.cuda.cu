@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
       copy_panels<BLOCK_C, HEAD_DIM, THREADS>(stage_of(block) + P_BYTES, values + key * HEAD_DIM * 2, HEAD_DIM, keys,
                                               HEAD_DIM);
     }
-    commit_copies();  // commits an empty group, too, so that groups count blocks
+    commit_copies();  // past the last block the group is empty; wait_copies() counts one group for each block
   };
   UNROLL for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1
@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
     fence_stores();
     __syncthreads();  // the block has arrived, and no thread works on the previous block any more
     copy(block + STAGES - 1);
-    // The four blocks of a product's 16 keys: the warp's rows 0 to 7 and rows 8 to 15 of the first eight keys, then the
-    // same rows of the other eight keys.
+    // load_blocks() loads the four 8 x 8 blocks of a product's 16 keys: the warp's rows 0 to 7 and rows 8 to 15 of the
+    // first eight keys, then the same rows of the other eight keys.
     const int row = warpgroup * 64 + thread / WARP * 16 + lane % 16;
     const unsigned p_tile = shared_address(stage_of(block));
     unsigned a[BLOCK_C / 16][4];

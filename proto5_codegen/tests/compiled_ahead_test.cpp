@@ -49,7 +49,7 @@ TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index) << generator;
     const std::string text = fmt::format("proto5_codegen/generators/{}_kernels.py", index->generator);
-    EXPECT_EQ(index->source_sha256, sha256(text_of(text))) << text << " is not the one that the cubins were made from";
+    EXPECT_EQ(index->source_sha256, sha256(text_of(text))) << text << " is not the file that the cubins were made from";
     EXPECT_FALSE(index->kernels.empty());
     for (const AheadKernel& kernel : index->kernels) {
       EXPECT_EQ(kernel.cubin_sha256, sha256(text_of("proto5_codegen/generated/" + kernel.file))) << kernel.file;
@@ -122,7 +122,7 @@ TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
   launch.threads = 32;
   EXPECT_EQ(room(), 32);
   launch.threadgroup_bytes = 75 << 10;
-  EXPECT_EQ(room(), 3);  // 228 KiB, of which the driver takes the first KiB of each threadgroup
+  EXPECT_EQ(room(), 3);  // three times 76 KiB of 228 KiB: the driver takes 1 KiB more for each threadgroup
   launch.threadgroup_bytes = 76 << 10;
   EXPECT_EQ(room(), 2);
 }

@@ -75,8 +75,8 @@ TEST_P(GpuGenerators, OddShapesAgree) { EXPECT_GT(check_all(GetParam(), {8, 129,
 TEST_P(GpuGenerators, LongerShapesAgree) { EXPECT_GT(check_all(GetParam(), {528, 1040}), 25); }
 
 // Changes the last element of each tensor that a kernel reads, and in another run element 5 of the first row. For
-// WORK_MODIFIED this other element is in the last row: without a mask, ALiBi favours the last keys so much that no
-// other keys count.
+// WORK_MODIFIED the second run changes an element of the last row: without a mask, ALiBi favours the last keys so much
+// that no other keys count.
 TEST_P(GpuGenerators, AnyChangedInputIsNoticed) {
   for_each_kernel(GetParam(), 144, 64, false, [](const CodegenCase& one) {
     const CodegenTensors oracle = random_tensors(one, 1);

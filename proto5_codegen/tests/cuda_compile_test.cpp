@@ -1,5 +1,5 @@
-// The kernels for a Hopper GPU, compiled on a machine without a GPU, with the constants that the host gives; and the
-// kernels that come as machine code.
+// Compiles the kernels for a Hopper GPU with the constants that the host gives, and reads the kernels that come as
+// machine code. The machine needs no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

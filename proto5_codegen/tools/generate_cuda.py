@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kernels of Triton, TileLang and Halide for proto5_codegen, compiled ahead of time for sm_90a.
+"""Compiles kernels of Triton, TileLang and Halide for sm_90a ahead of time, for proto5_codegen.
 
     proto5_codegen/tools/generate_cuda.py compile [--candidates DIR] [--generator triton] [--jobs N] [--default]
     proto5_codegen/tools/generate_cuda.py tune --minutes 1 [--candidates DIR] [--log FILE]
@@ -9,10 +9,11 @@
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
 --minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
 problem (the default candidate if there is no log) into proto5_codegen/generated, where the experiment finds it. `check`
-says whether the kernels there were made from today's texts of the generators; it needs neither GPU nor generator.
+says whether the kernels in this folder were made from today's texts in proto5_codegen/generators. It needs neither a
+GPU nor the generators.
 
-The kernels are in proto5_codegen/generators/NAME_kernels.py. A module there has VERSION, tiles(problem), which lists
-candidates, the default first, and generate(problem, tile), which compiles one.
+The kernels are in proto5_codegen/generators/NAME_kernels.py. Each of these modules has VERSION; tiles(problem), which
+lists the candidates, the default candidate first; and generate(problem, tile), which compiles a candidate.
 """
 
 import argparse
@@ -52,7 +53,7 @@ NUMBERS = {"scale", "cap"}
 
 
 class Problem(NamedTuple):
-    """The problem of a kernel. kv_len: the length that a softmax is made for, else 0. head_dim: 0 for a softmax."""
+    """What a kernel computes. kv_len: the length that a softmax is made for, or 0. head_dim: 0 for a softmax."""
     work: str
     dtype: str
     head_dim: int
@@ -90,12 +91,12 @@ def module_of(generator):
 
 
 def source_lines(generator, work):
-    """The number of lines with code in the function that makes a work and in the functions that it calls."""
+    """Returns the number of lines with code in the function that makes a work, and in the functions that it calls."""
     text = source_of(generator).read_text()
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     wanted = [next(name for name in (work, f"{work}_kernel", "attention", "attention_kernel") if name in functions)]
     count = 0
-    for name in wanted:  # grows
+    for name in wanted:  # the loop appends to this list
         used = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}
         wanted += [other for other in sorted(used & functions.keys()) if other not in wanted]
         body = functions[name].body
@@ -111,7 +112,7 @@ def source_lines(generator, work):
 # ---- compile
 
 def checked(parameters, work):
-    """The parameters with the experiment's names. Other names fail an assertion."""
+    """Gives tensors the experiment's names, and returns the parameters. An unknown name fails an assertion."""
     for parameter in parameters:
         if "tensor" in parameter:
             parameter["tensor"] = TENSORS[work].get(parameter["tensor"], parameter["tensor"])
@@ -128,7 +129,7 @@ def candidates_of(generator):
 
 
 def compile_one(job):
-    """Writes a candidate's machine code into the folder. Returns its description, or its failure, as JSON."""
+    """Writes a candidate's machine code into the folder. Returns the candidate's description or failure as JSON."""
     generator, problem, number, tile, folder = job
     name = f"{generator}_{problem.name()}_{number}"
     module = module_of(generator)
@@ -141,7 +142,7 @@ def compile_one(job):
         made["cubin_sha256"] = sha256(cubin)
     except Exception as error:  # pylint: disable=broad-except; any error of a generator is the candidate's result
         made = {"failed": f"{type(error).__name__}: {str(error).strip()[-300:]}"}
-    # JSON, not objects: an object of a generator would load its libraries into the process that reads it.
+    # The result is JSON: a process that reads an object of a generator would load the generator's libraries.
     return json.dumps({"name": name, "problem": problem._asdict(), "tile": tile, "candidate": number, **made,
                        "compile_s": round(time.perf_counter() - start, 3)})
 
@@ -153,7 +154,7 @@ def compile_all(options):
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
-    # Only these processes import generators. Some generators crash at the end of a process, so these end by os._exit.
+    # Only the pool's processes import generators. They end by os._exit, because some generators crash at a normal end.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), atexit.register,
                                                 (os._exit, 0)) as pool:
         try:
@@ -179,12 +180,13 @@ def compile_all(options):
 # ---- tune
 
 def of_lengths(said, lengths):
-    """The value of a grid's side or an integer argument: a product of lengths, divided by `per` and rounded up."""
+    """Returns the value of a grid's side or an integer argument: the product of the lengths that `of` names, divided by
+    `per` and rounded up."""
     return -(-math.prod(lengths[name] for name in said["of"]) // said.get("per", 1))
 
 
 class Cuda:
-    """CUDA's driver, in PyTorch's context."""
+    """Calls CUDA's driver in PyTorch's context."""
 
     def __init__(self):
         self.lib = ctypes.CDLL("libcuda.so.1")
@@ -206,7 +208,8 @@ class Cuda:
         return module, function
 
     def tensor_map(self, tensor, parameter, lengths):
-        """A CUtensorMap over the rows and columns of all heads: the memory that holds it, and its address, a multiple of 64."""
+        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns the memory that holds the map, and the map's
+        address, a multiple of 64."""
         bf16 = tensor.element_size() == 2
         columns, rows = lengths[parameter["columns"]], lengths[parameter["rows"]]
         element = tensor.element_size()
@@ -221,7 +224,7 @@ class Cuda:
         return memory, place
 
     def arguments(self, kernel, tensors, lengths, numbers):
-        """Pointers to the values of all parameters, and the objects that hold the values."""
+        """Returns pointers to the values of all parameters, and the objects that hold the values."""
         alive, pointers = [], []
         for parameter in kernel["parameters"]:
             kind, of = parameter["kind"], parameter.get("of", [])
@@ -248,7 +251,7 @@ class Cuda:
 
 
 class Tuned:
-    """Inputs of a problem, and the result that PyTorch computes from them in double."""
+    """The inputs of a problem, and the result for the last two heads, which PyTorch computes in double."""
 
     def __init__(self, torch, problem):
         torch.manual_seed(0)
@@ -296,7 +299,7 @@ class Tuned:
 
 
 def seconds_of(torch, cuda, kernel, code, inputs):
-    """Seconds of a launch: the median of ten launches. Raises RuntimeError if the first result is wrong."""
+    """Returns the median time of ten launches in seconds. Raises RuntimeError if the first result is wrong."""
     lengths = inputs.lengths
     grid = [of_lengths(side, lengths) for side in kernel["grid"]]
     grid += [1] * (3 - len(grid))
@@ -324,14 +327,15 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """The first candidate of every problem, then the second ones: a search that ends early favours no problem."""
+    """Sorts candidates: the first candidate of every problem, then the second of every problem, and so on. So a search
+    that ends early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
 def tune_some(candidates, log_path, generator, minutes):
-    """Times candidates until all were tried, or the time is over. While a candidate runs, the log has
-    the failure that it does not end: after a fault this process has no context any more, and an alarm ends the process
-    of a kernel that hangs."""
+    """Times candidates until all were tried, or the time is over. Before a candidate runs, the log says that the
+    candidate failed; its result replaces this entry. The entry stays if the candidate ends this process: an alarm ends
+    the process if the kernel hangs, and after a fault of the kernel the process has no CUDA context any more."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
@@ -385,7 +389,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # again if a process tried candidates and was lost
+        while tried < len(log["generators"][generator]["tried"]):  # goes on if a process was lost
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))
@@ -413,7 +417,7 @@ def keep(options):
         index = json.loads(path.read_text())
         tried = log["generators"].get(generator, {})
         if tried and tried["source_sha256"] != index["source_sha256"]:
-            sys.exit(f"generate_cuda: the log is of another {source_of(generator).name}; tune again")
+            sys.exit(f"generate_cuda: the log was made from another version of {source_of(generator).name}; tune again")
         times = {one["name"]: one for one in tried.get("tried", [])}
         for old in KEPT.glob(f"{generator}_*.cubin"):
             old.unlink()
@@ -444,19 +448,20 @@ def keep(options):
 
 
 def complaints():
-    """A line for each fault of the kernels in proto5_codegen/generated."""
+    """Returns a line for each fault of the kernels in proto5_codegen/generated."""
     found = []
     for path in (KEPT / f"{generator}.json" for generator in NAMES):
         index = json.loads(path.read_text())
         source = source_of(index["generator"])
         if sha256(source.read_bytes()) != index["source_sha256"]:
-            found.append(f"{path.name} was made from another {source.name}: run the steps compile, tune and keep")
+            found.append(f"{path.name} was made from another version of {source.name}: run the steps compile, tune and "
+                         "keep")
         for kernel in index["kernels"]:
             cubin = KEPT / kernel["file"]
             if not cubin.is_file():
                 found.append(f"{path.name} names {kernel['file']}, which is not there")
             elif sha256(cubin.read_bytes()) != kernel["cubin_sha256"]:
-                found.append(f"{kernel['file']} is not the one that {path.name} describes")
+                found.append(f"{kernel['file']} is not the file that {path.name} describes")
         known = {kernel["file"] for kernel in index["kernels"]}
         found += [f"{cubin.name} is not in {path.name}" for cubin in sorted(KEPT.glob(f"{index['generator']}_*.cubin"))
                   if cubin.name not in known]
@@ -477,7 +482,7 @@ def main():
     parser.add_argument("--generator", action="append", choices=NAMES, help="all if none is named")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--default", action="store_true", help="compile only the first candidate of each problem")
-    parser.add_argument("--minutes", type=float, default=1, help="for each generator")
+    parser.add_argument("--minutes", type=float, default=1, help="minutes to time the candidates of each generator")
     parser.add_argument("--log", type=pathlib.Path, default=KEPT / "tuning.log.json")
     options = parser.parse_args()
     options.generator = options.generator or NAMES

@@ -3,9 +3,9 @@
 // proto5_codegen/tuned/ARCH.json.
 //
 // Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
-// with one constant changed. The time the most launches of a candidate is the time of the fastest of a few launches. A
-// candidate is checked against the oracle before it becomes the best. At the end the best candidate is timed in turn
-// with the usual constants. Where the usual constants are faster, they stay.
+// with one constant changed. The time of a candidate is the time of the fastest of a few launches. A candidate is
+// checked against the oracle before it becomes the best. At the end the best candidate and the usual constants are
+// timed in turn. If the usual constants are faster, they stay.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -27,9 +27,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int launches = 3;       // of a candidate
+constexpr int launches = 3;       // the most launches of a candidate
 constexpr int turns = 20;         // the launches of the best candidate and of the usual constants at the end
-constexpr double hopeless = 1.5;  // no more launches of a candidate that takes this many times the best time
+constexpr double hopeless = 1.5;  // a candidate that takes this many times the best time is not launched again
 constexpr uint64_t seed_of_search = 1;
 
 struct Search {
@@ -55,7 +55,7 @@ struct Search {
     return device.submit(encoder).at(0);
   }
 
-  /// The seconds of the fastest of some launches.
+  /// Returns the seconds of the fastest of at most `launches` launches of a candidate.
   double time(const FunctionConstants& constants) const {
     const std::unique_ptr<CodegenProblem> made = problem(constants);
     double fastest = launch_s(*made);
@@ -65,7 +65,7 @@ struct Search {
     return fastest;
   }
 
-  /// The seconds of the fastest launches of two kernels that run in turn.
+  /// Launches two kernels in turn. Returns the seconds of the fastest launch of each kernel.
   std::pair<double, double> in_turn(const FunctionConstants& a, const FunctionConstants& b) const {
     const std::unique_ptr<CodegenProblem> first = problem(a), second = problem(b);
     std::pair<double, double> fastest = {launch_s(*first), launch_s(*second)};
@@ -95,7 +95,8 @@ Json as_json(const FunctionConstants& constants) {
   return json;
 }
 
-/// The winner of one case with its log; null where there is nothing to search, or the search found nothing.
+/// Returns the winner of a case with the log of the search, or null if there is nothing to search or the search found
+/// nothing.
 Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config, double seconds) {
   const SearchSpace space = search_space(config, device.info());
   if (space.empty() || !codegen_plan(config, device.info()).unable.empty()) return nullptr;
@@ -160,8 +161,8 @@ std::vector<CodegenCase> all_cases(DType dtype, int64_t heads, int64_t tokens) {
                      .kv_len = tokens,
                      .head_dim = work == WORK_SOFTMAX ? 0 : head_dim,
                      .causal = causal};
-        const bool known = (causal && !one.whole()) || (head_dim == 128 && work == WORK_SOFTMAX);
-        if (!known) cases.push_back(one);
+        const bool repeated = (causal && !one.whole()) || (head_dim == 128 && work == WORK_SOFTMAX);
+        if (!repeated) cases.push_back(one);
       }
     }
   }
@@ -172,7 +173,8 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
         const std::string& type) {
   const std::unique_ptr<Device> device = Device::open(spec);
   const DType dtype = parse_dtype(type.empty() ? device->info().operations->span.dtype : type);
-  if (dtype == DType::bf16 && device->info().on_host) throw BadInput("dtype bf16: the CPU's kernels take f32");
+  if (dtype == DType::bf16 && device->info().on_host)
+    throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
   Json found = Json::object();
   if (const auto text = read_file(path)) found = Json::parse(*text);
@@ -184,8 +186,9 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       PipelineCache pipelines(*device, "");  // the empty name: candidates are not kept on disk
       const Json winner = search(*device, pipelines, config, seconds);
       if (winner.is_null()) continue;
-      std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us") << " us, then "
-                << winner.at("us") << " of " << winner.at("tried") << " tried: " << winner.at("constants") << std::endl;
+      std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us")
+                << " us with the usual constants, " << winner.at("us") << " us with the best of " << winner.at("tried")
+                << " candidates: " << winner.at("constants") << std::endl;
       found[generator][tuning_key(config)] = winner;
       PendingFile(path).write(found.dump(1) + "\n");
     }
@@ -202,7 +205,7 @@ int main(int argc, char** argv) {
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;
   app.add_option("--device", device, "where to run: cpu, cuda");
-  app.add_option("--seconds", seconds, "for each case and generator; default 20");
+  app.add_option("--seconds", seconds, "seconds to search for each case and generator; default 20");
   app.add_option("--heads", heads, "default 8");
   app.add_option("--q-len", tokens, "default 1024");
   app.add_option("--work", only, "this work only")->check(CLI::IsMember(attn::work_names()));

@@ -120,14 +120,14 @@ TEST(LinearFindings, PairsDifferInTheClaimsAxesAlone) {
                                                              {"normalised", {"normalised", "chunk"}},
                                                              {"feature", {"feature", "chunk"}}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
-    std::map<std::string, int> of;
+    std::map<std::string, int> counts;
     for (const Duel& duel : duels(linear_claims(device), linear_results(device))) {
       const std::set<std::string>& free = axes.at(duel.hypothesis);
       EXPECT_EQ(duel.baseline.key_without(free), duel.contender.key_without(free)) << duel.hypothesis;
       EXPECT_NE(duel.baseline, duel.contender) << duel.hypothesis;
-      ++of[duel.hypothesis];
+      ++counts[duel.hypothesis];
     }
-    for (const auto& [id, axis] : axes) EXPECT_GT(of[id], 0) << id << " on " << device.backend;
+    for (const auto& [id, axis] : axes) EXPECT_GT(counts[id], 0) << id << " on " << device.backend;
   }
 }
 
@@ -138,7 +138,7 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
   std::vector<Measurement> results = linear_results(device);
   const std::vector<Claim> claims = linear_claims(device);
   const std::vector<Comparison> comparisons = linear_comparisons(device, results);
-  std::map<std::string, int> of;
+  std::map<std::string, int> counts;
   for (const Conclusion& conclusion : conclude(claims, results, comparisons)) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
@@ -151,12 +151,12 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     for (const char* text : {"title", "content"}) {
       EXPECT_EQ(finding.at(text).get<std::string>().find('{'), std::string::npos) << finding.at(text);
     }
-    ++of[hypothesis.id];
+    ++counts[hypothesis.id];
   }
-  const std::set<std::string> of_memory = {
+  const std::set<std::string> only_memory = {
       "floor"};  // where products are the limit, no result has a share of the copy rate
   for (const Claim& claim : claims) {
-    EXPECT_EQ(of[claim.hypothesis.id] == 0, of_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
+    EXPECT_EQ(counts[claim.hypothesis.id] == 0, only_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
   }
 }
 

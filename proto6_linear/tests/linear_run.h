@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// The case in another form. A GPU's fused kernel takes only 16-bit types and chunks of 64: there, other cases get bf16
-/// and chunks of 64.
+/// Returns the case in another form. On a GPU the fused kernel takes only 16-bit types and chunks of 64: there, the
+/// fused form of a case gets chunks of 64, and bf16 in the place of f32.
 inline LinearCase in_form(LinearCase config, const std::string& variant, const std::string& scan = "none") {
   LinearConfig& linear = config.linear;
   linear.variant = variant;
@@ -43,8 +43,8 @@ inline LinearCase small_case(const std::string& variant = "phases", const std::s
   return in_form(config, variant, variant == "phases" ? scan : "none");
 }
 
-/// The case as the experiment would make it: all_rows is set, and a normalised case has another feature map than
-/// identity, because the divisor would have terms of both signs.
+/// Returns the case as the experiment would make it: all_rows is set, and a normalised case gets the feature map elu1
+/// in the place of identity, because with identity the divisor would have terms of both signs.
 inline LinearCase completed(LinearCase config) {
   LinearConfig& linear = config.linear;
   linear.all_rows = 0;
@@ -89,7 +89,7 @@ inline LinearRun run_linear(const LinearCase& config, PipelineCache& cache = tes
   return run_linear(whole, std::make_shared<SharedInputs>(on, test::pipelines(), whole, 7), cache, on);
 }
 
-/// The error that the check finds; empty where there is none.
+/// Returns the error that the check finds, or an empty text.
 inline std::string difference(const LinearCase& config) {
   const Check check = run_linear(config).check;
   return check.ok ? "" : check.worst;
@@ -104,7 +104,7 @@ inline std::string words(const LinearCase& config) {
          std::string(name(linear.dtype));
 }
 
-/// The case in each form that can run it: phases with each scan, fused, recurrent.
+/// Returns the case in each form that can run it: phases with each scan, fused, recurrent.
 inline std::vector<LinearCase> forms(const LinearCase& config) {
   std::vector<LinearCase> all;
   for (const auto& [variant, scan] : {std::pair{"phases", "passes"},

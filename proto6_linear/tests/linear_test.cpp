@@ -121,8 +121,8 @@ TEST_F(LinearTest, DecaysNearZeroAndOne) {
 
 // ---- NaN and infinity
 
-/// The error that the check finds where one element of `where` is `value`: an element of a token in Q, K, V or the
-/// gate. Empty where there is no error.
+/// Sets an element of the token `token` to `value`, in Q, K, V or the gate (`where` is 'q', 'k', 'v' or 'g'). Returns
+/// the error that the check finds, or an empty text.
 std::string difference_with(const LinearCase& config, char where, int64_t token, float value,
                             PipelineCache& cache = test::pipelines()) {
   const LinearCase whole = completed(config);

@@ -26,11 +26,11 @@ struct Quadratic {
   const LinearInputs& inputs;
   int64_t sequence, head, first, count;
 
-  Quadratic(const LinearCase& of, const LinearInputs& from, int64_t s, int64_t h)
-      : config(of), inputs(from), sequence(s), head(h), first(0), count(of.linear.tokens) {
-    if (!of.linear.ragged) return;
-    first = from.starts[static_cast<size_t>(s)];
-    count = from.starts[static_cast<size_t>(s) + 1] - first;
+  Quadratic(const LinearCase& config_, const LinearInputs& inputs_, int64_t s, int64_t h)
+      : config(config_), inputs(inputs_), sequence(s), head(h), first(0), count(config_.linear.tokens) {
+    if (!config_.linear.ragged) return;
+    first = inputs_.starts[static_cast<size_t>(s)];
+    count = inputs_.starts[static_cast<size_t>(s) + 1] - first;
   }
   int64_t batch() const { return config.linear.ragged ? 0 : sequence; }
   double log_decay(int64_t row, int64_t d) const {
@@ -42,7 +42,8 @@ struct Quadratic {
                                         : linear.gate == GATE_TOKEN ? token
                                                                     : token * linear.head_dim + d)]);
   }
-  /// The product of the decays that apply to token j's term up to `row`. j = -1: to the initial state.
+  /// Returns the product of the decays of the tokens after j up to `row`. For j = -1 these decays apply to the initial
+  /// state.
   double decay(int64_t j, int64_t row, int64_t d) const {
     double sum = 0;
     for (int64_t i = j + 1; i <= row; ++i) sum += log_decay(i, d);
@@ -147,7 +148,7 @@ TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
       allowed = std::max(allowed, reference.o_allowed[e]);
       squares += reference.o[e] * reference.o[e];
     }
-    // The element of 64 that moves the most moves by twice this share.
+    // Of 64 elements, the element that moves the most moves by twice this share.
     const double moved = 2 * std::sqrt(64.0 / 4096) * std::sqrt(squares / 64);
     EXPECT_LT(allowed, share * moved) << name(dtype);
   }

@@ -31,7 +31,8 @@ extern "C" __global__ void __launch_bounds__(expand_threads) expand_heads(const 
   const char* const in = static_cast<const char*>(t.in) + offset_bytes(t.in_strides, head, first_row);
   char* out = static_cast<char*>(t.out) + offset_bytes(t.out_strides, head * p.group, first_row);
   const long long in_step = rows_at_once * t.in_strides.row, out_step = rows_at_once * t.out_strides.row;
-  // The rows that this thread would have if it went on to the last row.
+  // The number of rows that this thread would copy if it went on to the last row. It copies at most expand_rows of
+  // them.
   const int rows = (p.rows - first_row + rows_at_once - 1) / rows_at_once;
   uint4 values[expand_rows];
   UNROLL for (int i = 0; i < expand_rows; ++i) {

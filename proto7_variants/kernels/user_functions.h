@@ -10,7 +10,7 @@
 #include "common/kernel/cuda.h"
 #else
 #include "common/kernel/cpu.h"
-// A loop with a call would not become vector code.
+// Inlines all functions: a loop with a call would not become vector code.
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
 

@@ -128,9 +128,9 @@ TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
 
 TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
   const std::vector<Measurement> results = made_up();
-  std::map<std::string, int> of;
+  std::map<std::string, int> counts;
   for (const Duel& duel : duels(variants_claims(), results)) {
-    ++of[duel.hypothesis];
+    ++counts[duel.hypothesis];
     if (duel.hypothesis == "rope_fused") continue;  // RoPE in one place against RoPE in another
     if (duel.hypothesis == "score_run_time" || duel.hypothesis == "score_noinline") {
       EXPECT_EQ(duel.baseline.key_without({"score_by", "block_r", "block_c"}),
@@ -159,7 +159,7 @@ TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
     EXPECT_EQ(duel.baseline.integer("kv_heads") == duel.contender.integer("kv_heads"), duel.hypothesis != "gqa_index");
   }
   for (const Claim& claim : variants_claims()) {
-    EXPECT_EQ(of[claim.hypothesis.id] > 0, claim.compared) << claim.hypothesis.id;
+    EXPECT_EQ(counts[claim.hypothesis.id] > 0, claim.compared) << claim.hypothesis.id;
   }
 }
 

@@ -1,4 +1,4 @@
-// The hooks in the kernels for a Hopper GPU, compiled on a machine without one.
+// Compiles kernels with hooks for a Hopper GPU, on a machine without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
-// Registers are enough, and products overlap: the compiler warns where products do not overlap.
+// No kernel spills, and products overlap: the compiler warns where products do not overlap.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   std::vector<Modifiers> all(11);
   all[0].alibi = true;
@@ -55,8 +55,8 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Score modifiers at run time, in a kernel that has all score modifiers and may spill, and in a function that the
-// kernel calls. The assembler warns of no kernel that products do not overlap.
+// Two forms of score modifiers: at run time, in a kernel that has all score modifiers and may spill; and in a function
+// that the kernel calls. The assembler does not warn that products do not overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {

@@ -74,12 +74,8 @@ FlashConfig small_config(const std::string& name) {
   FlashConfig config;
   config.variant = name.substr(0, name.find("_bf16"));
   config.dtype = name.ends_with("_bf16") ? DType::bf16 : DType::f32;
-  config.shape = {.batch = 2,
-                  .q_heads = 6,
-                  .kv_heads = 2,
-                  .q_len = 270,
-                  .kv_len = 283,
-                  .head_dim = 40};  // three blocks of positions
+  // Q and K have three blocks of 128 positions.
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 270, .kv_len = 283, .head_dim = 40};
   config.block_r = on_cuda ? 64 : 32;
   config.block_c = 16;
   return config;

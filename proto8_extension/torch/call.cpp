@@ -16,11 +16,11 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
                                                          : at::kBFloat16;
   const at::Device place =
       device.on_host ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.dlpack_id));
-  const auto of = [&](Buffer& buffer) {
+  const auto as_torch = [&](Buffer& buffer) {
     return at::from_blob(buffer.data(), {tensors.shape[0], tensors.shape[1], tensors.shape[2], tensors.shape[3]},
                          at::TensorOptions().dtype(type).device(place));
   };
-  const at::Tensor q = of(tensors.q), k = of(tensors.k), v = of(tensors.v);
+  const at::Tensor q = as_torch(tensors.q), k = as_torch(tensors.k), v = as_torch(tensors.v);
   auto& dispatcher = c10::Dispatcher::singleton();
   if (op == "empty") {
     const auto handle = dispatcher.findSchemaOrThrow("attn::empty", "").typed<void(const at::Tensor&)>();
