@@ -115,9 +115,9 @@ struct Steps {
 };
 
 /// Returns whether a choice of a number for each entry of `steps` leads from `at` to a place in [least, most]. `looks`
-/// is the number of choices that the function may still try. Usual tensors need fewer choices, because each of their
-/// strides spans all steps of the smaller strides. If `looks` reaches 0, the function does not know the answer, and
-/// returns false.
+/// is the number of choices that the function may still try. Tensors whose strides nest (each stride spans all steps of
+/// the smaller strides) need fewer choices. If `looks` reaches 0, the function does not know the answer, and returns
+/// false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -237,7 +237,8 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
   check_tensor("o", o, gpu);
   check_float("q", q.dtype);
   check_float("o", o.dtype);
-  if (v.dtype != k.dtype) refuse("v: {} is not allowed; v must have the type of k, {}", attn::name(v.dtype), attn::name(k.dtype));
+  if (v.dtype != k.dtype)
+    refuse("v: {} is not allowed; v must have the type of k, {}", attn::name(v.dtype), attn::name(k.dtype));
   if (o.dtype != q.dtype && o.dtype != DType::f32)
     refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(o.dtype), attn::name(q.dtype));
   require(k.heads > 0 ? q.heads % k.heads == 0 : q.heads == 0, "k has {} heads, which do not divide the {} heads of q",
@@ -275,7 +276,8 @@ void check_modifiers(const FlashCall& call) {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,
-          "scale {} is not allowed; with a soft_cap of {} its magnitude must be at most {}", call.scale, call.soft_cap, most_scale * call.soft_cap);
+          "scale {} is not allowed; with a soft_cap of {} its magnitude must be at most {}", call.scale, call.soft_cap,
+          most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without causal every query sees all keys",
           call.prefix);
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
@@ -293,8 +295,8 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
     const int next_begin = documents[2 * key], next_end = documents[2 * key + 1];
     require(next_begin >= begin && next_end >= end && next_begin <= keys && next_end <= keys,
-            "documents[{}] is [{}, {}); numbers must be from 0 to {}, and not less than the numbers of the key before", key,
-            next_begin, next_end, keys);
+            "documents[{}] is [{}, {}); numbers must be from 0 to {}, and not less than the numbers of the key before",
+            key, next_begin, next_end, keys);
     begin = next_begin;
     end = next_end;
   }
@@ -345,8 +347,8 @@ int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages 
 void check_cache(const CacheCall& call, bool gpu) {
   check_tensor("k", call.k, gpu, call.table ? most_int : most_count);
   require(call.lengths || call.q.batch == 0, "lengths are missing: [batch], int32");
-  require(call.table || call.k.batch == call.q.batch, "k has a batch of {}, q of {}; without a table they must be equal",
-          call.k.batch, call.q.batch);
+  require(call.table || call.k.batch == call.q.batch,
+          "k has a batch of {}, q of {}; without a table they must be equal", call.k.batch, call.q.batch);
   require(call.max_pages <= most_tokens && capacity_of(call) < most_tokens,
           "a cache of {} pages of {} tokens a sequence is too long; fewer than 2^30 tokens are allowed", call.max_pages,
           call.k.tokens);
@@ -370,7 +372,8 @@ void check_appended_pages(const CacheCall& call) {
   }
   std::sort(pages.begin(), pages.end());
   const auto twice = std::adjacent_find(pages.begin(), pages.end());
-  require(twice == pages.end(), "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
+  require(twice == pages.end(),
+          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
           twice == pages.end() ? 0 : *twice);
 }
 
@@ -439,19 +442,22 @@ bool check(const LinearCall& call, bool gpu) {
             "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they must be equal", name, tensor->batch,
             tensor->heads, tensor->tokens, q.batch, q.heads, q.tokens);
   }
-  require(call.k.width == q.width && call.o.width == v.width,
-          "widths {} of q, {} of k, {} of v, {} of o are not allowed; q and k must have one width, and v and o one width", q.width, call.k.width, v.width,
-          call.o.width);
+  require(
+      call.k.width == q.width && call.o.width == v.width,
+      "widths {} of q, {} of k, {} of v, {} of o are not allowed; q and k must have one width, and v and o one width",
+      q.width, call.k.width, v.width, call.o.width);
   require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v must have one type");
   if (call.o.dtype != q.dtype && call.o.dtype != DType::f32)
-    refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(call.o.dtype), attn::name(q.dtype));
+    refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(call.o.dtype),
+           attn::name(q.dtype));
   const int64_t rows = count_rows(q);
   require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
   require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
   check_scale(call.scale);
   require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
           call.scale);
-  require(!call.normalised || !call.initial_state, "initial_state: not with normalised, because the sum of keys has no initial value");
+  require(!call.normalised || !call.initial_state,
+          "initial_state: not with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;
   const int64_t gates = call.gate == GATE_HEAD ? q.heads : rows * (call.gate == GATE_CHANNEL ? q.width : 1);
   Places written, read;

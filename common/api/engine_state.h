@@ -36,13 +36,15 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 // MiB on a GPU. A launch with a mask has as many bytes as the mask.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
-constexpr size_t zero_bytes = 65536 * sizeof(int);  // enough for the lengths of any batch, and for a row of any width (checks.h)
+// Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
+constexpr size_t zero_bytes = 65536 * sizeof(int);
 
 // ---- keys
 
 /// The properties of a call that decide which launch serves the call, as words.
 class Key {
  public:
+  /// few: a flash() call with few rows (flash.cpp), which a launch of decoding serves.
   enum Op : int64_t { flash, few, decode, prefill, linear, rope, empty };
 
   Key(Op op, void* stream, uint64_t capture) {

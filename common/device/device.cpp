@@ -73,8 +73,8 @@ nlohmann::ordered_json DeviceInfo::json() const {
 
 void Device::limit_threadgroup_memory(size_t bytes) {
   if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
-    throw BadInput(fmt::format("threadgroup memory: {} bytes are not allowed; 1 to {} are, the memory that {} has", bytes,
-                               info_.threadgroup_memory_bytes, info_.spec));
+    throw BadInput(fmt::format("threadgroup memory: {} bytes are not allowed; 1 to {} are, the memory that {} has",
+                               bytes, info_.threadgroup_memory_bytes, info_.spec));
   }
   info_.threadgroup_memory_bytes = bytes;
 }
@@ -84,7 +84,8 @@ void Device::download_after(void* /*stream*/, void* target, const void* source, 
 }
 
 void Device::enqueue(const CommandEncoder& encoder) {
-  if (encoder.timestamps() > 0) throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
+  if (encoder.timestamps() > 0)
+    throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
   submit(encoder);
 }
 void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(encoder); }

@@ -130,7 +130,8 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   if (!tensor) return found;
   check_place(engine, name, *tensor);
   if (tensor->ndim != 4) refuse(fmt::format("{} has {} dimensions; 4 are wanted", name, tensor->ndim));
-  if (layout != ATTN_BHSD && layout != ATTN_BSHD) refuse(fmt::format("layout {} is not allowed; allowed are ATTN_BHSD and ATTN_BSHD", static_cast<int>(layout)));
+  if (layout != ATTN_BHSD && layout != ATTN_BSHD)
+    refuse(fmt::format("layout {} is not allowed; allowed are ATTN_BHSD and ATTN_BSHD", static_cast<int>(layout)));
   const int heads = layout == ATTN_BHSD ? 1 : 2, tokens = 3 - heads;
   const int64_t* const shape = tensor->shape;
   int64_t dense[4] = {1, 1, 1, 1};
@@ -264,7 +265,8 @@ RopeScaling scaling_of(const attn_rope_options& options) {
                         .high_freq_factor = options.high_freq_factor,
                         .original_length = options.original_length};
   }
-  refuse(fmt::format("scaling {} is not allowed; allowed are the values of attn_rope_scaling", static_cast<int>(options.scaling)));
+  refuse(fmt::format("scaling {} is not allowed; allowed are the values of attn_rope_scaling",
+                     static_cast<int>(options.scaling)));
 }
 
 }  // namespace

@@ -409,7 +409,7 @@ TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
   EXPECT_LT(engine_->prepared(), static_cast<size_t>(turns));
 }
 
-TEST_F(DeviceEngineTest, KeepsSoManyLaunches) {
+TEST_F(DeviceEngineTest, KeepsALimitedNumberOfLaunches) {
   const TensorView q = drawn(1, 1, 1200, 8, 0), o = drawn(1, 1, 1200, 8, 3);
   for (int64_t rows = 20; rows < 1200; ++rows) {
     FlashCall flash{.q = q, .k = q, .v = q, .o = o};

@@ -39,9 +39,9 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// Finds the first line of the /proc file `path` that begins with `field` and has a value after its colon. Returns the
-// text from the value to the end of the line, or an empty text if there is no such line. Such lines look like "NAME ...
-// : VALUE" or "NAME: VALUE UNIT".
+// Finds the first line of the /proc file `path` that begins with `field` and has a value after its colon, such as
+// "NAME ... : VALUE" or "NAME: VALUE UNIT". Returns the text from the value to the end of the line, or an empty text if
+// there is no such line.
 std::string proc_field(const std::string& path, std::string_view field) {
   std::ifstream stream(path);
   for (std::string line; std::getline(stream, line);) {
@@ -295,7 +295,8 @@ std::unique_ptr<Device> open_cpu_device(std::string_view spec) {
       return std::make_unique<CpuDevice>(threads);
     }
   }
-  throw BadInput(fmt::format("device '{}' is not allowed; allowed are cpu, and cpu:threads=N with N from 1 to {}", spec, most));
+  throw BadInput(
+      fmt::format("device '{}' is not allowed; allowed are cpu, and cpu:threads=N with N from 1 to {}", spec, most));
 }
 
 }  // namespace attn

@@ -27,7 +27,8 @@ class CudaDecode : public DecodeOperation {
         return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
       }
     } else if (config.cache_dtype != config.dtype) {
-      return fmt::format("cache_dtype {}: on a GPU it must be the type of Q, {}", name(config.cache_dtype), name(config.dtype));
+      return fmt::format("cache_dtype {}: on a GPU it must be the type of Q, {}", name(config.cache_dtype),
+                         name(config.dtype));
     }
     return {};
   }

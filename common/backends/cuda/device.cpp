@@ -211,13 +211,15 @@ class CudaDevice : public Device {
   }
 
   void enqueue(const CommandEncoder& encoder) override {
-    if (encoder.timestamps() > 0) throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
+    if (encoder.timestamps() > 0)
+      throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
     const std::lock_guard lock(mutex_);
     const Current current(*this);
     put_on(stream_, encoder.commands());
   }
   void enqueue(const CommandEncoder& encoder, void* stream) override {
-    if (encoder.timestamps() > 0) throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
+    if (encoder.timestamps() > 0)
+      throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
     const std::lock_guard lock(mutex_);
     const Current current(*this);
     put_on(static_cast<CUstream>(stream), encoder.commands());
@@ -532,7 +534,8 @@ std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::
 }
 
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {
-  if (ordinal < 0) throw BadInput(fmt::format("device cuda:{} is not allowed; allowed is cuda:N with N from 0", ordinal));
+  if (ordinal < 0)
+    throw BadInput(fmt::format("device cuda:{} is not allowed; allowed is cuda:N with N from 0", ordinal));
   return open(ordinal, true, static_cast<CUstream>(stream));
 }
 
