@@ -205,9 +205,9 @@ typedef struct {
   {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
- * max_pages * page_size; up to 2^30 tokens a sequence, and 2^31 - 1 pages. cache_layout gives the order of heads and
- * tokens. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Only attn_decode takes caches of 8
- * bits, int 8 and float8 e4m3; no call appends to such a cache. */
+ * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of
+ * heads and tokens. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Only attn_decode takes
+ * caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,

@@ -82,8 +82,8 @@ class Places {
   size_t count_ = 0;
 };
 
-/// The rows of a tensor: the count and the stride along each axis. Strides are in bytes and positive; an axis of one
-/// row has stride 0.
+/// The rows of a tensor: the count and the stride along each axis. Strides are in bytes and not negative. An axis of
+/// one row has stride 0.
 struct Rows {
   struct Axis {
     int64_t count, stride;
@@ -109,14 +109,15 @@ bool same(const TensorView& a, const TensorView& b) {
          equal(a.strides.head, b.strides.head, a.heads) && equal(a.strides.row, b.strides.row, a.tokens);
 }
 
-/// From `least` to `most` steps of `stride` bytes each.
+/// Any number of steps from `least` to `most`, each of `stride` bytes.
 struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
-/// Whether some sum of steps leads from `at` into [least, most]. `looks` limits the sums that the function tries.
-/// Strides of tensors that nest need fewer sums than the limit. If the function reaches the limit, it does not know the
-/// answer, and returns false.
+/// Returns whether a choice of a number for each entry of `steps` leads from `at` to a place in [least, most]. `looks`
+/// is the number of choices that the function may still try. Tensors whose strides nest (each stride spans all steps of
+/// the smaller strides) need fewer choices. If `looks` reaches 0, the function does not know the answer, and returns
+/// false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -170,12 +171,12 @@ bool folds(const Place& place) {
 }
 
 void check_apart(const Place& written, const Place& other) {
-  require(!meet(written, other), "{} overlaps {}; what is written has memory of its own", written.name, other.name);
+  require(!meet(written, other), "{} overlaps {}; an output must have memory of its own", written.name, other.name);
 }
 
 void check_written(const Places& written, const Places& read) {
   for (const Place& to : written) {
-    require(!folds(to), "{}: rows that overlap one another are not allowed in what is written", to.name);
+    require(!folds(to), "{}: rows that overlap one another are not allowed in an output", to.name);
     for (const Place& other : read) check_apart(to, other);
     for (const Place* other = &to + 1; other != written.end(); ++other) check_apart(to, *other);
   }
@@ -204,12 +205,13 @@ void check_float(const char* name, DType dtype) {
   if (size_bytes(dtype) <= 1) refuse("{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
 }
 
-/// Checks the scale. Kernels hold it in f32, some kernels hold it times log2(e), and kernels treat denormals as 0.
+/// Checks that kernels can use the scale. They hold the scale in f32, some multiply it by log2(e), and all treat
+/// denormals as 0.
 void check_scale(double scale) {
   constexpr double least = 0x1p-126;
   const double size = std::abs(scale);
   require(scale == 0 || (size >= least && size <= most_scale),
-          "scale {}: 2^-126 to 2^127 are allowed, and their negatives", scale);
+          "scale {} is not allowed; its magnitude must be 0, or from 2^-126 to 2^127", scale);
 }
 
 /// Throws BadInput unless each value is from `least` to `most`.
@@ -235,21 +237,22 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
   check_tensor("o", o, gpu);
   check_float("q", q.dtype);
   check_float("o", o.dtype);
-  if (v.dtype != k.dtype) refuse("v: {} is not allowed; {} is, as k has it", attn::name(v.dtype), attn::name(k.dtype));
+  if (v.dtype != k.dtype)
+    refuse("v: {} is not allowed; v must have the type of k, {}", attn::name(v.dtype), attn::name(k.dtype));
   if (o.dtype != q.dtype && o.dtype != DType::f32)
-    refuse("o: {} is not allowed; {}, as q has it, and f32 are", attn::name(o.dtype), attn::name(q.dtype));
-  require(k.heads > 0 ? q.heads % k.heads == 0 : q.heads == 0, "k has {} heads, which do not divide the {} of q",
+    refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(o.dtype), attn::name(q.dtype));
+  require(k.heads > 0 ? q.heads % k.heads == 0 : q.heads == 0, "k has {} heads, which do not divide the {} heads of q",
           k.heads, q.heads);
   require(k.width == q.width && v.width == q.width && o.width == q.width,
-          "widths {} of q, {} of k, {} of v, {} of o are not allowed; they are equal", q.width, k.width, v.width,
+          "widths {} of q, {} of k, {} of v, {} of o are not allowed; they must be equal", q.width, k.width, v.width,
           o.width);
   const int64_t widest = gpu ? 256 : most_width;
   require(q.width % 8 == 0 && q.width <= widest, "width {}: a multiple of 8, at most {}", q.width, widest);
   require(v.heads == k.heads && v.tokens == k.tokens && v.batch == k.batch,
-          "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they are equal", v.batch, v.heads, v.tokens,
+          "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they must be equal", v.batch, v.heads, v.tokens,
           k.batch, k.heads, k.tokens);
   require(o.batch == q.batch && o.heads == q.heads && o.tokens == q.tokens,
-          "o is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", o.batch, o.heads, o.tokens,
+          "o is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they must be equal", o.batch, o.heads, o.tokens,
           q.batch, q.heads, q.tokens);
   check_scale(scale);
   return count_rows(q) > 0;
@@ -273,8 +276,9 @@ void check_modifiers(const FlashCall& call) {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,
-          "scale {}: with a soft_cap of {} up to {} is allowed", call.scale, call.soft_cap, most_scale * call.soft_cap);
-  require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without, every query sees all keys",
+          "scale {} is not allowed; with a soft_cap of {} its magnitude must be at most {}", call.scale, call.soft_cap,
+          most_scale * call.soft_cap);
+  require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without causal every query sees all keys",
           call.prefix);
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
@@ -291,8 +295,8 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
     const int next_begin = documents[2 * key], next_end = documents[2 * key + 1];
     require(next_begin >= begin && next_end >= end && next_begin <= keys && next_end <= keys,
-            "documents[{}] is [{}, {}); numbers from 0 to {} are allowed, none less than that of the key before", key,
-            next_begin, next_end, keys);
+            "documents[{}] is [{}, {}); numbers must be from 0 to {}, and not less than the numbers of the key before",
+            key, next_begin, next_end, keys);
     begin = next_begin;
     end = next_end;
   }
@@ -302,9 +306,9 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
 
 bool check(const FlashCall& call, bool gpu) {
   const bool rows = check_attention(call.q, call.k, call.v, call.o, call.scale, gpu);
-  require(call.k.batch == call.q.batch, "k has a batch of {}, q of {}; they are equal", call.k.batch, call.q.batch);
+  require(call.k.batch == call.q.batch, "k has a batch of {}, q of {}; they must be equal", call.k.batch, call.q.batch);
   if (call.k.dtype != call.q.dtype)
-    refuse("k: {} is not allowed; {} is, as q has it", attn::name(call.k.dtype), attn::name(call.q.dtype));
+    refuse("k: {} is not allowed; k must have the type of q, {}", attn::name(call.k.dtype), attn::name(call.q.dtype));
   check_modifiers(call);
   Places written, read;
   written.add(place_of("o", call.o));
@@ -343,10 +347,10 @@ int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages 
 void check_cache(const CacheCall& call, bool gpu) {
   check_tensor("k", call.k, gpu, call.table ? most_int : most_count);
   require(call.lengths || call.q.batch == 0, "lengths are missing: [batch], int32");
-  require(call.table || call.k.batch == call.q.batch, "k has a batch of {}, q of {}; without a table they are equal",
-          call.k.batch, call.q.batch);
+  require(call.table || call.k.batch == call.q.batch,
+          "k has a batch of {}, q of {}; without a table they must be equal", call.k.batch, call.q.batch);
   require(call.max_pages <= most_tokens && capacity_of(call) < most_tokens,
-          "a cache of {} pages of {} tokens a sequence is too long; 2^30 tokens are allowed", call.max_pages,
+          "a cache of {} pages of {} tokens a sequence is too long; fewer than 2^30 tokens are allowed", call.max_pages,
           call.k.tokens);
 }
 
@@ -357,7 +361,8 @@ void check_cache_values(const CacheCall& call) {
                       call.k.tokens, call.k.batch);
 }
 
-/// Throws BadInput if a page gets new tokens of two entries of the table. lengths and table have passed their checks.
+/// Throws BadInput if a page gets new tokens of two entries of the table. lengths and table must have passed their
+/// checks.
 void check_appended_pages(const CacheCall& call) {
   std::vector<int32_t> pages;
   for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
@@ -367,7 +372,8 @@ void check_appended_pages(const CacheCall& call) {
   }
   std::sort(pages.begin(), pages.end());
   const auto twice = std::adjacent_find(pages.begin(), pages.end());
-  require(twice == pages.end(), "table: tokens are appended to page {} twice; to a page of its own each is allowed",
+  require(twice == pages.end(),
+          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
           twice == pages.end() ? 0 : *twice);
 }
 
@@ -392,13 +398,13 @@ bool check(const CacheCall& call, bool gpu) {
     if (!appends) break;
     check_tensor(name, *tensor, gpu);
     if (tensor->dtype != call.k.dtype)
-      refuse("{}: {} is not allowed; {} is, as the cache has it", name, attn::name(tensor->dtype),
+      refuse("{}: {} is not allowed; it must have the type of the cache, {}", name, attn::name(tensor->dtype),
              attn::name(call.k.dtype));
     require(tensor->batch == call.q.batch && tensor->heads == call.k.heads && tensor->tokens == call.q.tokens &&
                 tensor->width == call.k.width,
             "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] is wanted", name, tensor->batch, tensor->heads, tensor->tokens,
             tensor->width, call.q.batch, call.k.heads, call.q.tokens, call.k.width);
-    require(rows || tensor->empty(), "{} has rows, and q has no heads", name);
+    require(rows || tensor->empty(), "{} has rows, but q has no heads", name);
   }
   Places written, read;
   written.add(place_of("o", call.o));
@@ -433,22 +439,25 @@ bool check(const LinearCall& call, bool gpu) {
     check_tensor(name, *tensor, gpu);
     check_float(name, tensor->dtype);
     require(tensor->batch == q.batch && tensor->heads == q.heads && tensor->tokens == q.tokens,
-            "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they are equal", name, tensor->batch,
+            "{} is [{}, {}, {}], q [{}, {}, {}] (batch, heads, tokens); they must be equal", name, tensor->batch,
             tensor->heads, tensor->tokens, q.batch, q.heads, q.tokens);
   }
-  require(call.k.width == q.width && call.o.width == v.width,
-          "widths {} of q, {} of k, {} of v, {} of o: q's is k's, and v's o's", q.width, call.k.width, v.width,
-          call.o.width);
-  require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v have one type");
+  require(
+      call.k.width == q.width && call.o.width == v.width,
+      "widths {} of q, {} of k, {} of v, {} of o are not allowed; q and k must have one width, and v and o one width",
+      q.width, call.k.width, v.width, call.o.width);
+  require(call.k.dtype == q.dtype && v.dtype == q.dtype, "q, k and v must have one type");
   if (call.o.dtype != q.dtype && call.o.dtype != DType::f32)
-    refuse("o: {} is not allowed; {}, as q has it, and f32 are", attn::name(call.o.dtype), attn::name(q.dtype));
+    refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(call.o.dtype),
+           attn::name(q.dtype));
   const int64_t rows = count_rows(q);
-  require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates go with a gate, and with nothing else");
+  require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
   require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
   check_scale(call.scale);
   require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
           call.scale);
-  require(!call.normalised || !call.initial_state, "initial_state: not with normalised, whose sum of keys begins anew");
+  require(!call.normalised || !call.initial_state,
+          "initial_state: not with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;
   const int64_t gates = call.gate == GATE_HEAD ? q.heads : rows * (call.gate == GATE_CHANNEL ? q.width : 1);
   Places written, read;
@@ -475,16 +484,16 @@ bool check(const RopeCall& call, bool gpu) {
   for (const auto& [name, in, out] : {std::tuple{"q", &call.q, &call.q_out}, {"k", &call.k, &call.k_out}}) {
     require(out->batch == in->batch && out->heads == in->heads && out->tokens == in->tokens &&
                 out->width == in->width && out->dtype == in->dtype,
-            "{}_out is not as {} is", name, name);
+            "{}_out must have the sizes and the type of {}", name, name);
     if (!in->there()) continue;
     require(in->batch == some.batch && in->tokens == some.tokens && in->width == some.width && in->dtype == some.dtype,
-            "q and k have the same batch, tokens, width and type");
+            "q and k must have the same batch, tokens, width and type");
     check_tensor(name, *in, gpu);
     check_tensor(name, *out, gpu);
     check_float(name, in->dtype);
   }
   rope_check_config(call.config);
-  require(call.config.head_dim == some.width, "head_dim {}: {} is allowed, as the tensors have it",
+  require(call.config.head_dim == some.width, "head_dim {} is not allowed; it must be the width of the tensors, {}",
           call.config.head_dim, some.width);
   const Place q = place_of("q", call.q), k = place_of("k", call.k);
   const Place q_out = place_of("q_out", call.q_out), k_out = place_of("k_out", call.k_out);

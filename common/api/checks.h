@@ -32,7 +32,7 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
-/// Elements of a row of FlashCall::bias for `keys` keys.
+/// The number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the

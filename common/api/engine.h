@@ -59,9 +59,9 @@ struct CacheCall {
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // of a cache of 8 bits, for decode(): [pages or batch, kv_heads]
   double scale = 0;
-  /// New tokens, [batch, kv_heads, q_len, head_dim] of the cache's type, which the call writes to the cache. Without
-  /// them the cache already has the tokens of the queries. If rotary_dim is not 0, the call turns queries and new keys
-  /// by cosines and sines, dense [positions, rotary_dim / 2], of positions from 0 on.
+  /// New tokens, which the call writes to the cache: [batch, kv_heads, q_len, head_dim], of the cache's type. Without
+  /// new tokens the cache must already have the tokens of the queries. If rotary_dim is not 0, the call turns queries
+  /// and new keys by cosines and sines. Both are dense [positions, rotary_dim / 2], and row i is for position i.
   TensorView new_k, new_v;
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;

@@ -36,13 +36,15 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 // MiB on a GPU. A launch with a mask has as many bytes as the mask.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
-constexpr size_t zero_bytes = 65536 * sizeof(int);  // lengths of any batch, and a row of any width (checks.h)
+// Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
+constexpr size_t zero_bytes = 65536 * sizeof(int);
 
 // ---- keys
 
 /// The properties of a call that decide which launch serves the call, as words.
 class Key {
  public:
+  /// few: a flash() call with few rows (flash.cpp), which a launch of decoding serves.
   enum Op : int64_t { flash, few, decode, prefill, linear, rope, empty };
 
   Key(Op op, void* stream, uint64_t capture) {
@@ -82,7 +84,8 @@ struct KeyHash {
 inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
-/// Throws BadInput if `unable` gives a reason. A call without rows makes no launch, so no launch can refuse it.
+/// Throws BadInput if `unable` gives a reason. For calls without rows: such a call makes no launch that could refuse
+/// it.
 inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
@@ -102,7 +105,7 @@ class ModifierBlock {
       bytes_ = up(bytes_, 256);
       offset = static_cast<int>(bytes_);
       bytes_ += words * 4;
-      if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes: 2 GiB are allowed", bytes_));
+      if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes are not allowed; 2 GiB are", bytes_));
     };
     bytes_ = sizeof head;
     if (call.alibi) place(head.slopes, s.q_heads);
@@ -284,8 +287,8 @@ class Engine::State {
   }
 
   // Makes room for one more launch of `bytes` bytes. A launch that is released may still run on some stream. The
-  // release waits for the launch's end, and waiting is not allowed during a capture. So make_room() releases many
-  // launches at once, the least recently used first.
+  // release waits for the launch's end, and waiting is not allowed during a capture. So make_room() releases seldom,
+  // and then many launches at once, the least recently used first.
   void make_room(size_t bytes) {
     const size_t most_bytes = device->info().on_host ? most_bytes_of_cpu : most_bytes_of_gpu;
     using Entry = decltype(ready)::iterator;

@@ -86,6 +86,7 @@ bool few_rows(const FlashCall& call, bool changed) {
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
 
+/// The number of keys for which a launch of decoding is prepared if a call has `keys` keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
@@ -132,6 +133,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
           const DecodeConfig config{
               .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
           ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
+          // The lengths of all sequences for 0 keys, then for 1 key, and so on. A call reads the part for its keys.
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
             lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));

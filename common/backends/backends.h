@@ -1,4 +1,4 @@
-// The table of the project's devices, which the static functions of Device read. This build may lack some of them.
+// The table of the project's devices. The static functions of Device read the table. A build may lack some devices.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace attn {
 
 struct Backend {
   std::string_view name;          // "cuda"
-  std::string_view options = {};  // the part of a spec after "cuda:", "N"; empty: no options
+  std::string_view options = {};  // the part of a spec after "cuda:", for example "N"; empty: no options
   std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null if this build lacks the device
   std::string_view missing = {};  // "no CUDA device; it needs ..."; empty if `open` is set
   /// Opens the device for Device::open_for_caller(). Null if the device has no streams; Device::open_for_caller() then

@@ -36,7 +36,7 @@ KernelSource source() {
           {{path, body}}};
 }
 
-// A kernel of the source tree, for which files are read.
+// A kernel of the source tree, so that the host must read its files.
 KernelSource source_on_disk() {
   KernelSource on_disk = source();
   on_disk.path = "common/attention/kernels/tuned.cpu.cpp";

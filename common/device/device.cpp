@@ -26,7 +26,8 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
 
 namespace {
 
-/// The reason why the device cannot run a kernel that has no file in the device's dialect; nothing if there is a file.
+/// If the kernel has no file in the device's dialect, returns this as the reason why the device cannot run the kernel.
+/// Else returns nothing.
 std::optional<std::string> lacks_kernel(const KernelSource& source, const DeviceInfo& device) {
   const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
   const std::string_view path = source.path;
@@ -72,8 +73,8 @@ nlohmann::ordered_json DeviceInfo::json() const {
 
 void Device::limit_threadgroup_memory(size_t bytes) {
   if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
-    throw BadInput(fmt::format("threadgroup memory: {} bytes is not allowed; 1 to {}, which is what {} has", bytes,
-                               info_.threadgroup_memory_bytes, info_.spec));
+    throw BadInput(fmt::format("threadgroup memory: {} bytes are not allowed; 1 to {} are, the memory that {} has",
+                               bytes, info_.threadgroup_memory_bytes, info_.spec));
   }
   info_.threadgroup_memory_bytes = bytes;
 }
@@ -83,7 +84,8 @@ void Device::download_after(void* /*stream*/, void* target, const void* source, 
 }
 
 void Device::enqueue(const CommandEncoder& encoder) {
-  if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+  if (encoder.timestamps() > 0)
+    throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
   submit(encoder);
 }
 void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(encoder); }
@@ -93,8 +95,9 @@ namespace {
 // The bytes of guard bands. They differ from the NaN fill, so that a stray poison() also shows.
 constexpr unsigned char guard_byte = 0xA5;
 
-// Lets the host touch a buffer's guard bands while a GuardAccess lives. Before and after, a build with AddressSanitizer
-// reports any touch of the bands. In other builds, and for memory that is not the host's, GuardAccess does nothing.
+// Lets the host touch a buffer's guard bands while a GuardAccess lives. Before and after that time, a build with
+// AddressSanitizer reports any touch of the bands. In other builds, and for memory that is not the host's, GuardAccess
+// does nothing.
 class GuardAccess {
  public:
   GuardAccess(const Device& device, void* block, size_t bytes)

@@ -179,9 +179,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that an element shows if
-/// a kernel fails to write it, or reads it too early. A build with AddressSanitizer reports a touch of the cpu device's
-/// guard bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that results show it if
+/// a kernel fails to write an element, or reads an element too early. A build with AddressSanitizer reports a touch of
+/// the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;
@@ -209,7 +209,7 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-/// A buffer that holds a copy of the values; without values an empty Buffer, whose data() is null.
+/// Returns a buffer that holds a copy of the values. Without values it returns an empty Buffer, whose data() is null.
 template <typename T>
 Buffer uploaded(Device& device, const std::vector<T>& values) {
   if (values.empty()) return {};

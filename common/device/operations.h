@@ -20,7 +20,7 @@ class RopeOperation;    // common/attention/rope.h
 class DecodeOperation;  // common/paged/decode.h
 class LinearOperation;  // common/linear/launch.h
 
-/// Arithmetic of which a ceiling is measured.
+/// Arithmetic whose ceiling is measured.
 struct CeilingArithmetic {
   std::string entry;                 // the kernel's function
   double group_flops = 0;            // flops of a threadgroup in an iteration
@@ -59,7 +59,8 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads, one for a few cores and one for a GPU. This load takes the device some milliseconds.
+  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
+  /// takes this device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`

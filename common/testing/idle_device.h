@@ -1,5 +1,5 @@
-// A device that runs nothing and records its launches, and a check with this device that a problem runs the launches of
-// its plan.
+// A device that runs nothing and records its launches. Tests use it to check that a problem runs the launches of its
+// plan.
 #pragma once
 
 #include <fmt/format.h>
@@ -64,8 +64,8 @@ class IdleDevice : public Device {
     return std::vector<double>(std::max<size_t>(encoder.timestamps(), 1) - 1);
   }
 
-  /// The launches that a second encode(encoder) encodes. The first call may encode launches that belong to no plan: for
-  /// the lists of key blocks of a mask, for example.
+  /// Calls encode(encoder) twice, and returns the launches that the second call encodes. The first call may also encode
+  /// launches that belong to no plan, for example for the lists of key blocks of a mask.
   template <typename Encode>
   std::vector<Ran> runs_of(const Encode& encode) {
     CommandEncoder first, encoder;

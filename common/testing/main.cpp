@@ -1,4 +1,4 @@
-// main() of the test binaries. main() runs GoogleTest, and returns 77 where every test was skipped or no test was
+// main() of the test binaries. main() runs GoogleTest, and returns 77 if every test was skipped or no test was
 // selected.
 #include <gtest/gtest.h>
 

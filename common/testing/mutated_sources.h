@@ -20,7 +20,7 @@
 namespace attn::test {
 
 /// During the object's lifetime, kernels are read from a copy of the folder of `file`; the other folders of kernels are
-/// links. In the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error where `file` has no
+/// links. In the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error if `file` has no
 /// `from`.
 class MutatedSources {
  public:
@@ -52,16 +52,16 @@ class MutatedSources {
   TemporaryFolder root_;
 };
 
-/// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns what the
-/// check says; `on` is the device. AddressSanitizer may find the error first and then ends the process. So with
-/// AddressSanitizer a child process runs the kernel, on a cpu device without other threads.
-inline void expect_caught(Device& on, const std::function<bool(Device&)>& passes, std::string_view what) {
+/// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns whether
+/// the check passes; `tested` is the device. AddressSanitizer may find the error first and then ends the process. So
+/// with AddressSanitizer a child process runs the kernel, on a cpu device without other threads.
+inline void expect_caught(Device& tested, const std::function<bool(Device&)>& passes, std::string_view what) {
   if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
     EXPECT_EXIT(
         _exit(passes(*Device::open("cpu:threads=1")) ? 0 : 1), [](int status) { return status != 0; }, "")
         << what;
   } else {
-    EXPECT_FALSE(passes(on)) << what;
+    EXPECT_FALSE(passes(tested)) << what;
   }
 }
 

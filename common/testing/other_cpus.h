@@ -14,7 +14,7 @@
 
 namespace attn::test {
 
-/// The parameter is LLVM's name of a CPU. A test is skipped where LLVM cannot compile for this CPU.
+/// The parameter is LLVM's name of a CPU. A test is skipped if LLVM cannot compile for this CPU.
 class OtherCpus : public testing::TestWithParam<const char*> {
  public:
   static std::string name_of(const testing::TestParamInfo<const char*>& test) {

@@ -91,8 +91,8 @@ class ProgramTest : public testing::Test {
     return run(arguments);
   }
 
-  /// False where the schema refuses a record of the files. Without python3-jsonschema this function prints that nothing
-  /// is checked, and returns true.
+  /// Returns false if the schema refuses a record of the files. Without python3-jsonschema this function prints that
+  /// nothing is checked, and returns true.
   bool schema_accepts(const std::vector<std::string>& files) const {
     std::string command = ATTN_SOURCE_DIR "/findings/validate";
     for (const std::string& file : files) command += " " + path(file).string();

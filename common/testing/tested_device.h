@@ -31,7 +31,7 @@ inline PipelineCache& pipelines() {
   return cache;
 }
 
-/// A test that skips itself where the device under test is missing.
+/// A test that skips itself if the device under test is missing.
 template <typename Test>
 class OnDevice : public Test {
  protected:

@@ -1,5 +1,5 @@
-// The functions of attn.h, by Engine. This file reads and checks tensors and options, and turns exceptions into a
-// status and a message.
+// Implements the functions of attn.h with Engine. This file reads and checks tensors and options, and turns exceptions
+// into a status and a message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,8 +39,8 @@ thread_local std::string last_message;
 
 [[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
 
-/// The library writes nothing to the terminal. The cache folder of the process's first engine has the log of all
-/// engines.
+/// Sends the messages of all engines to log.txt in the cache folder of the process's first engine. So the library
+/// writes nothing to the terminal.
 void log_into(const std::string& cache_folder) {
   static std::once_flag once;
   const std::string folder = cache_folder.empty() ? PipelineCache::default_folder() : cache_folder;
@@ -75,8 +75,8 @@ attn_status guarded(const Action& action) noexcept {
   }
 }
 
-// The caller's options. The struct may be of an older header; options that the struct lacks get their values from
-// `off`.
+// Returns the caller's options. A caller that was compiled with an older header may have a shorter struct. Options that
+// the shorter struct lacks get their values from `off`.
 template <typename Options>
 Options read(const Options* given, Options off) {
   if (!given) return off;
@@ -123,13 +123,15 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
   return all;
 }
 
-/// A null tensor becomes a view whose there() is false. If a size is 0, the strides are not checked.
+/// Returns the engine's view of a caller's tensor. If the tensor is null, the view's there() is false. If a size is 0,
+/// the strides are not checked.
 TensorView view(const attn_engine& engine, const char* name, const DLTensor* tensor, attn_layout layout) {
   TensorView found;
   if (!tensor) return found;
   check_place(engine, name, *tensor);
   if (tensor->ndim != 4) refuse(fmt::format("{} has {} dimensions; 4 are wanted", name, tensor->ndim));
-  if (layout != ATTN_BHSD && layout != ATTN_BSHD) refuse(fmt::format("layout {} is none", static_cast<int>(layout)));
+  if (layout != ATTN_BHSD && layout != ATTN_BSHD)
+    refuse(fmt::format("layout {} is not allowed; allowed are ATTN_BHSD and ATTN_BSHD", static_cast<int>(layout)));
   const int heads = layout == ATTN_BHSD ? 1 : 2, tokens = 3 - heads;
   const int64_t* const shape = tensor->shape;
   int64_t dense[4] = {1, 1, 1, 1};
@@ -148,8 +150,8 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// The data of a dense table of 32-bit elements. In `wanted` -1 stands for any size. Returns null if there is no
-/// tensor.
+/// Returns the data of a dense table of 32-bit elements, or null if there is no tensor. `wanted` is the shape that the
+/// table must have; -1 stands for any size. `integer`: the elements are integers, else float32.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -195,14 +197,14 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
-/// attn_flash_options::soft_cap was an int64_t in an older header. The bits of an int64_t from 1 to 2^52 - 1, read as a
-/// double, are a number below 2^-1022.
+/// Returns attn_flash_options::soft_cap, also if the caller gave an integer: soft_cap was an int64_t in an older
+/// header. The bits of an int64_t from 1 to 2^52 - 1, read as a double, are a number below 2^-1022.
 double cap_of(double given) {
   const auto bits = std::bit_cast<int64_t>(given);
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// The cache k with the lengths and table of `options`, for `sequences` sequences.
+/// Returns a call that names only a cache: k, with the lengths and the table of `options`, for `sequences` sequences.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -263,7 +265,8 @@ RopeScaling scaling_of(const attn_rope_options& options) {
                         .high_freq_factor = options.high_freq_factor,
                         .original_length = options.original_length};
   }
-  refuse(fmt::format("scaling {} is none", static_cast<int>(options.scaling)));
+  refuse(fmt::format("scaling {} is not allowed; allowed are the values of attn_rope_scaling",
+                     static_cast<int>(options.scaling)));
 }
 
 }  // namespace
@@ -281,7 +284,7 @@ const char* attn_message(void) { return last_message.c_str(); }
 
 attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {
   return guarded([&] {
-    if (!device || !engine) refuse("device and engine have to be there");
+    if (!device || !engine) refuse("device and engine must not be NULL");
     const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;

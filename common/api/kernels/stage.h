@@ -1,6 +1,6 @@
 // The parameters of the kernel `stage`, which puts a block of memory together on the device, in the order of a stream.
-// The block has bytes that travel with the launch, and the caller's tables. Host and kernel share this file; it
-// includes only headers of kernels.
+// The block consists of bytes that are part of the launch's parameters, and of copies of the caller's tables. Host and
+// kernel share this file; it includes only headers of kernels.
 #pragma once
 
 constexpr int most_staged_bytes = 256, most_staged_tables = 8;

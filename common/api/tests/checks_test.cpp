@@ -236,7 +236,7 @@ TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
 
 TEST(ChecksTest, PagesThatTokensAreAppendedTo) {
   Cache cache;
-  cache.table[1] = 1;  // makes page 1 also the first page of the second sequence
+  cache.table[1] = 1;  // page 1 now belongs to both sequences
   REFUSED("appended to page 1 twice", cache.call, );
   PASSES(cache.call, c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
   cache.lengths[0] = 10;  // the new tokens of the first sequence stand at keys 8 and 9

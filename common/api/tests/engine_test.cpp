@@ -305,7 +305,7 @@ TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
   call.q = drawn(2, 4, 1, 64, 0);
   call.o = drawn(2, 4, 1, 64, 3);
   call.max_pages = 2;
-  const auto with = [&](const std::vector<int>& lengths, const std::vector<int>& table, const std::string& wrong) {
+  const auto expect = [&](const std::vector<int>& lengths, const std::vector<int>& table, const std::string& wrong) {
     call.lengths = on_device(lengths);
     call.table = on_device(table);
     try {
@@ -320,11 +320,11 @@ TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
     EXPECT_THROW(engine_->decode(call), BadInput);
     EXPECT_THROW(engine_->prefill(call), BadInput);
   };
-  with({16, 0}, {0, 3, -1, -1}, "");
-  with({16, 17}, {0, 3, 1, 2}, "row 1: length 17");
-  with({-1, 16}, {0, 3, 1, 2}, "row 0: length -1");
-  with({16, 9}, {0, 3, 1, 4}, "row 1, column 1: page 4");
-  with({16, 9}, {0, 3, -1, 2}, "row 1, column 0: page -1");
+  expect({16, 0}, {0, 3, -1, -1}, "");
+  expect({16, 17}, {0, 3, 1, 2}, "row 1: length 17");
+  expect({-1, 16}, {0, 3, 1, 2}, "row 0: length -1");
+  expect({16, 9}, {0, 3, 1, 4}, "row 1, column 1: page 4");
+  expect({16, 9}, {0, 3, -1, 2}, "row 1, column 0: page -1");
 }
 
 TEST_F(DeviceEngineTest, RowsOfACacheWithoutKeys) {
@@ -409,7 +409,7 @@ TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
   EXPECT_LT(engine_->prepared(), static_cast<size_t>(turns));
 }
 
-TEST_F(DeviceEngineTest, KeepsSoManyLaunches) {
+TEST_F(DeviceEngineTest, KeepsALimitedNumberOfLaunches) {
   const TensorView q = drawn(1, 1, 1200, 8, 0), o = drawn(1, 1, 1200, 8, 3);
   for (int64_t rows = 20; rows < 1200; ++rows) {
     FlashCall flash{.q = q, .k = q, .v = q, .o = o};

@@ -152,7 +152,7 @@ void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes = kernel_pipeline();
   if constexpr (sanitizes("address")) {
-    // Leaves constants without red zones, which would need constructors: these do not run for a kernel.
+    // Gives constants no red zones. Red zones need constructors, and constructors do not run for a kernel.
     for (llvm::GlobalVariable& constant : module.globals()) {
       llvm::GlobalValue::SanitizerMetadata metadata;
       metadata.NoAddress = true;

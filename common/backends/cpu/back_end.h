@@ -1,4 +1,4 @@
-// From LLVM's intermediate representation to an object file: links fragments, optimises, and generates code.
+// Makes an object file from LLVM's intermediate representation: links fragments, optimises, and generates code.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,15 @@ namespace attn {
 inline constexpr int back_end_recipe = 4;
 
 /// LLVM's machines for one target. A thread takes a machine for itself and gives it back. A machine keeps data that it
-/// computed from the target's features. To compute the data anew would take a twentieth of a variant's time.
+/// computed from the target's features. Computing the data anew would take a twentieth of the time that a variant takes
+/// to compile.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);
   ~TargetMachines();
 
-  /// A machine for this thread only, as long as the pointer lives. Throws DeviceMissing if LLVM cannot compile for the
-  /// target.
+  /// Returns a machine that only this thread uses while the pointer lives. Throws DeviceMissing if LLVM cannot compile
+  /// for the target.
   std::shared_ptr<llvm::TargetMachine> take() const;
 
  private:
@@ -40,12 +41,12 @@ class TargetMachines {
 /// other messages of linker and passes, for example that a loop cannot be vectorised as requested.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
-/// Links all modules into the first one, and removes the others. False if they cannot be linked.
+/// Links all modules into the first one, and removes the others. Returns false if they cannot be linked.
 bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std::string& entry);
 
 void optimize(llvm::Module& module, llvm::TargetMachine& machine);
 
-/// The object file of an optimised module.
+/// Returns the object file of an optimised module.
 std::string generate_code(llvm::Module& module, llvm::TargetMachine& machine);
 
 }  // namespace attn

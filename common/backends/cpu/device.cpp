@@ -39,8 +39,9 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The text after the colon ("NAME ... : VALUE" or "NAME: VALUE UNIT") of the first line of a /proc file that begins
-// with `field`; empty if there is no such line.
+// Finds the first line of the /proc file `path` that begins with `field` and has a value after its colon, such as
+// "NAME ... : VALUE" or "NAME: VALUE UNIT". Returns the text from the value to the end of the line, or an empty text if
+// there is no such line.
 std::string proc_field(const std::string& path, std::string_view field) {
   std::ifstream stream(path);
   for (std::string line; std::getline(stream, line);) {
@@ -52,8 +53,8 @@ std::string proc_field(const std::string& path, std::string_view field) {
   return {};
 }
 
-// Bytes of the data or unified cache of level `wanted_level` (0: the highest level), as Linux reports them; 0 if Linux
-// does not report them.
+// Returns the size in bytes of the data or unified cache of level `wanted_level`, as Linux reports it. If
+// `wanted_level` is 0, the function takes the cache of the highest level. Returns 0 if Linux reports no such cache.
 size_t cache_bytes(int wanted_level) {
   size_t found = 0;
   int found_level = 0;
@@ -145,7 +146,8 @@ class CpuDevice : public Device {
   explicit CpuDevice(unsigned threads) : pool_(threads), scratch_(threads) {
     info_ = cpu_info(compiler_.target());
     info_.spec = fmt::format("cpu:threads={}", threads);
-    // A product name may be the same for many cores ("AMD EPYC"); the arch distinguishes them in records.
+    // Processors of different architectures may have one product name ("AMD EPYC"). So the name in records also has the
+    // arch.
     const std::string product = proc_field("/proc/cpuinfo", "model name");
     if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;
@@ -251,7 +253,7 @@ class CpuDevice : public Device {
   // memory beyond `bytes`.
   void reserve_scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
-      // At least a huge page for each thread, so that Linux can give one.
+      // A block has at least the size of a huge page, so that Linux can put the block on a huge page.
       const size_t rounded = std::max(bytes, CpuMemory::huge_page_bytes);
       for (auto& block : scratch_) block = {static_cast<unsigned char*>(allocate(rounded)), Release{this}};
       scratch_bytes_ = rounded;
@@ -293,7 +295,8 @@ std::unique_ptr<Device> open_cpu_device(std::string_view spec) {
       return std::make_unique<CpuDevice>(threads);
     }
   }
-  throw BadInput(fmt::format("device '{}' is not allowed; cpu, or cpu:threads=N with N from 1 to {}", spec, most));
+  throw BadInput(
+      fmt::format("device '{}' is not allowed; allowed are cpu, and cpu:threads=N with N from 1 to {}", spec, most));
 }
 
 }  // namespace attn

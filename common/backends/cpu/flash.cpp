@@ -23,9 +23,9 @@ bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const Attenti
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
-// Whether the kernel takes dot products of bf16 pairs: only on cores where they are faster than a conversion to f32.
-// AMD's cores start two dot products a cycle, Intel's cores start one every two cycles (measured on sapphirerapids: 124
-// GFLOP/s a core, against 249 GFLOP/s of f32 multiply-adds).
+// Whether the kernel takes dot products of bf16 pairs: only on cores where these are faster than a conversion to f32
+// with multiply-adds of f32. AMD's cores start two dot products a cycle, Intel's cores start one every two cycles
+// (measured on sapphirerapids: 124 GFLOP/s a core, against 249 GFLOP/s of f32 multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
@@ -49,9 +49,9 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
   return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
 }
 
-// Whether rows of K are copied. Otherwise they are broadcast from their place in K. Rows are copied if they must be
-// converted, if they are rotated, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB apart
-// and a register tile has more rows than the L1 cache has ways, because the rows would evict each other.
+// Whether the kernel copies rows of K. Otherwise it broadcasts elements from their place in K. Rows are copied if they
+// must be converted, if they are rotated, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB
+// apart and a register tile has more rows than the L1 cache has ways, because the rows would evict each other.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
@@ -132,9 +132,9 @@ class CpuFlash : public FlashOperation {
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  // Tries tiles from the fastest down. A tile has as many rows as fit in threadgroup memory together with K and V, so
-  // that K and V are read as seldom as possible, but not more rows than queries. Each thread has several tiles, so that
-  // no thread waits long.
+  // Tries tiles from the fastest to the slowest. A tile has as many rows as fit in threadgroup memory together with K
+  // and V, so that K and V are read as seldom as possible, but not more rows than queries. Each thread has several
+  // tiles, so that no thread waits long.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},

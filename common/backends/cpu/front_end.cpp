@@ -96,7 +96,7 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
   if (target.has("avx512f")) {
     arguments_.emplace_back("-mprefer-vector-width=512");  // clang's tuning for some cores would split vectors in two
   } else {
-    arguments_.emplace_back("-Wno-psabi");  // vectors that are wider than registers go only to functions of the kernel
+    arguments_.emplace_back("-Wno-psabi");  // only the kernel's own functions take vectors wider than registers
   }
   for (const std::string& feature : target.switches) {
     arguments_.emplace_back("-target-feature");

@@ -24,7 +24,7 @@ constexpr size_t handler_stack_bytes = size_t{1} << 16;
 constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // limit of the main thread's stack, which grows as it is used
 constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack's end means a full stack
 
-// A thread's call: the place to continue, and the fault that ended it.
+// A thread's call of a kernel: the place to continue after a fault, and the fault that ended the call.
 struct Call {
   sigjmp_buf place;
   volatile sig_atomic_t inside = 0, ticks = 0, signal = 0;

@@ -29,7 +29,7 @@ class CpuLinear : public LinearOperation {
     return std::min(config.chunk, most);
   }
 
-  /// Rows of the state for a threadgroup of a scan: few enough that the threadgroups fill the device.
+  /// Returns how many rows of the state a threadgroup of a scan takes: so few that the threadgroups fill the device.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&

@@ -38,7 +38,8 @@ CpuLoader::CpuLoader() {
   auto jit = llvm::orc::LLJITBuilder().create();
   if (!jit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(jit.takeError()));
   jit_ = std::move(*jit);
-  // Kernels call the mathematics library. A program that opened this library with RTLD_LOCAL does not expose it.
+  // Kernels call the mathematics library. A program that opened this library with RTLD_LOCAL does not expose the
+  // mathematics library to kernels.
   auto mathematics =
       llvm::orc::DynamicLibrarySearchGenerator::Load("libm.so.6", jit_->getDataLayout().getGlobalPrefix());
   if (mathematics) {

@@ -64,7 +64,7 @@ struct Placed {
   std::optional<uint64_t> target = {};  // the address to which a branch goes
 };
 
-/// CodeContents::loop: the loop with the most multiply-adds among the innermost loops.
+/// Returns CodeContents::loop: the loop with the most multiply-adds among the innermost loops.
 std::map<std::string, int> busiest_loop(const std::vector<Placed>& code) {
   std::map<std::string, int> busiest;
   std::optional<size_t> last_end;  // index of the end of the loop that ended last

@@ -1,4 +1,4 @@
-// Object files: several files as one text, and the contents of their code.
+// Joins several object files to one text, and finds the contents of their code.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ class TargetMachine;
 
 namespace attn {
 
-/// Objects as one text; several objects become an archive.
+/// Joins objects to one text. One object stays as it is; several objects become an archive.
 std::string pack(const std::vector<std::string>& objects);
 
-/// The objects that pack() took. Throws CompileError for a damaged archive.
+/// Returns the objects that pack() joined. Throws CompileError for a damaged archive.
 std::vector<std::string> unpack(const std::string& code);
 
 /// The contents that a disassembler finds in the text of pack(). Throws CompileError for text that is not an object

@@ -30,7 +30,8 @@ namespace attn {
 
 namespace {
 
-// Linux gives the tile registers of AMX to processes that ask for them, for all threads of the process.
+// Asks Linux for permission to use the tile registers of AMX in all threads of this process. Returns whether Linux
+// gives the permission.
 bool may_use_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -55,7 +56,7 @@ llvm::StringMap<bool> host_features() {
   return features;
 }
 
-// LLVM's features of an arch.
+// Returns the features that LLVM gives to an arch.
 std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& triple, const std::string& arch) {
   std::string error;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
@@ -63,8 +64,8 @@ std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& t
   return std::unique_ptr<const llvm::MCSubtargetInfo>(target->createMCSubtargetInfo(triple, arch, ""));
 }
 
-// This system's triple, with the architecture `arch`. If `arch` is not this system's architecture, starts all of LLVM's
-// targets.
+// Returns this system's triple, with the architecture `arch`. If `arch` is not this system's architecture, starts all
+// of LLVM's targets.
 std::string triple_with(llvm::Triple::ArchType arch) {
   llvm::Triple triple(llvm::sys::getProcessTriple());
   if (triple.getArch() == arch) return triple.str();
@@ -101,8 +102,8 @@ CpuTarget CpuTarget::host() {
     // Other features say the same as avx10, and clang warns of avx10 together with avx512f.
     if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
-    // A virtual machine may lack features of its processor. Only differences are named, because naming all features
-    // takes the front end 1 ms a variant.
+    // A virtual machine may lack features of its processor. Only differences are named, because with all features named
+    // the front end takes 1 ms more for each variant.
     const std::string wanted = (feature.second ? "+" : "-") + name;
     if (!usual->checkFeatures(wanted)) target.switches.push_back(wanted);
   }
@@ -142,7 +143,7 @@ CpuTarget CpuTarget::named(const std::string& family) {
 
 CpuTarget CpuTarget::within(const CpuTarget& host) const {
   if (llvm::Triple(triple).getArch() != llvm::Triple(host.triple).getArch()) {
-    throw BadInput(fmt::format("{} does not run what is compiled for {}", host.arch, arch));
+    throw BadInput(fmt::format("{} does not run code that is compiled for {}", host.arch, arch));
   }
   CpuTarget result{triple, arch, {}, switches};
   std::set_intersection(features.begin(), features.end(), host.features.begin(), host.features.end(),

@@ -17,13 +17,13 @@ struct CpuTarget {
 
   bool has(std::string_view feature) const;
 
-  /// This host. Asks the system for permission to use the tile registers of AMX in this process.
+  /// Returns the target of this host. Asks the system for permission to use the tile registers of AMX in this process.
   static CpuTarget host();
-  /// The hosts of a family of processors that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws BadInput
-  /// for a name that LLVM does not know.
+  /// Returns the target of a family of processors that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws
+  /// BadInput for a name that LLVM does not know.
   static CpuTarget named(const std::string& family);
-  /// This target without the features that `host` lacks, so that `host` runs its code. Throws BadInput if the two have
-  /// different architectures.
+  /// Returns this target without the features that `host` lacks, so that `host` runs its code. Throws BadInput if the
+  /// two have different architectures.
   CpuTarget within(const CpuTarget& host) const;
 };
 

@@ -47,7 +47,7 @@ std::vector<Section> sections_of(const std::string& cubin) {
   return sections;
 }
 
-// The output of a program; empty if the program is missing or fails.
+// Returns the output of a program, or an empty text if the program is missing or fails.
 std::string output_of(const std::string& command) {
   std::string text;
   FILE* const pipe = popen((command + " 2> /dev/null").c_str(), "r");
@@ -57,7 +57,7 @@ std::string output_of(const std::string& command) {
   return pclose(pipe) == 0 ? text : std::string();
 }
 
-// Names and contents of the sections whose names begin with one of `beginnings`.
+// Returns names and contents of the sections whose names begin with a text of `beginnings`.
 std::string joined(const std::string& cubin, std::initializer_list<std::string_view> beginnings) {
   std::string code;
   for (const Section& section : sections_of(cubin)) {

@@ -16,8 +16,8 @@ std::string machine_code(const std::string& cubin);
 /// constants that no code reads.
 std::string instructions_of(const std::string& cubin);
 
-/// Reads registers, stack and threadgroup memory of a kernel from the cubin itself. False if `cubin` is no cubin or has
-/// no kernel `entry`. The bytes of the stack count as the bytes of spills.
+/// Reads registers, stack and threadgroup memory of a kernel from the cubin itself. Returns false if `cubin` is no
+/// cubin or has no kernel `entry`. The bytes of the stack count as the bytes of spills.
 bool read_resources(const std::string& cubin, const std::string& entry, Binary& binary);
 
 /// The bytes of a cubin's code, and the count of each instruction without its modifiers ("HGMMA": 16). The code

@@ -27,7 +27,8 @@ class CudaDecode : public DecodeOperation {
         return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
       }
     } else if (config.cache_dtype != config.dtype) {
-      return fmt::format("cache_dtype {}: on a GPU it is that of Q, {}", name(config.cache_dtype), name(config.dtype));
+      return fmt::format("cache_dtype {}: on a GPU it must be the type of Q, {}", name(config.cache_dtype),
+                         name(config.dtype));
     }
     return {};
   }
@@ -72,7 +73,7 @@ class CudaDecode : public DecodeOperation {
                                                                // most threadgroups that registers allow
     const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
     const int64_t rows = tile_rows(config);
-    const auto with = [&](int64_t stages) -> Share {
+    const auto share_with = [&](int64_t stages) -> Share {
       const DecodeLayout layout(static_cast<int>(config.shape.head_dim), static_cast<int>(rows),
                                 static_cast<int>(config.block_c), static_cast<int>(stages),
                                 static_cast<int>(size_bytes(config.dtype)),
@@ -83,10 +84,10 @@ class CudaDecode : public DecodeOperation {
     for (int64_t threadgroups = room_for_three ? 3 : 2; threadgroups >= 1; --threadgroups) {
       for (int64_t stages = 4; stages >= 2; --stages) {
         if (stages == 2 && threadgroups == 1) break;
-        if (const Share found = with(stages); memory / (found.bytes + reserved) >= threadgroups) return found;
+        if (const Share found = share_with(stages); memory / (found.bytes + reserved) >= threadgroups) return found;
       }
     }
-    return with(2);
+    return share_with(2);
   }
 };
 

@@ -211,13 +211,15 @@ class CudaDevice : public Device {
   }
 
   void enqueue(const CommandEncoder& encoder) override {
-    if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+    if (encoder.timestamps() > 0)
+      throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
     const std::lock_guard lock(mutex_);
     const Current current(*this);
     put_on(stream_, encoder.commands());
   }
   void enqueue(const CommandEncoder& encoder, void* stream) override {
-    if (encoder.timestamps() > 0) throw std::logic_error("what is enqueued and not waited for has no timestamps");
+    if (encoder.timestamps() > 0)
+      throw std::logic_error("commands that are enqueued without a wait must have no timestamps");
     const std::lock_guard lock(mutex_);
     const Current current(*this);
     put_on(static_cast<CUstream>(stream), encoder.commands());
@@ -518,7 +520,7 @@ int parse_ordinal(std::string_view spec) {
   const std::string_view text = spec.substr(std::min(spec.size(), std::string_view("cuda:").size()));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ordinal);
   if (!spec.starts_with("cuda:") || error != std::errc() || end != text.data() + text.size() || ordinal < 0) {
-    throw BadInput(fmt::format("device '{}' is not allowed; cuda, or cuda:N with N from 0", spec));
+    throw BadInput(fmt::format("device '{}' is not allowed; allowed are cuda, and cuda:N with N from 0", spec));
   }
   return ordinal;
 }
@@ -532,7 +534,8 @@ std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::
 }
 
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {
-  if (ordinal < 0) throw BadInput(fmt::format("device cuda:{} is not allowed; cuda:N with N from 0", ordinal));
+  if (ordinal < 0)
+    throw BadInput(fmt::format("device cuda:{} is not allowed; allowed is cuda:N with N from 0", ordinal));
   return open(ordinal, true, static_cast<CUstream>(stream));
 }
 

@@ -12,8 +12,8 @@ namespace attn {
 
 namespace {
 
-// Opens the first library of `names` that opens; null if none does. Libraries are never closed: everything that they
-// start lives as long as the process.
+// Returns the first library of `names` that opens, or null if none opens. Libraries are never closed, because
+// everything that they start lives as long as the process.
 void* open_library(const std::vector<const char*>& names) {
   for (const char* name : names) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;

@@ -29,8 +29,8 @@ constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
 
-// Whether tensor copies can read tiles of 64 or 128 keys from such pages: the part of a tile on a page is one box, or
-// several.
+// Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
+// on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
 // The kernel of a variant: `tuned` is the best kernel that the device, the element type and the pages allow.
@@ -45,7 +45,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
-// Threadgroups that the kernel's registers let a multiprocessor run at the same time.
+// How many threadgroups a multiprocessor can run at the same time, as far as the kernel's registers allow.
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
@@ -74,18 +74,18 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
 // (common/attention/kernels/log.md). They have one if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
-  const auto with = [&](int64_t stages, int64_t out_panels) {
+  const auto layout_with = [&](int64_t stages, int64_t out_panels) {
     return WgmmaLayout(config.shape.head_dim, config.block_r, config.block_c, stages, out_panels, numbers);
   };
-  const int64_t panels = config.out_dtype == DType::f32 ? 0 : with(1, 0).panels;
+  const int64_t panels = config.out_dtype == DType::f32 ? 0 : layout_with(1, 0).panels;
   for (size_t threadgroups = wgmma_threadgroups(config); threadgroups > 0; --threadgroups) {
     for (int64_t out_panels = panels; out_panels >= 0; --out_panels) {
       for (const int64_t stages : {3, 2}) {
-        if (that_fit(with(stages, out_panels), device) >= threadgroups) return with(stages, out_panels);
+        if (that_fit(layout_with(stages, out_panels), device) >= threadgroups) return layout_with(stages, out_panels);
       }
     }
   }
-  return with(1, 0);
+  return layout_with(1, 0);
 }
 
 // How many threadgroups a multiprocessor runs at the same time.
@@ -328,20 +328,20 @@ class CudaFlash : public FlashOperation {
   }
 
   // The relative time of a launch. A tile takes time for its keys, and for its begin and end (`ends`). Multiprocessors
-  // take tiles in turn. Causal tiles, of which the long ones come first, are shared out equally. With a window all rows
-  // of a tile see the same number of keys, but not the same keys: for each end of the window that moves with the rows,
-  // a tile reads half a tile's rows more keys.
+  // take tiles in turn. Causal tiles are shared out equally, because the long tiles come first. With a window all rows
+  // of a tile see the same number of keys, but not the same keys. So for each end of the window that moves with the
+  // rows, a tile reads additional keys, half as many as it has rows.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
-    const int64_t of_unit = persistent ? wgmma_at_once(config, device, nullptr) : 1;
-    const int64_t at_once = static_cast<int64_t>(device.units) * of_unit;
+    const int64_t per_unit = persistent ? wgmma_at_once(config, device, nullptr) : 1;
+    const int64_t at_once = static_cast<int64_t>(device.units) * per_unit;
     const int64_t tiles = config.row_tiles() * shape.q_heads * shape.batch;
     const double ends = 75 + 1.5 * static_cast<double>(config.block_c);
     const bool short_window = window > 0 && window < shape.kv_len;
     const int64_t most_keys = short_window ? std::min(window + config.block_r, shape.kv_len) : shape.kv_len;
     const double longest = static_cast<double>(round_up(most_keys, config.block_c)) + ends;
-    const double alone = of_unit == 1 ? 1 : 0.75;  // relative time of a tile that has the multiprocessor to itself
+    const double alone = per_unit == 1 ? 1 : 0.75;  // relative time of a tile that has the multiprocessor to itself
     if (persistent && !shape.causal && !short_window) {
       const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;

@@ -14,7 +14,7 @@ namespace attn {
 
 namespace {
 
-// The number before the first `unit` that follows `after` in the log; -1 if there is none.
+// Returns the number before the first `unit` that follows `after` in the log, or -1 if there is no such text.
 double number_before(const std::string& log, const std::string& after, const std::string& unit) {
   const size_t start = log.find(after);
   const size_t end = start == std::string::npos ? start : log.find(unit, start);

@@ -20,9 +20,10 @@ void read_report(const std::string& log, const std::string& entry, Binary& binar
 /// The assembler's time; 0 if it is not in the log.
 double assembler_seconds(const std::string& log);
 
-/// The times of the optimizer and of code generation in a trace (--fdevice-time-trace; events in the format of
-/// Chromium's trace viewer, in microseconds); nothing if the trace does not have them. CudaCompiler counts the rest of
-/// the time, which includes NVRTC's own work, as the front end's.
+/// Returns the times of the optimizer and of code generation from the trace in the file `path`, or nothing if the trace
+/// does not have them. NVRTC writes the trace (--fdevice-time-trace). Its events have the format of Chromium's trace
+/// viewer, in microseconds. CudaCompiler counts the rest of the time, which includes NVRTC's own work, as the front
+/// end's time.
 std::optional<CompileTimes> read_trace(const std::string& path);
 
 }  // namespace attn

@@ -80,7 +80,8 @@ TensorMap make_tensor_map(const TensorMapLayout& layout) {
   for (const uint32_t edge : box) require(edge >= 1 && edge <= 256, "a box edge of {} is not allowed; 1 to 256", edge);
   const uint64_t inner_bytes = uint64_t{box[0]} * (element == F32 ? 4 : 2);
   require(inner_bytes % 16 == 0 && inner_bytes <= max_inner_bytes(swizzle),
-          "an inner box of {} bytes is not allowed; a multiple of 16, at most what is swizzled", inner_bytes);
+          "an inner box of {} bytes is not allowed; it must be a multiple of 16, and at most the bytes of the swizzle",
+          inner_bytes);
 
   std::array<cuuint32_t, most> box_dims{}, element_strides{};
   std::ranges::copy(dims, global_dims.begin());
@@ -92,7 +93,7 @@ TensorMap make_tensor_map(const TensorMapLayout& layout) {
       strides.data(), box_dims.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(swizzle),
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    throw BadInput(fmt::format("tensor map: the driver takes no dims {}, strides {} and box {}: {}",
+    throw BadInput(fmt::format("tensor map: the driver does not take dims {}, strides {} and box {}: {}",
                                fmt::join(dims, "x"), fmt::join(strides_bytes, ","), fmt::join(box, "x"),
                                describe(result)));
   }

@@ -70,7 +70,7 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });
 }
 
-// The warning is not made an error, because it would also hit declarations of headers that other kernels use.
+// The warning is not made an error, because a header may declare variables that only other kernels use.
 constexpr std::string_view unused_warning = "#177-D: ";
 
 bool reports_unused(const std::string& log, const FunctionConstants& constants) {

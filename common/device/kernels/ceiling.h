@@ -25,9 +25,9 @@ struct ArithmeticParams {
   float factor, addend;
 };
 
-/// For the kernels in the cuda dialect: threads of a threadgroup, threads of a threadgroup that copies or reads, and
-/// the product of a threadgroup in an iteration of ceiling_mma: ceiling_m rows of ceiling_row_bytes bytes, and
-/// ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
+/// For the kernels in the cuda dialect. A threadgroup that copies or reads has copy_threads threads; other threadgroups
+/// have ceiling_threads. In an iteration of ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
+/// bytes by ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
 constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_row_bytes = 128;
 
 /// Flops of a threadgroup in an iteration of ceiling_amx: four products of 16 x 32 by 32 x 16.

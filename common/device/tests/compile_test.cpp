@@ -245,7 +245,7 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   }
 }
 
-// A fragment that is linked before the optimiser is inlined. A fragment that is linked later is called.
+// A fragment that is linked before the optimiser runs is inlined. A fragment that is linked later is called.
 TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");

@@ -34,7 +34,7 @@ int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }
 
-TEST(CpuTargetTest, TheHostsIsTheDevices) {
+TEST(CpuTargetTest, TheTargetOfTheHostIsTheTargetOfTheDevice) {
   const CpuTarget host = CpuTarget::host();
   const DeviceInfo here = Device::open("cpu:threads=1")->info(), info = cpu_info(host);
   EXPECT_EQ(info.backend, here.backend);
@@ -73,7 +73,7 @@ TEST(CpuTargetTest, FamiliesHaveTheirVectors) {
 }
 
 TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
-  if (test::sanitizes("address")) GTEST_SKIP() << "instructions of sanitizers are among them";
+  if (test::sanitizes("address")) GTEST_SKIP() << "sanitizers add instructions of their own";
   const auto multiply_adds = [](const CpuTarget& target) {
     const CpuCompiler compiler(target);
     int count = 0;
@@ -82,7 +82,7 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
     }
     return count;
   };
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "it has none";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "x86-64-v2 has no multiply-add";
   EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "of 4 floats";
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "of 8 floats";
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "of 16 floats";

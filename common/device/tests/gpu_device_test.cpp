@@ -240,18 +240,18 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   };
   auto kernel = load(source);
   const Buffer value = buffer_of(*device_, std::vector<unsigned>{0});
-  const auto encode = [&](const Kernel& with, unsigned first) {
+  const auto encode = [&](const Kernel& used, unsigned first) {
     CommandEncoder encoder;
     encoder.timestamp();
     encoder.fill(value.data(), 0, 4);
-    encoder.dispatch(with, {}, 1, 0, Add{value.data(), first});
-    encoder.dispatch(with, {}, 1, 0, Add{value.data(), 5});
+    encoder.dispatch(used, {}, 1, 0, Add{value.data(), first});
+    encoder.dispatch(used, {}, 1, 0, Add{value.data(), 5});
     encoder.timestamp();
     return encoder;
   };
   for (int round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < 150; ++i) EXPECT_EQ(count_after(encode(*kernel, i), value), 3 * i + 5) << i;
-    kernel.reset();  // the kernel's graphs go with it, even if the next kernel gets the same address
+    kernel.reset();  // also destroys the kernel's graphs, because the next kernel may get the same address
     kernel = load(source);
   }
 }
@@ -276,7 +276,7 @@ TEST(GpuDriverCacheTest, SeesNoKernel) {
   if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache where this process would see it";
 }
 
-TEST_F(GpuDeviceTest, KernelsOutliveNobody) {
+TEST_F(GpuDeviceTest, LoadsAndUnloadsManyKernels) {
   const Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
   for (int i = 0; i < 20; ++i) run(*load(increment_on_gpu()), count.data());
   EXPECT_EQ(content_of<unsigned>(count)[0], 20u);
@@ -442,7 +442,7 @@ TEST_F(GpuTimingTest, CeilingsArePlausible) {
     EXPECT_NEAR(ceilings.f16_tflops / ceilings.bf16_tflops, 1, 0.2);
     EXPECT_NEAR(ceilings.tf32_tflops / ceilings.bf16_tflops, 0.5, 0.15);
   }
-  if (device_->info().arch == "sm_90a") {  // 2 * 128 multiply-adds and 4096 flops a clock and unit
+  if (device_->info().arch == "sm_90a") {  // a clock and unit: 256 flops in f32, 4096 of matrix products
     const double most = device_->info().units * 2.0e9 * 1e-12;
     EXPECT_LT(ceilings.f32_tflops, 256 * most);
     EXPECT_GT(ceilings.f32_tflops, 256 * most * 0.6);

@@ -1,6 +1,6 @@
 // The pipeline cache and archive: which process or thread compiles a kernel, how often, and that damaged entries are
-// not used. Most tests run on a device that invents its code, so that every byte of an entry can be changed. Two
-// processes really share a folder.
+// not used. Most tests run on a device that invents its code, so that every byte of an entry can be changed. In the
+// last tests two real processes share a folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -206,7 +206,7 @@ TEST_F(PipelineCacheTest, AFailureIsNotKept) {
   EXPECT_EQ(cache.get(source_number(1)).origin, "compiled");
 }
 
-// An entry whose file is cut, flipped or lengthened at any place is compiled again, and repaired on disk.
+// An entry whose file is cut or lengthened, or has a flipped bit at any place, is compiled again, and repaired on disk.
 TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   const KernelSource source = source_number(1);
   origin_in_a_new_run(source);
@@ -583,7 +583,7 @@ TEST_F(PipelineArchiveTest, RefusesForeignFiles) {
   EXPECT_THROW(PipelineArchive().save(folder_.path() / "missing" / "archive"), BadInput);
 }
 
-// The tests below use real code.
+// The tests below use two processes.
 
 KernelSource multiply_by(int64_t factor) {
   return kernel_text("extern \"C\" void run(long long* const* value, const Threadgroup*) { **value *= FACTOR; }\n",

@@ -175,7 +175,7 @@ TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
   }
   EXPECT_EQ(count.size(), 2u);
   EXPECT_GT(count["naive"], 0u);
-  EXPECT_GT(count["tuned"], 0u);  // cases that are not on the ladder
+  EXPECT_GT(count["tuned"], 0u);  // the cases that do not compare the variants of SweepSpan::ladder
 }
 
 class ConstantsReverseTest : public test::ProgramTest {
