@@ -22,9 +22,8 @@ std::vector<Claim> transfer_claims();
 ///   time on `to` of the tile that is best on `to`. The two sweeps may differ in dtype: the sweep of each device uses
 ///   the dtype that the device is made for.
 /// - verdicts_transfer has a conclusion if there is a hypothesis that both devices decide. The figure is the number of
-///   hypotheses
-///   with equal verdicts on both devices, divided by the number of hypotheses that both devices decide. The verdict of
-///   a device on a hypothesis is the verdict of most of the device's decided findings on the hypothesis.
+///   hypotheses with equal verdicts on both devices, divided by the number of hypotheses that both devices decide. The
+///   verdict of a device on a hypothesis is the verdict of most of the device's decided findings on the hypothesis.
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to);
 
 }  // namespace attn

@@ -133,8 +133,8 @@ Claim second_launch() {
                      {"Join by a second launch where that is simpler.", "Have the last worker join."});
 }
 
-/// Compares the rule for the number of workers with the fastest number that was tried. That number was picked for its
-/// time in the sweep, so it is measured again.
+/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. That number
+/// was picked for its time in the sweep, so it is measured again.
 Claim rule() {
   Claim claim =
       against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
@@ -160,7 +160,8 @@ Claim rule() {
   return claim;
 }
 
-/// Compares several query heads for each key/value head with one query head for each key/value head.
+/// Returns a claim that compares several query heads for each key/value head with one query head for each key/value
+/// head.
 Claim packing() {
   Claim claim =
       against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
@@ -188,7 +189,8 @@ Claim packing() {
   return claim;
 }
 
-/// Compares a cache of 8 bits with a cache of 16 bits. The queries have the same type in both cases.
+/// Returns a claim that compares a cache of 8 bits with a cache of 16 bits. The queries have the same type in both
+/// cases.
 Claim eight_bits() {
   Claim claim = against_one({"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
                              "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
@@ -217,7 +219,7 @@ Claim eight_bits() {
   return claim;
 }
 
-/// Compares attention with a modifier of the scores with attention without it.
+/// Returns a claim that compares attention with a modifier of the scores, and attention without it.
 Claim score_cost(const std::string& axis, const std::string& what) {
   return against_one(
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
@@ -226,8 +228,8 @@ Claim score_cost(const std::string& axis, const std::string& what) {
        "Expect decoding to cost the modifier's arithmetic in addition to the memory's time."});
 }
 
-/// Compares a window with all keys. With a window the launch and the join of parts still take their time, in addition
-/// to the time for the keys in the window.
+/// Returns a claim that compares a window with all keys. With a window the launch and the join of parts still take
+/// their time, in addition to the time for the keys in the window.
 Claim window() {
   Claim claim =
       against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
@@ -260,8 +262,8 @@ int64_t layers_of(const Case& config) {
   return is(32, 4, 64) ? 22 : is(32, 8, 128) ? 32 : 0;
 }
 
-/// Compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's text adds the time
-/// of a layer, and the time of a token in all layers of a model.
+/// Returns a claim that compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's
+/// text adds the time of a layer, and the time of a token in all layers of a model.
 Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what,
              const Advice& advice) {
   Claim claim = against_one(hypothesis, "append", baseline, what, advice);
@@ -317,9 +319,9 @@ Claim prefill_fused() {
       "append");
 }
 
-/// Compares a cascade with plain decoding. A cascade reads the tokens that all sequences begin with once, plain
-/// decoding reads them for each sequence. If the tokens lie in a warm cache of the device, reading them again may cost
-/// little.
+/// Returns a claim that compares a cascade with plain decoding. A cascade reads the tokens that all sequences begin
+/// with once, plain decoding reads them for each sequence. If the tokens lie in a warm cache of the device, reading
+/// them again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -347,9 +349,9 @@ Claim cascade() {
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
-/// The claim about the errors of the two 8-bit types. The largest value of a page is 3 to 4 standard deviations. So
-/// int8 has steps of 1/36 of a standard deviation, and errs by 0.008 of a standard deviation. e4m3 errs by 0.026 of
-/// each value.
+/// Returns the claim about the errors of the two 8-bit types. The largest value of a page is 3 to 4 standard
+/// deviations. So int8 has steps of 1/36 of a standard deviation, and errs by 0.008 of a standard deviation. e4m3 errs
+/// by 0.026 of each value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -410,8 +412,8 @@ Claim rate(const std::string& id, const std::string& name, std::optional<Estimat
                      "Find what other than memory limits decoding here."}};
 }
 
-/// The claim about the slots that stay empty on pages of 16. The conclusion's text also gives the share of empty slots
-/// for other page sizes.
+/// Returns the claim about the slots that stay empty on pages of 16. The conclusion's text also gives the share of
+/// empty slots for other page sizes.
 Claim waste() {
   Claim claim = {
       .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
@@ -466,8 +468,8 @@ int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   return page_size / 2;
 }
 
-/// The claim about pages that the published kernel cannot hold in 32 KB. For each head_dim it takes the largest such
-/// page that was measured.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim it takes the largest
+/// such page that was measured.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis = {"viability", "A page that 32 KB of threadgroup memory cannot hold takes no more than them.",

@@ -18,7 +18,7 @@ constexpr int64_t most_workers = 16;
 // Whether the task gets many variants and may use several threads.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
-// Returns 1, 2, 4 ... and at last the number of the host's cores, or most_workers if there are more cores.
+// Returns 1, 2, 4 ..., and last the number of the host's cores, but at most most_workers.
 std::vector<int64_t> worker_counts() {
   const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);
   std::vector<int64_t> counts;

@@ -31,8 +31,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 
 bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
-// Returns the variants of a grid that run on the device. The order is such that the first few variants are spread over
-// the grid: each step goes on by about 0.618 (the golden section) of the number of variants, and around the end.
+// Returns the variants of a grid that run on the device. Their order steps through the grid by about 0.618 (the golden
+// section) of its size, modulo its size. So the first few variants are spread over the grid.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
   std::vector<Variant> all;
   for (const int64_t head_dim : grid.head_dims) {
