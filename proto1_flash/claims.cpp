@@ -13,7 +13,7 @@ namespace attn {
 namespace {
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 6;  // with fewer tiles of one shape, "best" and "worst" mean nothing
+constexpr size_t whole_tile_sweep = 6;  // fewer tiles measured on a shape do not show its best and its worst tile
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }
 
@@ -36,7 +36,7 @@ std::vector<Results> best_and_next(const Results& tiles) {
   return {{sorted[0], sorted[1]}};
 }
 
-// The best tile whose Bc is a power of two, and the best tile with Bc = 80.
+// Picks a pair: the best tile whose Bc is a power of two, and the best tile with Bc = 80.
 std::vector<Results> powers_and_eighty(const Results& tiles) {
   Results powers;
   for (const Measurement* tile : tiles) {
@@ -46,7 +46,8 @@ std::vector<Results> powers_and_eighty(const Results& tiles) {
   return pair(powers, where(tiles, "block_c", "80"));
 }
 
-// The best of the other tiles, and the default tile. A case that names no tile gets the default tile.
+// Picks a pair: the best of the other tiles, and the default tile. complete_flash() gives the default tile to a case
+// that names no tile.
 Pick others_and_default(const DeviceInfo& device) {
   return [device](const Results& tiles) {
     Case chosen;
@@ -82,9 +83,10 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
                        {"points", evidence.results.size()}};
 }
 
-// The share of the matrix ceiling that the tuned kernel reaches, for each head_dim and layout, on the longest sequence.
-// Only cases with at least 8 query heads, 1024 queries, as many keys as queries, and head_dim 64 count: they fill the
-// device. `f32` chooses between f32 and 16-bit inputs, `causal` between inputs with and without a causal mask.
+// Returns a claim about the share of the matrix ceiling that the tuned kernel reaches. The claim has a conclusion for
+// each head_dim and layout, on the longest sequence. Only cases that fill the device count: cases with at least 8 query
+// heads, at least 1024 queries, as many keys as queries, and a head_dim of at least 64. The inputs are in f32 if `f32`,
+// else in 16 bits. They have a causal mask if `causal`.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes =
@@ -121,7 +123,7 @@ Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice&
 
 std::vector<Claim> flash_claims(const DeviceInfo& device) {
   const std::string study = "the published study on Apple M4 that this follows";
-  const std::string of_ceiling = "% of the ceiling measured in the same rounds";
+  const std::string pct_of_ceiling = "% of the ceiling measured in the same rounds";
   std::vector<Claim> claims = {
       {.hypothesis = {"worst_tile", "The choice of tile matters: the worst takes at least 1.25 times the best.",
                       "time of the worst tile / time of the best", ">=", 1.25,
@@ -261,23 +263,23 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "time of the variant {values.baseline.variant}.",
        .advice = {"Use the tuned kernel.",
                   "Weigh the simpler variant: the tuned kernel is less than ten times as fast."}},
-      ceiling({"ceiling", "The tuned kernel reaches 82 % of the f32 ceiling.", of_ceiling, ">=", 82,
+      ceiling({"ceiling", "The tuned kernel reaches 82 % of the f32 ceiling.", pct_of_ceiling, ">=", 82,
                "the same design measured on a core with 512-bit vectors: 82 to 91 %"},
               true, false,
               {"Look elsewhere for time: the kernel is near its ceiling.",
                "Tune the kernel further: it leaves arithmetic unused."}),
-      ceiling({"ceiling_causal", "With a causal mask, half the arithmetic counted, it reaches 80 %.", of_ceiling,
+      ceiling({"ceiling_causal", "With a causal mask, half the arithmetic counted, it reaches 80 %.", pct_of_ceiling,
                ">=", 80, "the same design measured on a core with 512-bit vectors: 81 to 86 %"},
               true, true,
               {"Look elsewhere for time: the kernel is near its ceiling, with a causal mask too.",
                "Tune the kernel for causal masks: it leaves arithmetic unused."}),
-      ceiling({"ceiling_16_bit", "With 16-bit inputs the tuned kernel reaches 75 % of the matrix ceiling.", of_ceiling,
-               ">=", 75, "Shah et al. 2024 (FlashAttention-3): 75 % of an H100's peak"},
+      ceiling({"ceiling_16_bit", "With 16-bit inputs the tuned kernel reaches 75 % of the matrix ceiling.",
+               pct_of_ceiling, ">=", 75, "Shah et al. 2024 (FlashAttention-3): 75 % of an H100's peak"},
               false, false,
               {"Look elsewhere for time: with 16-bit inputs the kernel keeps up with the best published.",
                "Tune the kernel for 16-bit inputs: it leaves matrix products unused."}),
-      ceiling({"ceiling_16_bit_causal", "With 16-bit inputs and a causal mask it reaches 65 %.", of_ceiling, ">=", 65,
-               "expectation before the first run: ten points less, for the half masked tiles on the diagonal"},
+      ceiling({"ceiling_16_bit_causal", "With 16-bit inputs and a causal mask it reaches 65 %.", pct_of_ceiling, ">=",
+               65, "expectation before the first run: ten points less, for the half masked tiles on the diagonal"},
               false, true,
               {"Look elsewhere for time: with 16-bit inputs the kernel bears a causal mask well.",
                "Tune the kernel for causal masks of 16-bit inputs: it leaves matrix products unused."}),

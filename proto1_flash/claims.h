@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs. The choice of duels needs `device`, which says which tile is the
-/// default. Conclusions do not need `device`.
+/// Returns the claims, which are registered before anything runs. `device` says which tile is the default. Only the
+/// choice of duels (pairs of cases that are measured again) needs it; for conclusions `device` may be left out.
 std::vector<Claim> flash_claims(const DeviceInfo& device = {});
 
 }  // namespace attn

@@ -65,7 +65,8 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
-// The shapes of the published tables: 16384 tokens in all sequences together, 2048 / head_dim heads, 16-bit elements.
+// The sweep of a large device. Most blocks have the shapes of the published tables: 16384 tokens in all sequences
+// together, 2048 / head_dim heads, 16-bit elements.
 Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
   const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);

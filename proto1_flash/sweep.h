@@ -9,10 +9,10 @@
 
 namespace attn {
 
-/// The axes in which the cases of one comparison differ. The cases of one comparison share the shape.
+/// Returns the axes in which the cases of one comparison may differ. The cases of one comparison have the same shape.
 std::vector<std::string> flash_compared_axes();
 
-/// The sweep of a profile: "quick" (minutes on two cores) or "full".
+/// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 
 }  // namespace attn

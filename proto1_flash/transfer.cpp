@@ -15,7 +15,8 @@ using Tiles = std::map<Tile, const Measurement*>;
 
 Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
-/// For each head_dim, the results of the tuned kernel without a mask, on the shape that was run with the most tiles.
+/// Returns for each head_dim a sweep over tiles: the results of the tuned kernel without a mask, on the shape that was
+/// run with the most tiles.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {
@@ -36,7 +37,7 @@ std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   return sweeps;
 }
 
-// The results of `tiles` whose tile is also in `others`.
+// Returns the results of `tiles` whose tile is also in `others`.
 Tiles only(const Tiles& tiles, const Tiles& others) {
   Tiles found = tiles;
   std::erase_if(found, [&](const auto& tile) { return !others.contains(tile.first); });
@@ -55,11 +56,11 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
   for (const auto& [head_dim, tiles] : swept_from) {
     const auto other = swept_to.find(head_dim);
     if (other == swept_to.end()) continue;
-    const Tiles there = only(tiles, other->second), here = only(other->second, tiles);
-    if (here.size() < 3) continue;
-    const Measurement *taken = best_of(there), *best = best_of(here);
-    const Measurement* moved = here.at(tile_of(*taken));
-    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // one sweep measured both tiles
+    const Tiles on_from = only(tiles, other->second), on_to = only(other->second, tiles);
+    if (on_to.size() < 3) continue;
+    const Measurement *taken = best_of(on_from), *best = best_of(on_to);
+    const Measurement* moved = on_to.at(tile_of(*taken));
+    Conclusion conclusion = conclude(claim, {.results = {best, moved}});  // both results are from the sweep of `to`
     conclusion.subject = fmt::format("head_dim={}", head_dim);
     conclusion.tags = {"flash_attention", fmt::format("d{}", head_dim), "tile", "devices"};
     const auto name = [](const Measurement* result) {
@@ -72,15 +73,15 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
                          {"to_dtype", best->config.text("dtype")},
                          {"taken", name(taken)},
                          {"best", name(best)},
-                         {"tiles", here.size()}};
+                         {"tiles", on_to.size()}};
     conclusion.measurements = {taken->id, moved->id};
     if (moved != best) conclusion.measurements.push_back(best->id);
     conclusions.push_back(std::move(conclusion));
   }
 }
 
-/// For each hypothesis, the verdict of most of its decided findings. A hypothesis is left out if none of its findings
-/// is decided, or if as many findings support it as refute it.
+/// Returns for each hypothesis the verdict of most of its decided findings. A hypothesis is left out if none of its
+/// findings is decided, or if as many findings support it as refute it.
 std::map<std::string, std::string> majorities(const std::vector<Json>& findings) {
   std::map<std::string, int> balance;
   for (const Json& finding : findings) {
@@ -97,12 +98,12 @@ std::map<std::string, std::string> majorities(const std::vector<Json>& findings)
 
 void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const DeviceRecords& to,
                        std::vector<Conclusion>& conclusions) {
-  const auto here = majorities(from.findings), there = majorities(to.findings);
+  const auto from_verdicts = majorities(from.findings), to_verdicts = majorities(to.findings);
   int judged = 0, same = 0;
   std::string flips;
-  for (const auto& [id, state] : here) {
-    const auto other = there.find(id);
-    if (other == there.end()) continue;
+  for (const auto& [id, state] : from_verdicts) {
+    const auto other = to_verdicts.find(id);
+    if (other == to_verdicts.end()) continue;
     ++judged;
     same += other->second == state;
     if (other->second != state)
@@ -112,7 +113,7 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
   Conclusion conclusion = conclude(claim, Evidence{});
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
-  conclusion.estimate = {share, share, share};  // the share is counted over all recorded findings, not sampled
+  conclusion.estimate = {share, share, share};  // a share of all recorded findings is exact
   conclusion.values = {{"from", from.findings.front().at("data").at("device")},
                        {"to", to.findings.front().at("data").at("device")},
                        {"same", same},

@@ -16,14 +16,14 @@ struct DeviceRecords {
 /// The claims about pairs of devices.
 std::vector<Claim> transfer_claims();
 
-/// The conclusions of both claims.
-/// - tile_transfers has a conclusion for each head_dim at which both devices ran at least three equal tiles. Only tiles
-///   that both devices ran count. The figure is the time on `to` of the tile that is best on `from`, divided by the
+/// Returns the conclusions of both claims.
+/// - tile_transfers has a conclusion for each head_dim at which at least three tiles ran on both devices. Only tiles
+///   that ran on both devices count. The figure is the time on `to` of the tile that is best on `from`, divided by the
 ///   time on `to` of the tile that is best on `to`. The two sweeps may differ in dtype: the sweep of each device uses
 ///   the dtype that the device is made for.
-/// - verdicts_transfer has a conclusion if both devices decide some hypothesis. The figure is the number of hypotheses
-///   with equal verdicts on both devices, divided by the number of hypotheses that both devices decide. The verdict of
-///   a device on a hypothesis is the verdict of most of the device's decided findings on the hypothesis.
+/// - verdicts_transfer has a conclusion if there is a hypothesis that both devices decide. The figure is the number of
+///   hypotheses with equal verdicts on both devices, divided by the number of hypotheses that both devices decide. The
+///   verdict of a device on a hypothesis is the verdict of most of the device's decided findings on the hypothesis.
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to);
 
 }  // namespace attn

@@ -13,12 +13,12 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // the rule accepts a form whose ratio of times is at most this
+constexpr double worth_it = 1.01;  // a form may take at most this times the time of `monolithic`
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
-// The hypothesis that a case with this form and grain answers. A case of `chain` answers `break_even`, because the work
-// of `chain` is swept.
+// Returns the id of the hypothesis about the form and grain of a case. A case of the function `chain` belongs to
+// `break_even`, because the work of `chain` is swept.
 std::string hypothesis_of(const Case& config) {
   const std::string &form = config.text("form"), &grain = config.text("grain");
   if (config.text("function") == "chain") return "break_even";
@@ -27,7 +27,7 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// Adds the figures that the records have of both cases: the calls, and the machine code.
+// Adds what the records of both cases say about the calls and the machine code.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   const Results last(evidence.results.end() - 2, evidence.results.end());
   for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
@@ -55,7 +55,8 @@ void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
 
 bool of_wgmma(const Case& config) { return config.has("variant") && config.text("variant") == "wgmma"; }
 
-// The subject names the variant only for wgmma. Each device had one kernel when the first findings were recorded.
+// Returns the subject of a finding. It names the variant only for wgmma: when the first findings were recorded, each
+// device had one kernel, and subjects did not name it.
 std::string subject_of(const Evidence& evidence, std::set<std::string> left_out) {
   const Case& contender = evidence.results.back()->config;
   left_out.insert({"form", "grain", "block_r", "block_c"});
@@ -63,7 +64,7 @@ std::string subject_of(const Evidence& evidence, std::set<std::string> left_out)
   return contender.key({"form", "grain"}) + " " + contender.key_without(left_out);
 }
 
-// How much longer attention takes with a form of the call.
+// Returns a claim about how much longer attention takes with a form than with the form `monolithic`.
 Claim form(const std::string& id, const std::string& text, const std::string& op, double threshold,
            const std::string& origin, const Advice& advice) {
   return {.hypothesis = {id, text, "time with the form / time with the text in place", op, threshold, origin},
@@ -82,8 +83,8 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
           .complete = describe_overhead};
 }
 
-// The cost of a call: the time of the form minus the time of `monolithic`, times the number of units, divided by the
-// number of calls of all units.
+// Returns the claim about the cost of a call, which is (time of the form - time of `monolithic`) * units / (calls of
+// all units).
 Claim call_cost(uint32_t units) {
   return {.hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
                          "expectation before the first run: the 10 to 20 cycles of a call, its spills and its return"},
@@ -124,7 +125,7 @@ Claim call_cost(uint32_t units) {
               }};
 }
 
-// The sweeps over the work of one call, in order of work.
+// Returns the sweeps over the work of `chain`. A sweep has at least three comparisons, in order of work.
 std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& comparisons) {
   std::map<std::string, std::map<int64_t, const Comparison*>> sweeps;
   for (const Comparison& comparison : comparisons) {
@@ -142,10 +143,11 @@ std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& compariso
 
 int64_t work_of(const Comparison& comparison) { return comparison.contender.integer("work"); }
 
-// The figure of a sweep in which no work makes the call cheap enough: twice the largest work.
+// Returns the figure of a sweep in which the call is not cheap enough even at the largest work: twice the largest work.
 double beyond(const Comparisons& by_work) { return 2 * static_cast<double>(work_of(*by_work.back())); }
 
-// The least work for which the ratio is small enough at this work and at every larger work of the sweep.
+// Returns the least work from which on the call is cheap enough: at this work and at every larger work of the sweep the
+// ratio is at most worth_it. Each end of the interval follows in the same way from that end of the ratios' intervals.
 Estimate least_paid_work(const Evidence& evidence) {
   const Comparisons& by_work = evidence.comparisons;
   const auto from = [&](double Estimate::* end) {
@@ -186,7 +188,7 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// The least work that makes a call cheap enough.
+// Returns the claim about the least work that makes a call cheap enough.
 Claim break_even() {
   Claim claim =
       form("break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
@@ -201,8 +203,8 @@ Claim break_even() {
   return claim;
 }
 
-// For each kernel, the pairs whose function is linked before the optimiser, the slowest last. A replay asks only for
-// the slowest pair.
+// Returns for each kernel the pairs in which the contender's function is linked before the optimiser. The slowest pair
+// comes last. A replay measures only the slowest pair.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {

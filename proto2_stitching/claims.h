@@ -9,13 +9,13 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs: each form and grain against `monolithic`, on each shape and function.
-/// The device has `units` units (DeviceInfo::units). A unit runs one threadgroup at a time, and makes one call at a
-/// time. Only conclusions need `units`.
+/// Returns the claims, which are registered before anything runs. They compare each form and grain with the form
+/// `monolithic`, on each shape and function. The device has `units` units (DeviceInfo::units). A unit runs one
+/// threadgroup at a time, and makes one call at a time. Only conclusions need `units`.
 std::vector<Claim> stitch_claims(uint32_t units = 0);
 
-/// The number of call instructions in the machine code, from the `pipeline` of a record. Nothing if the record has no
-/// count of instructions.
+/// Returns the number of call instructions in the machine code, or nothing if the instructions were not counted.
+/// `pipeline` is the field of a record.
 std::optional<int64_t> calls_left(const Json& pipeline);
 
 }  // namespace attn

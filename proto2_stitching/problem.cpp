@@ -122,7 +122,7 @@ int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
 }
 
-// The calls for one head. The loops are the loops of tuned.cpu.cpp.
+// Counts the calls for one head by tuned.cpu.cpp. The loops here are the loops of that kernel.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
@@ -143,7 +143,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
   return calls;
 }
 
-// The calls for one head by mma_sync.cuda.cu.
+// Counts the calls for one head by mma_sync.cuda.cu.
 int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
@@ -158,7 +158,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// The calls for one head by wgmma.cuda.cu. A consumer without rows or keys still works on one block.
+// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on one
+// block even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
@@ -202,7 +203,7 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
-  // The text sums up the messages of ptxas of CUDA 13.0, with tiles from 64x64 to 256x64 at head_dim 64 to 256.
+  // The text sums up what the ptxas of CUDA 13.0 reports for tiles from 64x64 to 256x64 at head_dim 64 to 256.
   constexpr const char* costs =
       "wgmma then spills 512 bytes a thread or more, and from head_dim 128 on does not compile";
   if (form == "pointer") {
@@ -238,14 +239,14 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   one_tile.q_len = config.flash.block_r;
   one_tile.kv_len = config.flash.block_c;
   one_tile.causal = false;
-  const auto of_head = [&](const AttentionShape& of) {
-    if (config.flash.variant == "wgmma") return wgmma_calls(config, of, device);
-    if (config.flash.variant == "mma_sync") return mma_sync_calls(config, of);
+  const auto calls_of_head = [&](const AttentionShape& counted) {
+    if (config.flash.variant == "wgmma") return wgmma_calls(config, counted, device);
+    if (config.flash.variant == "mma_sync") return mma_sync_calls(config, counted);
     const AttentionHooks any;
     const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &any).source;
-    return cpu_calls(config, of, tuned_layout(config.flash, kernel));
+    return cpu_calls(config, counted, tuned_layout(config.flash, kernel));
   };
-  return {of_head(shape) * shape.batch * shape.q_heads, of_head(one_tile)};
+  return {calls_of_head(shape) * shape.batch * shape.q_heads, calls_of_head(one_tile)};
 }
 
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function) {
@@ -275,8 +276,8 @@ std::vector<std::string> built_in_functions() { return {"scale", "alibi", "soft_
 UserFunction built_in_function(const std::string& name, int64_t work) {
   const std::vector<std::string> known = built_in_functions();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    throw BadInput(fmt::format("function={}: not allowed; {}; {} FILE brings one of your own", name,
-                               fmt::join(known, ", "), function_option));
+    throw BadInput(fmt::format("function={} is not allowed; allowed are {}, and a function of your own with {} FILE",
+                               name, fmt::join(known, ", "), function_option));
   }
   const std::string path = fmt::format("proto2_stitching/functions/{}.cpp", name);
   UserFunction function{.name = path, .text = read_source({}, path)};
@@ -310,7 +311,8 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
       config_(std::move(config)),
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
-      // On a GPU the assembler decides for each kernel anew which products and sums become one instruction.
+      // On a GPU the assembler decides for each kernel anew which products and sums become one instruction. So the bits
+      // of two forms may differ.
       promises_bits_(device.info().on_host) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
@@ -349,7 +351,7 @@ int64_t StitchProblem::differing_elements() const {
 Check StitchProblem::check() {
   Check check = flash_->check();
   if (const int64_t differing = differing_elements(); promises_bits_ && check.ok && differing > 0) {
-    check.fail(fmt::format("{} elements of o differ in their bits from those of the form monolithic", differing));
+    check.fail(fmt::format("{} elements of o have other bits than with the form monolithic", differing));
   }
   return check;
 }

@@ -28,17 +28,18 @@ struct StitchConfig {
   static StitchConfig from(const Case& config, const DeviceInfo& device);
 };
 
-/// The forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
+/// Returns the forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// The kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU.
+/// Returns the kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
-/// The first of stitch_variants(), or "tuned" if the device has none.
+/// Returns the first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
-/// Whether the optimiser sees the function together with the kernel. Then the machine code need not have a call.
+/// Whether the optimiser sees the function together with the kernel. If it does, the machine code may have no call.
 bool form_is_inlined(const std::string& form);
 
-/// Why the kernel cannot call the function in this form at this grain, for any shape. Nothing if it can.
+/// Returns the reason why the kernel cannot call the function in this form at this grain, or nothing if it can. The
+/// reason does not depend on the shape.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
 /// Calls of the score function in one launch. On a GPU the threads of a warp make one call together.
@@ -52,20 +53,22 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 /// The option that names a file of the user. A case names the file by UserFunction::text_name().
 inline constexpr const char* function_option = "--score-function";
 
-/// The functions of proto2_stitching/functions, by name.
+/// Returns the names of the functions in proto2_stitching/functions.
 std::vector<std::string> built_in_functions();
-/// `work` is the number of multiply-adds of `chain`. The other functions ignore it. Throws BadInput for an unknown
-/// name.
+/// Returns a built-in function. `work` is the number of multiply-adds of `chain`; the other functions ignore it. Throws
+/// BadInput for an unknown name.
 UserFunction built_in_function(const std::string& name, int64_t work);
-/// The function that a case names. `file` is the value of --score-function. Throws BadInput if there is no such
+/// Returns the function that a case names. `file` is the value of --score-function. Throws BadInput if there is no such
 /// function, or if the text of the file is not the text that the case names.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
-/// The hooks through which the kernel reaches the function. StitchProblem sets two members that need an open device:
-/// the oracle's function (`reference`), and for the form `std_function` the address of the std::function (`data`).
+/// Returns the hooks through which the kernel reaches the function. StitchProblem sets two members that need an open
+/// device: the oracle's function (`reference`), and for the form `std_function` the address of the std::function
+/// (`data`).
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// One launch of attention with the function in its form, or the reason why there is none.
+/// Returns the plan for one launch of attention with the function in its form. If it cannot run, the plan has the
+/// reason.
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// A case of proto2_stitching, with the text of its function.
@@ -76,7 +79,8 @@ struct StitchCase {
 /// The plan of a StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
-/// The tensors of one shape, and the known outputs. The cases of a comparison share them.
+/// The tensors of one shape, and the outputs of `monolithic` that are known so far. The cases of a comparison share
+/// both.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
   std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id
@@ -96,7 +100,7 @@ class StitchProblem : public Problem {
   Json values() const override;
 
   Tensor output() const { return flash_->output(); }
-  /// The number of elements of the last launch's output whose bits differ from the output of `monolithic`.
+  /// Returns how many elements of the last launch's output have other bits than in the output of `monolithic`.
   int64_t differing_elements() const;
 
  private:

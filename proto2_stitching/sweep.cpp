@@ -23,13 +23,14 @@ std::vector<AxisInfo> stitch_axes() {
   std::vector<AxisInfo> axes = {
       {"form", "how the kernel reaches the score function", score_forms(), 0, 0, 1},
       {"grain",
-       "how many scores a call takes; monolithic has no calls and is `element`",
+       "how many scores a call takes; always `element` with the form monolithic, which makes no calls",
        {"element", "row", "tile"},
        0,
        0,
        1},
-      {"function", "the score function; --score-function brings one of your own", built_in_functions(), 0, 0, 1},
-      {"work", "multiply-adds of the function `chain`; 0 for every other", {}, 0, 256, 1}};
+      {"function", "the score function; for a function of your own use --score-function", built_in_functions(), 0, 0,
+       1},
+      {"work", "multiply-adds of the function `chain`; 0 for other functions", {}, 0, 256, 1}};
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant") {
       axis.help = "the kernel: tuned on the cpu, mma_sync or wgmma on a GPU";
@@ -72,9 +73,10 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   // The more work the function has, the less a call weighs. So these blocks vary the work of `chain`, at each grain
   // that the kernel takes.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
-  const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& of, const Axis& at) {
-    const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", of);
-    add({chain, works, chosen, at, by_row});
+  const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& names,
+                             const Axis& at_grains) {
+    const Axis chain = texts("function", {"chain"}), works = integers("work", work), chosen = texts("form", names);
+    add({chain, works, chosen, at_grains, by_row});
     if (std::ranges::find(variants, "wgmma") != variants.end()) add({chain, works, chosen, elements, by_element});
   };
   add_chain({1, 4, 16, 64}, {"monolithic", "noinline"}, texts("grain", {"row", "tile"}));

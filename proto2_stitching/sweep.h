@@ -11,10 +11,10 @@
 namespace attn {
 
 std::vector<AxisInfo> stitch_axes();
-/// The axes in which compared cases differ. Compared cases share the shape and the function.
+/// Returns the axes in which compared cases may differ. Compared cases have the same shape and the same function.
 std::vector<std::string> stitch_compared_axes();
 
-/// The sweep of a profile: "quick" (minutes on two cores) or "full".
+/// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 
 /// Sets the axes that the case does not name. The shape and the tile follow as in proto1_flash. The grain is `element`
@@ -22,8 +22,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 /// The variant is default_variant() by default.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
-/// The values of the axes `function` and `work` if --score-function names the file `path`. Throws BadInput as
-/// read_function() does.
+/// Returns the values of the axes `function` and `work` for a run in which --score-function names the file `path`.
+/// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
 }  // namespace attn

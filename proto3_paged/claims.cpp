@@ -39,8 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// A claim that compares each other value of the axis `axis` with `value`. The compared cases are equal in all other
-/// axes.
+/// Returns a claim that compares each other value of the axis `axis` with `value`. The compared cases are equal in all
+/// other axes.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -71,8 +71,8 @@ Claim paging() {
                      {"Put the cache on pages of this size.", "Take larger pages, or a contiguous cache."});
 }
 
-/// A claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it uses the
-/// comparisons of `paging`. In a replay of this claim the comparison has the id of this claim.
+/// Returns a claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it
+/// uses the comparisons of `paging`. In a replay of this claim the comparison has the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin, const Advice& advice) {
   Claim claim = paging();
@@ -91,7 +91,7 @@ Claim published_paging(const std::string& id, const std::string& text, const std
   return claim;
 }
 
-/// The same claim about prefill. Compared cases may differ in block_c in addition to `axis`.
+/// Returns the claim with prefill in place of decoding. Compared cases may differ in block_c in addition to `axis`.
 Claim of_prefill(Claim claim, const std::string& axis) {
   claim.takes = [axis](const Measurement& result) {
     return has(result, "task", "prefill") && is_plain(result, {axis, "task", "block_c"});
@@ -133,8 +133,8 @@ Claim second_launch() {
                      {"Join by a second launch where that is simpler.", "Have the last worker join."});
 }
 
-/// The rule for workers against the fastest number of workers that was tried. The fastest number was picked for its
-/// time, so it is measured again.
+/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. That number
+/// was picked for its time in the sweep, so it is measured again.
 Claim rule() {
   Claim claim =
       against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
@@ -160,7 +160,8 @@ Claim rule() {
   return claim;
 }
 
-/// Several query heads for each key/value head, against one query head for each key/value head.
+/// Returns a claim that compares several query heads for each key/value head with one query head for each key/value
+/// head.
 Claim packing() {
   Claim claim =
       against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
@@ -188,7 +189,8 @@ Claim packing() {
   return claim;
 }
 
-/// A cache of 8 bits against a cache of 16 bits. The queries have the same type in both cases.
+/// Returns a claim that compares a cache of 8 bits with a cache of 16 bits. The queries have the same type in both
+/// cases.
 Claim eight_bits() {
   Claim claim = against_one({"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
                              "time with an 8-bit cache / time with a 16-bit cache", "<=", 0.58, expectation},
@@ -217,7 +219,7 @@ Claim eight_bits() {
   return claim;
 }
 
-/// A modifier of the scores against plain attention.
+/// Returns a claim that compares attention with a modifier of the scores, and attention without it.
 Claim score_cost(const std::string& axis, const std::string& what) {
   return against_one(
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
@@ -226,8 +228,8 @@ Claim score_cost(const std::string& axis, const std::string& what) {
        "Expect decoding to cost the modifier's arithmetic in addition to the memory's time."});
 }
 
-/// A window against all keys. With a window the launch and the join of parts take time in addition to the time for the
-/// seen keys.
+/// Returns a claim that compares a window with all keys. With a window the launch and the join of parts still take
+/// their time, in addition to the time for the keys in the window.
 Claim window() {
   Claim claim =
       against_one({"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
@@ -250,7 +252,8 @@ Claim window() {
   return claim;
 }
 
-/// The number of layers of the model that has the heads of the case. 0: the sweep has no model with these heads.
+/// Returns the number of layers of the model that has the heads of the case, or 0 if the sweep has no model with these
+/// heads.
 int64_t layers_of(const Case& config) {
   const auto is = [&](int64_t q_heads, int64_t kv_heads, int64_t head_dim) {
     return config.integer("q_heads") == q_heads && config.integer("kv_heads") == kv_heads &&
@@ -259,12 +262,14 @@ int64_t layers_of(const Case& config) {
   return is(32, 4, 64) ? 22 : is(32, 8, 128) ? 32 : 0;
 }
 
-/// The way `of` to append new tokens against the way `to`. The conclusion's text adds the time of a layer, and the time
-/// of a token in all layers of a model.
-Claim append(const Hypothesis& hypothesis, const char* of, const char* to, const std::string& what,
+/// Returns a claim that compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's
+/// text adds the time of a layer, and the time of a token in all layers of a model.
+Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what,
              const Advice& advice) {
-  Claim claim = against_one(hypothesis, "append", to, what, advice);
-  claim.pick = [of, to](const Results& group) { return pair(where(group, "append", to), where(group, "append", of)); };
+  Claim claim = against_one(hypothesis, "append", baseline, what, advice);
+  claim.pick = [contender, baseline](const Results& group) {
+    return pair(where(group, "append", baseline), where(group, "append", contender));
+  };
   claim.content += " {values.of_layer}";
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     const Measurement &other = *evidence.results.front(), &own = *evidence.results.back();
@@ -295,8 +300,8 @@ Claim append_fused() {
       {"Fuse rotation and cache writes into decoding.", "Fuse for the launches that it saves, not for time."});
 }
 
-/// The bound comes from FlashAttention-3 on an H200. With 16 sequences of 4096 tokens it takes 95 us if it appends, and
-/// 84 us if it does not.
+/// The bound of 13 % comes from FlashAttention-3 on an H200. With 16 sequences of 4096 tokens FlashAttention-3 takes 95
+/// us if it appends, and 84 us if it does not.
 Claim append_cost() {
   return append({"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
                  "time of the fused launch / time where the tokens are in the cache", "<=", 1.13, expectation},
@@ -314,8 +319,9 @@ Claim prefill_fused() {
       "append");
 }
 
-/// A cascade, which reads the tokens that all sequences begin with once, against reading these tokens for each
-/// sequence. If the tokens lie in a warm cache of the device, reading them again may cost little.
+/// Returns a claim that compares a cascade with plain decoding. A cascade reads the tokens that all sequences begin
+/// with once, plain decoding reads them for each sequence. If the tokens lie in a warm cache of the device, reading
+/// them again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -343,8 +349,9 @@ Claim cascade() {
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
-/// The largest value of a page is 3 to 4 standard deviations. So int8 has steps of 1/36 of a standard deviation, and
-/// errs by 0.008 of a standard deviation. e4m3 errs by 0.026 of each value.
+/// Returns the claim about the errors of the two 8-bit types. The largest value of a page is 3 to 4 standard
+/// deviations. So int8 has steps of 1/36 of a standard deviation, and errs by 0.008 of a standard deviation. e4m3 errs
+/// by 0.026 of each value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -378,13 +385,13 @@ Claim int8_error() {
   return claim;
 }
 
-/// The share of a rate of memory that decoding reaches. `of` names the rate: "copy" or "read". Decoding itself only
-/// reads. `share` is the member of Measurement that holds this share.
-Claim rate(const std::string& id, const std::string& of, std::optional<Estimate> Measurement::* share) {
+/// Returns a claim about the share of a rate of memory that decoding reaches. `name` names the rate: "copy" or "read".
+/// Decoding itself only reads. `share` is the member of Measurement that holds this share.
+Claim rate(const std::string& id, const std::string& name, std::optional<Estimate> Measurement::* share) {
   return {.hypothesis = {id,
                          fmt::format("Decoding reads a cache of 16 MB and more at 85 % of the rate of a {}, or faster.",
-                                     of),
-                         fmt::format("share of the {} rate in the same rounds, cold", of), ">=", 85, expectation},
+                                     name),
+                         fmt::format("share of the {} rate in the same rounds, cold", name), ">=", 85, expectation},
           .takes =
               [share](const Measurement& result) {
                 return is_plain(result, {}) && result.work->bytes >= 16e6 && result.*share;
@@ -393,20 +400,20 @@ Claim rate(const std::string& id, const std::string& of, std::optional<Estimate>
           .compared = false,
           .figure = [share](const Evidence& evidence) { return *(evidence.results.front()->*share); },
           .subject = subject_without({}),
-          .title = "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the " + of +
+          .title = "Decoding with page_size={values.page_size} runs at {estimate.value:.0f} % of the " + name +
                    " rate "
                    "({values.batch} x {values.kv_len} tokens, {values.q_heads} query heads on {values.kv_heads})",
           .content =
               "Decoding with page_size={values.page_size} over {values.batch} x {values.kv_len} tokens, "
               "{values.lengths} lengths, runs at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
               "{estimate.ci_hi:.1f}) of the rate of a " +
-              of + " that ran in the same rounds, from cold caches.",
+              name + " that ran in the same rounds, from cold caches.",
           .advice = {"Expect decoding to take as long as reading the cache.",
                      "Find what other than memory limits decoding here."}};
 }
 
-/// The slots that stay empty on pages of 16. The conclusion's text also gives the share of empty slots for other page
-/// sizes.
+/// Returns the claim about the slots that stay empty on pages of 16. The conclusion's text also gives the share of
+/// empty slots for other page sizes.
 Claim waste() {
   Claim claim = {
       .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
@@ -453,14 +460,16 @@ Claim waste() {
   return claim;
 }
 
-/// The largest power of two that can be the published kernel's page size in `bytes` of threadgroup memory. 0: none.
+/// Returns the published kernel's largest page that fits into `bytes` of threadgroup memory: a number of tokens that is
+/// a power of two, or 0 if no page fits.
 int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   int64_t page_size = 1;
   while (published_page_bytes(page_size, head_dim) <= bytes) page_size *= 2;
   return page_size / 2;
 }
 
-/// For each head_dim, the largest measured page that the published kernel cannot hold in 32 KB.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim it takes the largest
+/// such page that was measured.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis = {"viability", "A page that 32 KB of threadgroup memory cannot hold takes no more than them.",

@@ -9,21 +9,21 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs. They are about:
+/// Returns the claims, which are registered before anything runs. They are about:
 /// - pages against a contiguous cache, by the size, order and layout of the pages;
-/// - the share of the rate of memory;
-/// - the rule for workers, the second launch that joins the parts, and query heads that share keys;
+/// - the share of the rate of memory that decoding reaches;
+/// - the rule for the number of workers, the second launch that joins the parts, and query heads that share keys;
 /// - the time and the error of caches of 8 bits;
 /// - the claims of the published study about pages of 16 and about threadgroup memory;
-/// - the slots that stay empty;
+/// - the slots of pages that stay empty;
 /// - appended tokens, shared prefixes, modifiers of the scores, and windows.
 std::vector<Claim> paged_claims(const DeviceInfo& device);
 
-/// Threadgroup memory of the published kernel, in bytes: in f32 a tile of 16 queries, a page of keys, a page of values,
-/// and the scores between them. At head_dim 64 the study gives the same figures: 8.5, 13, 22, 40 KB with pages of 8 to
-/// 64. At head_dim 128 it gives 14, 22, 38 KB with pages of 8 to 32, which is 2.5 to 4 KB less than this function. With
-/// the figures of the study or of this function, the largest page that fits into 32 KB has 32 tokens at head_dim 64,
-/// and 16 at 128.
+/// Returns the bytes of threadgroup memory that the published kernel takes. The kernel holds, in f32, a tile of 16
+/// queries, a page of keys, a page of values, and the scores of the queries and keys. At head_dim 64 the study gives
+/// the same figures: 8.5, 13, 22, 40 KB with pages of 8 to 64. At head_dim 128 it gives 14, 22, 38 KB with pages of 8
+/// to 32, which is 2.5 to 4 KB less than this function. By the study and by this function alike, the largest page that
+/// fits into 32 KB has 32 tokens at head_dim 64, and 16 at head_dim 128.
 int64_t published_page_bytes(int64_t page_size, int64_t head_dim);
 
 }  // namespace attn

@@ -29,22 +29,22 @@ int64_t tokens_of_page(const PagedConfig& config) {
   return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
 }
 
-/// About 2^(octaves / 2^16), times 2^32, for `octaves` of -16 * 2^16 to 16 * 2^16. The result is linear between powers
-/// of two. It is computed with integers only, so that it is the same on all machines.
+/// Returns about 2^32 * 2^(octaves / 2^16). `octaves` must lie between -16 * 2^16 and 16 * 2^16. Between powers of two
+/// the result is linear. It is computed with integers only, so that it is the same on all machines.
 int64_t power_of_two(int64_t octaves) {
   const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
   return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
 }
 
-/// A length from a nearly log-normal distribution with this median and a standard deviation of 1.5 octaves. A sum of
-/// twelve uniform numbers takes the place of the normal distribution.
+/// Draws a length from a nearly log-normal distribution with this median and a standard deviation of 1.5 octaves. A sum
+/// of twelve uniform numbers takes the place of the normal distribution.
 int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
   int64_t sum = 0;  // its mean is 6 * 2^16 and its standard deviation 2^16
   for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
   return std::clamp<int64_t>(median * power_of_two(3 * (sum - 6 * 0x10000) / 2) >> 32, 1, longest);
 }
 
-/// The strides of a cache, in elements.
+/// Returns the strides of a cache, in elements.
 Strides cache_strides(const PagedConfig& config) {
   const int64_t heads = config.decode.shape.kv_heads, dim = config.decode.shape.head_dim;
   const int64_t tokens = tokens_of_page(config);
@@ -52,7 +52,7 @@ Strides cache_strides(const PagedConfig& config) {
   return {heads * tokens * dim, dim, heads * dim};
 }
 
-/// A cache with the rows of `tensor`. Slots without a token and slots of new tokens hold NaN, or 127 in int8.
+/// Returns a cache with the rows of `tensor`. Slots without a token and slots of new tokens hold NaN, or 127 in int8.
 Buffer scattered(Device& device, const PagedConfig& config, const PageTable& table, const Tensor& tensor) {
   const Strides strides = cache_strides(config);
   const auto element = static_cast<int64_t>(size_bytes(tensor.dtype));
@@ -76,7 +76,7 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
   return uploaded(device, cache);
 }
 
-/// The scales of page_scales() as [pool, heads]. Pages without a token have the scale 1.
+/// Returns the scales of page_scales() in the order [pool, heads]. Pages without a token have the scale 1.
 Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTable& table,
                         const std::vector<float>& scales) {
   const auto heads = static_cast<size_t>(config.decode.shape.kv_heads);
@@ -88,7 +88,7 @@ Buffer scattered_scales(Device& device, const PagedConfig& config, const PageTab
   return uploaded(device, pool);
 }
 
-/// The first `rows` rows of one sequence of a tensor.
+/// Returns the first `rows` rows of one sequence of a tensor.
 Tensor sequence_of(const Tensor& tensor, int64_t batch, int64_t rows) {
   Tensor one = Tensor::zeros(1, tensor.heads, rows, tensor.dim, tensor.dtype, Layout::bhsd);
   if (rows == 0) return one;
@@ -117,19 +117,19 @@ AttentionShape shape_of(const PagedConfig& config, int64_t length) {
   return shape;
 }
 
-/// Modified attention of one sequence. The queries are the sequence's last tokens.
+/// Returns the modified attention of one sequence. The queries are the sequence's last tokens.
 ModifiedAttention modified(const PagedConfig& config, int64_t length) {
   return {config.modifiers, {.variant = "tuned", .shape = shape_of(config, length), .dtype = config.decode.dtype}};
 }
 
-/// The hooks without the mask hook. Decoding has no mask hook.
+/// Returns the hooks without the mask hook. Decoding has no mask hook.
 AttentionHooks without_mask(AttentionHooks hooks) {
   hooks.includes.erase("common/attention/kernels/mask.h");
   hooks.constants.erase("BLOCK_SPARSE");
   return hooks;
 }
 
-/// The number of tokens of a sequence that some query of the sequence sees.
+/// Returns how many tokens of a sequence at least one query of the sequence sees.
 int64_t keys_seen(const PagedConfig& config, int64_t length) {
   const ModifiedAttention one = modified(config, length);
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
@@ -190,7 +190,7 @@ bool PagedConfig::same_inputs(const PagedConfig& other) const {
 
 int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len * config.shared_pct / 100; }
 
-/// The number of tokens on the pages that all sequences share.
+/// Returns the number of tokens on the pages that all sequences share.
 int64_t shared_prefix(const PagedConfig& config) {
   const int64_t tokens = tokens_of_page(config);
   return config.page_order == "shared" ? shared_tokens(config) / tokens * tokens : 0;
@@ -281,14 +281,14 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   if (paged.cascade) {
     if (hooks || paged.prefill || paged.append != "none" || paged.lengths != "equal" || paged.page_order != "shared") {
       return {.unable =
-                  "cascade 1: it goes with decode, page_order shared, lengths equal, append none and no modifier"};
+                  "cascade 1 must have task decode, page_order shared, lengths equal, append none and no modifier"};
     }
     return cascade_plan(paged.decode, device, keys, shared_prefix(paged));
   }
   Plan plan;
   if (paged.prefill) {
     if (paged.decode.workers != 0 || !paged.decode.join_last) {
-      return {.unable = "task prefill: its tiles are whole, with workers 0 and reduce last"};
+      return {.unable = "task prefill must have workers 0 and reduce last: workers do not divide its tiles"};
     }
     double pairs = 0;
     for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
@@ -434,9 +434,10 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU the flush does not evict everything from the processor's caches. So two problems on a CPU share no
-    // key/value cache. A round of a comparison would read a shared key/value cache twice, and more of it would stay in
-    // the processor's caches than of the key/value cache of the other case.
+    // On a CPU each problem has its own key/value cache. A round of a comparison runs two problems of the baseline and
+    // one problem of the contender, and the flush between them does not evict everything from the processor's caches.
+    // If the two problems of the baseline shared a key/value cache, more of it would stay in the processor's caches
+    // than of the contender's.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;

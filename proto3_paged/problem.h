@@ -42,10 +42,10 @@ struct PagedConfig {
   bool prefill = false;      // true: PrefillLaunch, for many queries; false: DecodeLaunch, for few
 
   static PagedConfig from(const Case& config);
-  /// The number of tokens of each sequence. The numbers are the same in every run.
+  /// Returns the number of tokens of each sequence. The numbers are the same in every run.
   std::vector<int64_t> sequence_lengths() const;
   RopeConfig rope() const;
-  /// Of a sequence of `length` tokens, the number of tokens that are in the cache before the launch.
+  /// Returns how many tokens of a sequence of `length` tokens are in the cache before the launch.
   int64_t cached_tokens(int64_t length) const;
   bool same_inputs(const PagedConfig& other) const;
 };
@@ -53,33 +53,35 @@ struct PagedConfig {
 /// The pages of the sequences.
 struct PageTable {
   std::vector<int> pages;           // [batch, max_pages], -1 where a sequence has no page
-  int64_t max_pages = 0, pool = 0;  // pool: the number of pages of all sequences
+  int64_t max_pages = 0, pool = 0;  // pool: the number of different pages
 };
-/// A contiguous cache has one page of kv_len tokens for each sequence. With page_order=shared a sequence uses a page of
-/// the first sequence if the page lies wholly within the first shared_tokens(), and wholly within the tokens that the
-/// sequence has in the cache before the launch. The other pages lie by sequence.
+/// Returns the pages of a case. A contiguous cache has one page of kv_len tokens for each sequence. With
+/// page_order=shared a sequence uses a page of the first sequence if two conditions hold: the page lies wholly within
+/// the first shared_tokens(), and wholly within the tokens that the sequence has in the cache before the launch. All
+/// other pages lie one sequence after another.
 PageTable page_table(const PagedConfig& config);
 
 /// Figures of the pages of a page_table(), defined as in CacheFigures. A contiguous cache has kv_len slots for each
 /// sequence.
 struct PoolFigures {
-  double waste = 0;          // the share of slots without a token
-  double fragmentation = 0;  // the share of neighbours in a table row that do not follow each other in the pool
+  double waste = 0;          // the share of slots (places for tokens) that are empty
+  double fragmentation = 0;  // the share of a sequence's neighbouring pages that are no neighbours in the pool
   int64_t tokens = 0;        // tokens that the pool holds; shared tokens count once
 };
 PoolFigures pool_figures(const PagedConfig& config);
-/// Bytes of K and V that a sequence reads although another sequence has read them.
+/// Returns the bytes of K and V that are read again where several sequences read a shared page. The first read of the
+/// page does not count.
 double repeated_bytes(const PagedConfig& config);
-/// The number of tokens that all sequences begin with, on shared pages or not.
+/// Returns the number of tokens that all sequences begin with, whether these tokens are on shared pages or not.
 int64_t shared_tokens(const PagedConfig& config);
 
-/// The texts and constants of the hooks. Nothing if no modifier changes the kernel.
+/// Returns the texts and constants of the hooks, or nothing if no modifier changes the kernel.
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
-/// The hooks of paged_texts() with the data that they read, and with the oracle's functions. In the oracle's functions
-/// each sequence has its own length.
+/// Returns the hooks of paged_texts(), with the data that they read and with the oracle's functions. The oracle's
+/// functions know the length of each sequence.
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
-/// The launches and the work of a case. The work of decoding counts the keys that some query sees.
+/// Returns the launches and the work of a case. The work of decoding counts the keys that at least one query sees.
 Plan paged_plan(const PagedConfig& config, const DeviceInfo& device);
 /// The plan of a PagedConfig.
 CasePlan paged_case_plan(const Case& config, const Setting& setting);
@@ -100,10 +102,11 @@ struct PagedInputs {
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
   /// Bytes of the tensors on the host and of the shared caches on the device.
   size_t bytes() const;
-  /// The oracle's answer for each sequence, computed once for each name of hooks.
+  /// Returns the oracle's answer for each sequence. It is computed once for each AttentionHooks::name.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
-  /// For a cache of 8 bits: the root mean square of the error of the oracle's O, divided by the root mean square of O.
-  /// The error is O from the values in the cache minus O from the values that were drawn.
+  /// Returns the error that a cache of 8 bits causes. The oracle computes O twice: from the keys and values as they
+  /// were drawn, and from the keys and values in the cache. The error is the root mean square of the difference,
+  /// divided by the root mean square of the first O.
   double cache_error(const AttentionHooks* hooks);
 
   PagedConfig config;
@@ -134,13 +137,13 @@ class PagedProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
-  /// The figures of the pool, and the threadgroup memory. For decoding also the number of workers. For a cache of 8
-  /// bits also PagedInputs::cache_error().
+  /// Returns the figures of the pool and the threadgroup memory, for decoding also the number of workers, and for a
+  /// cache of 8 bits also PagedInputs::cache_error().
   Json values() const override;
 
-  /// The output of the last launch, byte by byte: O, then the log-sum-exp.
+  /// Returns the bytes of the last launch's output: O, then the log-sum-exp.
   std::vector<std::byte> output() const;
-  /// K and V as they are on the device, byte by byte.
+  /// Returns the bytes of K and then of V, as they are on the device.
   std::vector<std::byte> cache() const;
 
  private:

@@ -23,20 +23,25 @@ std::vector<AxisInfo> paged_axes() {
       {"task", "decode: few new queries of each sequence; prefill: many", {"decode", "prefill"}, 0, 0, 1},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
-       "where pages lie in the pool: by sequence, from the end, anywhere; shared: one copy of the tokens that all "
-       "sequences begin with",
+       "where pages lie in the pool: identity: by sequence; reversed: by sequence, from the end; random: anywhere; "
+       "shared: by sequence, with one copy of the tokens that all sequences begin with",
        {"identity", "reversed", "random", "shared"},
        0,
        0,
        1},
       {"shared_pct", "tokens that all sequences begin with, in percent of kv_len", {}, 1, 99, 1},
       {"cascade", "1: with page_order=shared the shared pages are read once for all sequences", {}, 0, 1, 1},
-      {"cache_layout", "order of a page: tokens, heads, dim; or heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
+      {"cache_layout", "order in a page: nhd: tokens, heads, dim; hnd: heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
       {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
-      {"reduce", "who joins the parts of a tile: its last worker, or a second launch", {"last", "launch"}, 0, 0, 1},
+      {"reduce",
+       "who joins the parts of a tile: last: its last worker; launch: a second launch",
+       {"last", "launch"},
+       0,
+       0,
+       1},
       {"lengths",
-       "equal: each sequence has kv_len tokens; ragged: the first has kv_len, one of several has none, the others have "
-       "1 to kv_len; chat: many are short, half of them below a quarter of kv_len",
+       "equal: each sequence has kv_len tokens; ragged: the first sequence has kv_len tokens, one other sequence has "
+       "none, the rest have 1 to kv_len; chat: many sequences are short, half are below a quarter of kv_len",
        {"equal", "ragged", "chat"},
        0,
        0,
@@ -48,14 +53,14 @@ std::vector<AxisInfo> paged_axes() {
        0,
        1},
       {"append",
-       "how the new tokens get into the cache: none: they are there; fused: the launch turns them (RoPE) and writes "
-       "them; chain: one launch turns, one writes",
+       "how the new tokens get into the cache: none: they are there before the launch; fused: the launch of attention "
+       "turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
        {"none", "fused", "chain"},
        0,
        0,
        1},
-      {"rotary_dim", "elements of a row that turn if tokens are appended; 0: all", {}, 0, 512, 2},
-      {"rope_pairing", "which elements turn together", {"half_split", "interleaved"}, 0, 0, 1}};
+      {"rotary_dim", "elements of a row that RoPE turns if tokens are appended; 0: all", {}, 0, 512, 2},
+      {"rope_pairing", "which two elements of a row RoPE turns together", {"half_split", "interleaved"}, 0, 0, 1}};
   for (AxisInfo& axis : modifier_infos()) {
     if (std::ranges::find(modifiers, axis.name) != modifiers.end()) axes.push_back(std::move(axis));
   }

@@ -10,13 +10,13 @@
 namespace attn {
 
 std::vector<AxisInfo> paged_axes();
-/// The axes in which compared cases differ: the layout and the type of the cache, how tokens get into the cache, how
-/// the work is divided, and the modifiers of the scores.
+/// Returns the axes in which compared cases may differ: the layout and the type of the cache, how tokens get into the
+/// cache, how the work is divided, and the modifiers of the scores.
 std::vector<std::string> paged_compared_axes();
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
-/// Sets the axes that the case does not name: one query over a contiguous cache of Q's type, with the number of workers
-/// by the rule. A contiguous cache always gets page_order=identity. A case that appends no token always gets
-/// rotary_dim=0 and rope_pairing=half_split.
+/// Sets the axes that the case does not name: one query over a contiguous cache of Q's type, with as many workers as
+/// the rule says (workers=0). A contiguous cache always gets page_order=identity. A case that appends no token always
+/// gets rotary_dim=0 and rope_pairing=half_split.
 void complete_paged(Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -10,8 +10,8 @@
 namespace attn {
 namespace {
 
-constexpr double rule_ms = 50;  // the rule: compile a faster variant when it is needed, and a slower variant ahead
-constexpr int64_t most = 10;    // most variants that are compiled for one sample of a pair
+constexpr double rule_ms = 50;  // the rule: compile a variant when it is needed if this takes less time, else ahead
+constexpr int64_t most = 10;    // most variants of a case that is measured again in a pair
 
 using Takes = std::function<bool(const Measurement&)>;
 
@@ -33,7 +33,7 @@ std::vector<Results> one_and_all_workers(const Results& group) {
   return pair(where(group, "workers", "1"), {all});
 }
 
-// The subject of a claim about getting variants.
+// Returns the subject of a claim about getting variants.
 std::string subject_of(const Case& config) {
   if (config.text("task") == "compile_one")
     return config.key_without({"task", "variants", "workers", "pch", "run_time"});
@@ -59,7 +59,7 @@ Figure per_variant(double scale) {
   };
 }
 
-// A figure that the experiment recorded with a result, or 0 if it recorded none.
+// Returns a figure that the experiment recorded with a result, or 0 if it recorded none.
 double told(const Measurement& result, const std::string& name) {
   return result.values.is_object() ? result.values.value(name, 0.0) : 0;
 }
@@ -109,7 +109,7 @@ void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// A claim about the time for a whole archive. The name of the task is the id of the hypothesis.
+// Returns a claim about the time to write or to read a whole archive. The name of the task is the id of the hypothesis.
 Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = one_worker({hypothesis.id}),
@@ -127,7 +127,8 @@ Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advic
               }};
 }
 
-// A claim about how many variants can be got within `budget_s` at start-up, for each way to get variants.
+// Returns a claim about how many variants a program can get within `budget_s` at start-up. The claim has a conclusion
+// for each way to get variants.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),

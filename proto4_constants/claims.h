@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs. They are about:
+/// Returns the claims, which are registered before anything runs. They are about:
 /// - the cost of a variant;
 /// - compiling against reading from disk or from an archive;
 /// - many workers against one worker;

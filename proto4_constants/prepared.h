@@ -16,13 +16,13 @@ class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}
 
-  /// The sources of the first variants.
+  /// Returns the sources of the first `count` variants.
   std::vector<KernelSource> first(size_t count) const;
-  /// A cache folder with at least the first `count` variants.
+  /// Returns the path of a cache folder with at least the first `count` variants.
   std::string cache(size_t count);
-  /// An archive of exactly the first `count` variants.
+  /// Returns the path of an archive of exactly the first `count` variants.
   std::string archive(size_t count);
-  /// A path at which a new archive may be written.
+  /// Returns a path at which a new archive may be written.
   std::string new_archive() const { return folder_.path() / "archive-new"; }
 
  private:

@@ -1,6 +1,6 @@
-// The cost and the gain of specialisation. Problems of the host measure the cost: compiling many variants, finding them
-// again in memory, on disk and in an archive, and starting a process. Launches with constants that are read at run time
-// measure the gain.
+// The cost and the gain of kernels whose constants are compiled in. Problems of the host measure the cost: compiling
+// many variants, finding them again in memory, on disk and in an archive, and starting a process. Launches with
+// constants that are read at run time measure the gain.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace attn {
 
-/// The launch of a case, or the reason why the case does not run. For a case of many variants it is the launch of the
-/// first variant.
+/// Returns the launch of a case, or the reason why the case does not run. For a case of many variants this is the first
+/// variant's launch.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes launches with constants that are read at run time. Launches of one shape share their tensors.
@@ -30,8 +30,8 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
                                               std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
 /// Makes a problem that starts a new process, and times the process from its start to its first result. With start_disk
-/// the cache folder has at least the first `variants` variants, with start_archive the archive has exactly these
-/// variants.
+/// the process finds a cache folder with at least the first `variants` variants. With start_archive it finds an archive
+/// with exactly these variants.
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);
 

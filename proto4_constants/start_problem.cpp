@@ -53,7 +53,7 @@ class StartProblem : public HostProblem {
   }
 
  private:
-  /// The path of this program, or in a test the path of proto4_constants in the test's folder.
+  /// Returns the path of this program. In a test it returns the path of proto4_constants in the test's folder.
   static std::string program_to_start() {
     const fs::path own = fs::read_symlink("/proc/self/exe");
     return own.stem().string().ends_with("_test") ? own.parent_path() / "proto4_constants" : own;
@@ -62,7 +62,7 @@ class StartProblem : public HostProblem {
   /// Starts the process. Returns the seconds from its start to the line that reports its first result.
   double start(std::vector<std::string> arguments) {
     std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe to the new process can be made");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -104,7 +104,8 @@ class StartProblem : public HostProblem {
     check_.rows_checked = first_.config.shape.q_heads * first_.config.shape.q_len;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) check_.fail("the result of the new process is wrong");
     if (report.at("origin") != origin) {
-      check_.fail(fmt::format("the kernel was {}, not from {}", report.at("origin").get<std::string>(), origin));
+      check_.fail(fmt::format("the kernel has the origin {}; it must have the origin {}",
+                              report.at("origin").get<std::string>(), origin));
     }
     for (const char* name : {"open_s", "pipeline_s", "launch_s"}) samples_[name].push_back(report.at(name));
     samples_["peak_bytes"].push_back(static_cast<double>(usage.ru_maxrss) * 1024);
@@ -129,7 +130,8 @@ std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, 
 }
 
 int first_result(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 6) throw BadInput("the child process takes device, kernel, dtype, seed, folder and archive");
+  if (arguments.size() != 6)
+    throw BadInput("the child process must get device, kernel, dtype, seed, folder and archive");
   Stopwatch stopwatch;
   const std::unique_ptr<Device> device = Device::open(arguments[0]);
   const double open_s = stopwatch.seconds();

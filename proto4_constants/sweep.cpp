@@ -18,7 +18,7 @@ constexpr int64_t most_workers = 16;
 // Whether the task gets many variants and may use several threads.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
-// 1, 2, 4 .. up to the host's cores.
+// Returns 1, 2, 4 ..., and last the number of the host's cores, but at most most_workers.
 std::vector<int64_t> worker_counts() {
   const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);
   std::vector<int64_t> counts;
@@ -27,7 +27,7 @@ std::vector<int64_t> worker_counts() {
   return counts;
 }
 
-// The tile that proto1_flash chooses for the launch.
+// Sets the tile that proto1_flash chooses for the launch.
 void set_default_tile(Case& config, const DeviceInfo& device) {
   Case flash;
   flash.set("variant", config.text("kernel"));
@@ -52,20 +52,20 @@ std::vector<AxisInfo> constants_axes() {
            0,
            1},
           {"kernel",
-           "variant of proto1_flash",
+           "the kernel: a variant of proto1_flash",
            {"naive", "tiled_scalar", "tiled_vector", "mma_sync", "wgmma", "tuned"},
            0,
            0,
            1},
           {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
           {"variants",
-           "number of variants; the first 72 are head_dim x block_r x block_c x causal x alibi",
+           "number of variants; the first 72 of tuned combine values of head_dim, block_r, block_c, causal and alibi",
            {},
            1,
            10000,
            1},
           {"workers", "threads that get the variants", {}, 1, 256, 1},
-          {"pch", "1: headers are precompiled, if the compiler can", {}, 0, 1, 1},
+          {"pch", "1: headers are precompiled, if the compiler supports this", {}, 0, 1, 1},
           {"q_heads", "heads of a launch", {}, 1, 1024, 1},
           {"q_len", "queries, and keys, of a launch", {}, 1, int64_t{1} << 24, 1},
           {"head_dim", "elements of a head of a launch", {}, 8, 256, 8},
@@ -96,8 +96,8 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(block);
   };
 
-  // The values of run_time for a kernel: "none", each constant that the kernel can read at run time, and "all" if there
-  // are several.
+  // Returns the values of run_time for a kernel: "none", each constant that the kernel can read at run time, and "all"
+  // if there are several.
   const auto read = [&](const std::string& kernel) {
     std::vector<std::string> values = run_time_axes(kernel, device);
     if (values.size() > 1) values.emplace_back("all");
@@ -212,8 +212,9 @@ std::string constants_unable(const Case& config, const DeviceInfo& device) {
   const std::string& task = config.text("task");
   if (task != "run" && task != "compile_one") {
     const auto wanted = static_cast<size_t>(config.integer("variants"));
-    const size_t there = variant_grid(kernel, parse_dtype(config.text("dtype")), device).size();
-    if (wanted > there) return fmt::format("{} has {} variants with {} here", kernel, there, config.text("dtype"));
+    const size_t available = variant_grid(kernel, parse_dtype(config.text("dtype")), device).size();
+    if (wanted > available)
+      return fmt::format("{} has {} variants with {} here", kernel, available, config.text("dtype"));
     if (config.integer("pch") != 0 && !device.has("pch")) {
       return fmt::format("{} does not precompile headers", device.toolchain);
     }

@@ -13,24 +13,25 @@
 namespace attn {
 
 std::vector<AxisInfo> constants_axes();
-/// Launches that differ in the constants that they read at run time are measured in turn. Cases of the host are
-/// measured one at a time.
+/// Returns the axis in which compared launches differ: the constants that they read at run time. Compared launches are
+/// measured in turn. Cases of the host are measured one at a time.
 std::vector<std::string> constants_compared_axes();
 
-/// The sweep of a profile: "quick" (minutes on two cores) or "full".
+/// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
 /// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, or for
 /// run_time "none".
 void complete_constants(Case& config, const DeviceInfo& device);
 
-/// Why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile headers, or cannot
-/// read the case's constants at run time. Empty if the device can run the case.
+/// Returns the reason why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile
+/// headers, or the kernel cannot read the case's constants at run time. Returns an empty text if the device can run the
+/// case.
 std::string constants_unable(const Case& config, const DeviceInfo& device);
 
-/// The variant that a case with task=run launches.
+/// Returns the variant that a case with task=run launches.
 Variant run_variant(const Case& config);
-/// The variant that a case with task=compile_one compiles: run_variant(), with small_shape().
+/// Returns the variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
 
 }  // namespace attn

@@ -31,8 +31,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 
 bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
-// The variants of a grid that run. Their order takes steps of about 0.618 (the golden section) of their number, so that
-// the first few variants are spread over the grid.
+// Returns the variants of a grid that run on the device. Their order steps through the grid by about 0.618 (the golden
+// section) of its size, modulo its size. So the first few variants are spread over the grid.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
   std::vector<Variant> all;
   for (const int64_t head_dim : grid.head_dims) {
@@ -105,14 +105,14 @@ AttentionShape small_shape(int64_t head_dim, bool causal) {
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device) {
   const auto [base, finer] = grids_of(kernel, device);
   std::vector<Variant> all = spread(base, kernel, dtype, device);
-  const size_t of_base = all.size();
+  const size_t base_count = all.size();
   for (Variant& variant : spread(finer, kernel, dtype, device)) {
-    const bool there =
-        std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(of_base), [&](const Variant& other) {
+    const bool in_base =
+        std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(base_count), [&](const Variant& other) {
           return other.alibi == variant.alibi && other.config.shape == variant.config.shape &&
                  other.config.block_r == variant.config.block_r && other.config.block_c == variant.config.block_c;
         });
-    if (!there) all.push_back(std::move(variant));
+    if (!in_base) all.push_back(std::move(variant));
   }
   return all;
 }
@@ -122,8 +122,8 @@ std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceIn
   if (device.on_host && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
   // In the wgmma kernel even a change from `if constexpr` to `if` changes the assembler's code. So the wgmma kernel
   // reads no constant at run time.
-  const bool flag_alone = kernel == "mma_sync" || device.on_host;
-  return flag_alone ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
+  const bool only_causal = kernel == "mma_sync" || device.on_host;
+  return only_causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }
 
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel,

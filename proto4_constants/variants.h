@@ -12,7 +12,7 @@
 
 namespace attn {
 
-/// One set of constants.
+/// One set of constants of a kernel.
 struct Variant {
   FlashConfig config;
   bool alibi = false;
@@ -22,24 +22,25 @@ struct Variant {
   Plan plan(const DeviceInfo& device) const;
 };
 
-/// The number of variants of the base grid, head_dim x block_r x block_c x causal x alibi: 3 x 3 x 2 x 2 x 2 on the
-/// cpu.
+/// The number of variants in the base grid of `tuned`, head_dim x block_r x block_c x causal x alibi: 3 x 3 x 2 x 2 x 2
+/// on the cpu.
 inline constexpr size_t base_variants = 72;
 
 /// The shape on which a variant is checked. It is small, and its lengths are odd numbers.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
-/// The variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a finer grid,
-/// several hundred in all. For any N the first N variants are spread over their grid. Their shapes are small_shape().
+/// Returns the variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a
+/// finer grid, several hundred in all. For any N the first N variants are spread over their grid. Their shapes are
+/// small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
-/// The function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:
+/// Returns the function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:
 /// head_dim, block_r, block_c, causal, alibi. The other constants are sizes of arrays, vectors or register tiles, or
 /// template arguments.
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device);
 
-/// The names of the constants that a value of the axis run_time means: "none", an axis of run_time_axes(), or "all"
-/// axes.
+/// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis run_time:
+/// "none", an axis of run_time_axes(), or "all", which means all of these axes.
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel, const DeviceInfo& device);
 
 }  // namespace attn

@@ -88,7 +88,8 @@ class VariantsProblem : public HostProblem {
     for (const KernelSource& source : sources_) {
       const Pipeline& pipeline = cache.get(source);
       if (pipeline.origin != origin) {
-        check.fail(fmt::format("{} is {}, not from {}", pipeline.binary.key, pipeline.origin, origin));
+        check.fail(fmt::format("{} has the origin {}; it must have the origin {}", pipeline.binary.key, pipeline.origin,
+                               origin));
       }
     }
     const size_t launches = std::min(launched_variants, variants_.size());
@@ -109,7 +110,7 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// The function that takes a sample. The files that a sample finds on disk are made here.
+  /// Returns the function that takes a sample. First makes the files that a sample finds on disk.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };
@@ -165,9 +166,9 @@ class VariantsProblem : public HostProblem {
     return seconds;
   }
 
-  /// The times of the phases of a compiler that does not tell its optimiser's time. Some variants are compiled again
-  /// with a trace, which takes a tenth longer. The phases of these variants give the proportions. If the compiler gives
-  /// no trace, the times are returned as they are.
+  /// Returns the times of the phases if the compiler does not tell the optimiser's time. For this a few variants are
+  /// compiled again with a trace, which takes a tenth longer. The total of `times` is divided in the proportions of the
+  /// traced phases. Returns `times` itself if the compiler gives no trace.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();

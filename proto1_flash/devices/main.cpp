@@ -26,7 +26,8 @@ DeviceRecords read_folder(const std::string& folder) {
     std::vector<Json> lines = read_records(path, problems);
     if (!problems.empty()) throw BadInput(fmt::format("{}: {}", path, problems.front()));
     if (lines.empty())
-      throw BadInput(fmt::format("{} has no records; name folders with measurements.jsonl and findings.jsonl", path));
+      throw BadInput(fmt::format(
+          "{} has no records; FROM and TO must be folders with measurements.jsonl and findings.jsonl", path));
     return lines;
   };
   for (const Json& line : read("measurements.jsonl")) {

@@ -1,5 +1,5 @@
-// Runs the program as a user runs it: which records it writes, which arguments it refuses, and which records survive
-// when it is killed.
+// Runs the program as a user runs it. The tests check which records it writes, which arguments it refuses, and which
+// records survive when it is killed.
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
@@ -25,7 +25,7 @@ class CliTest : public test::CpuProgramTest {
  protected:
   CliTest() : CpuProgramTest("proto1_flash") {}
 
-  // Twelve quick cases, in groups of several tiles.
+  // Twelve quick cases: six tiles, each with and without a causal mask.
   static constexpr size_t small_cases = 12;
   static std::vector<std::string> small_sweep() {
     return {"--device", "cpu:threads=2",
@@ -52,7 +52,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-// The measurements hold each of the cases once.
+// Expects that the measurements hold `cases` different cases, each once.
 void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
   std::set<std::string> seen;
   for (const Json& record : measurements) {

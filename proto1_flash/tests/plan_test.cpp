@@ -1,4 +1,4 @@
-// The problems of the experiment run the plans that they are made from.
+// Tests that each problem of the experiment launches the kernels of the plan that it is made from.
 #include <gtest/gtest.h>
 
 #include "common/cases/axes.h"

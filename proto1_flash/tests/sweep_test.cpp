@@ -106,8 +106,8 @@ std::string hopper_tile(Case config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// For each of these shapes, the tile that is fastest on an H200 by at least 4 %. The tile of the shape with 32 query
-// heads was measured with 8 key/value heads.
+// Each row names a shape, and the tile that is the fastest for this shape on an H200, by at least 4 %. The row with 32
+// query heads was measured with 8 key/value heads.
 TEST(FlashSweepTest, DefaultTileOfHopperKeepsEveryUnitBusy) {
   struct Row {
     int64_t head_dim, batch, heads, length, causal;

@@ -3,12 +3,12 @@
 //
 // The host writes choice.h, which defines:
 //   SCORE_FORM   one of the forms of forms.h
-//   CALL_GRAIN   the scores of a call: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE), in the order of
-//                common/attention/kernels/score.h
-//   KERNEL_GRAIN SCORE_ROW: the kernel passes rows of scores, also for calls by element. SCORE_ELEMENT: the kernel
-//                passes only single scores
-//   SCORE_LANES  with SCORE_ROW, the scores of one call; with SCORE_TILE, on the cpu the scores of one row of the tile,
-//                on a GPU all scores of the tile that one thread has
+//   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE). The order
+//                of the scores is described in common/attention/kernels/score.h
+//   KERNEL_GRAIN the scores that the kernel passes to this file. SCORE_ROW: rows of scores, even if CALL_GRAIN is
+//                SCORE_ELEMENT. SCORE_ELEMENT: only single scores
+//   SCORE_LANES  a number of scores. If CALL_GRAIN is SCORE_ROW: the scores of one call. If it is SCORE_TILE: on the
+//                cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -28,7 +28,7 @@
 
 #define SCORE_IS_IDENTITY 0
 
-// ---- the function, in this translation unit or in its own fragment
+// ---- the function, in this translation unit or in a fragment that is compiled apart (fragment.h)
 
 #if SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO || SCORE_FORM == FORM_STD_FUNCTION || \
     SCORE_FORM == FORM_VIRTUAL
@@ -101,7 +101,7 @@ struct ScoreObject {
 // ---- the call
 
 #if SCORE_FORM == FORM_SWITCH || SCORE_FORM == FORM_POINTER
-/// The number of the function to call. It is known only at run time, and is the same for all scores.
+/// Returns the number of the function to call. It is known only at run time, and is the same for all scores.
 SCORE_INLINE int score_choice(const ScoreContext& context) { return *static_cast<const int*>(context.data); }
 #endif
 
@@ -124,7 +124,8 @@ SCORE_DEVICE SCORE_RESULT (*score_table[])(SCORE_PARAMETERS) = {score_unchanged,
 #elif SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO
 extern "C" SCORE_DEVICE SCORE_RESULT score_fragment(SCORE_PARAMETERS);
 #elif SCORE_FORM == FORM_STD_FUNCTION
-/// A std::function of the host, and the function of the host that calls it. A kernel has no standard library.
+/// `object` is a std::function of the host, `call` is a function of the host that calls it. The kernel cannot call a
+/// std::function itself, because a kernel has no standard library.
 struct HostCallable {
   SCORE_RESULT (*call)(const void* object, SCORE_PARAMETERS);
   const void* object;
@@ -169,7 +170,8 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// One score, for rows that a kernel computes anew. The call takes SCORE_LANES scores. The first of them is `s`.
+// Changes one score, for rows that a kernel computes anew. The call takes SCORE_LANES scores, of which only the first,
+// `s`, counts.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
   score_call(several, q, k, context);

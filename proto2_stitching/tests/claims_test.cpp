@@ -18,8 +18,8 @@ namespace {
 
 using test::avx2;
 
-// The time of a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns for each call that is left.
-// Two units make the calls in parallel.
+// Returns the time by a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns for each call that
+// is left. Two units make the calls in parallel.
 double seconds_of(const Case& config) {
   const double work = 1e-6 * static_cast<double>(config.integer("work"));
   if (form_is_inlined(config.text("form"))) return 1e-3 + work;
@@ -51,7 +51,8 @@ std::vector<Measurement> made_up() {
   return results;
 }
 
-// The comparisons that the measuring loop would give, with an interval of `spread` to either side.
+// Returns the comparisons that the measuring loop would give. The interval of a ratio reaches `spread` to either side
+// of the ratio.
 std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 0.002) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels) {
@@ -198,7 +199,7 @@ TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
   }
 }
 
-// The conclusion of `break_even` for calls by row. `points` has the ratio of times at each work.
+// Returns the conclusion of `break_even` for calls by row. `points` has the ratio of times at each work.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;

@@ -1,5 +1,5 @@
 // Checks every form at every grain against the oracle and against the other forms, on odd shapes. Checks how often the
-// function is called, and that kernels broken on purpose fail. Runs on the device under test.
+// function is called, and that the checks notice kernels that are broken on purpose. Runs on the device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -192,7 +192,7 @@ std::atomic<int64_t> calls_made{0};
 
 // The function counts its calls in a variable of the test. The kernels of the cpu run in this process.
 TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
-  if (on_cuda) GTEST_SKIP() << "counts on the host";
+  if (on_cuda) GTEST_SKIP() << "only a kernel of the cpu can count in a variable of this process";
   const UserFunction counting =
       text(fmt::format("float score(float s, int, int, const ScoreContext&) {{\n"
                        "#ifndef float\n"  // the oracle's text defines `float`, so its calls do not count
@@ -341,7 +341,7 @@ TEST_F(StitchTest, UnknownFunctionsAreBadInput) {
   }
 }
 
-// ---- the checks catch each mutation: one part of the text of a kernel header is replaced
+// ---- mutations: the test replaces a part of form.h, and the check must fail
 
 struct Mutation {
   const char *what, *form, *grain, *from, *to;

@@ -20,9 +20,10 @@
 namespace attn {
 namespace {
 
-/// The time of a model, in proportion to the bytes. Pages of 1 token add a half, other pages a hundredth. A second
-/// launch adds a tenth. A number of workers other than the rule's adds a tenth. A chain takes four times the time, and
-/// a fused append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads shared tokens again.
+/// Returns the time by a model, which grows in proportion to the bytes. Pages of 1 token add a half, other pages a
+/// hundredth. A second launch adds a tenth. A number of workers other than the rule's adds a tenth. A chain takes four
+/// times the time, and a fused append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads
+/// shared tokens again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -97,16 +98,16 @@ TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
                                                    {"prefill_paging", "page_size"},
                                                    {"prefill_fused", "append"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
-    std::map<std::string, int> of;
+    std::map<std::string, int> counts;
     for (const Duel& duel : duels(paged_claims(device), paged_results(device))) {
       const std::string& axis = axes.at(duel.hypothesis);
       const bool tiles_follow = duel.hypothesis.starts_with("prefill");
       const std::set<std::string> free = tiles_follow ? std::set<std::string>{axis, "block_c"} : std::set{axis};
       EXPECT_EQ(duel.baseline.key_without(free), duel.contender.key_without(free)) << duel.hypothesis;
       EXPECT_NE(duel.baseline.key({axis}), duel.contender.key({axis})) << duel.hypothesis;
-      ++of[duel.hypothesis];
+      ++counts[duel.hypothesis];
     }
-    for (const auto& [id, axis] : axes) EXPECT_GT(of[id], 0) << id;
+    for (const auto& [id, axis] : axes) EXPECT_GT(counts[id], 0) << id;
   }
 }
 
@@ -114,7 +115,7 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
   const DeviceInfo device = test::avx2();
   const std::vector<Measurement> results = paged_results(device);
   const std::vector<Claim> claims = paged_claims(device);
-  std::map<std::string, int> of;
+  std::map<std::string, int> counts;
   for (const Conclusion& conclusion : conclude(claims, results, paged_comparisons(device, results))) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
@@ -127,9 +128,9 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
     const Json finding =
         make_finding("proto3_paged", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
     EXPECT_EQ(finding.at("title").get<std::string>().find('{'), std::string::npos) << finding.at("title");
-    ++of[hypothesis.id];
+    ++counts[hypothesis.id];
   }
-  for (const Claim& claim : claims) EXPECT_GT(of[claim.hypothesis.id], 0) << claim.hypothesis.id;
+  for (const Claim& claim : claims) EXPECT_GT(counts[claim.hypothesis.id], 0) << claim.hypothesis.id;
 }
 
 // Only pages of 16 decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel cannot
@@ -138,7 +139,7 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     const std::vector<Measurement> results = paged_results(device);
-    std::map<std::string, int> of;
+    std::map<std::string, int> counts;
     for (const Conclusion& conclusion : conclude(paged_claims(device), results, paged_comparisons(device, results))) {
       if (conclusion.hypothesis.starts_with("paging_")) {
         EXPECT_TRUE(conclusion.subject.starts_with("page_size=16 ")) << conclusion.subject;
@@ -148,13 +149,13 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
         EXPECT_GT(conclusion.values.at("page_size"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
         EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host) << "blocks of 64 keys in several buffers";
       }
-      ++of[conclusion.hypothesis];
+      ++counts[conclusion.hypothesis];
     }
-    EXPECT_EQ(of["paging_9"], of["paging_10"]);
-    EXPECT_LT(of["paging_9"], of["paging"]);
-    EXPECT_EQ(of["viability"], 4);
-    EXPECT_GE(of["workers"], 5);
-    EXPECT_GE(of["reduce"], 5);
+    EXPECT_EQ(counts["paging_9"], counts["paging_10"]);
+    EXPECT_LT(counts["paging_9"], counts["paging"]);
+    EXPECT_EQ(counts["viability"], 4);
+    EXPECT_GE(counts["workers"], 5);
+    EXPECT_GE(counts["reduce"], 5);
   }
 }
 

@@ -24,7 +24,7 @@ inline PagedConfig paged_config() {
   return config;
 }
 
-/// The plan of a configuration with `hooks` in place of the configuration's own modifiers.
+/// Returns the plan of a configuration with `hooks` in place of the configuration's own modifiers.
 inline Plan hooked_plan(const PagedConfig& config, const DeviceInfo& device, const AttentionHooks& hooks) {
   return config.prefill ? prefill_plan(config.decode, device, 0, 0, &hooks)
                         : decode_plan(config.decode, device, 0, &hooks);
@@ -34,17 +34,17 @@ struct Decoded {
   Check check;
   std::vector<std::byte> output;
 };
-inline Decoded run_paged(const PagedConfig& config, Device& on = test::device(),
+inline Decoded run_paged(const PagedConfig& config, Device& chosen = test::device(),
                          PipelineCache& cache = test::pipelines(), const std::optional<AttentionHooks>& hooks = {}) {
-  const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
-  PagedProblem problem(on, cache, inputs, config,
-                       hooks ? hooked_plan(config, on.info(), *hooks) : paged_plan(config, on.info()), hooks);
+  const auto inputs = std::make_shared<PagedInputs>(chosen, config, 7);
+  PagedProblem problem(chosen, cache, inputs, config,
+                       hooks ? hooked_plan(config, chosen.info(), *hooks) : paged_plan(config, chosen.info()), hooks);
   Decoded run;
   for (int launch = 0; launch < 2; ++launch) {  // the second launch runs on the buffers that the first launch left
     problem.poison();
     CommandEncoder encoder;
     problem.encode(encoder);
-    on.submit(encoder);
+    chosen.submit(encoder);
     run.check = problem.check();
     if (!run.check.ok) break;
   }
@@ -64,8 +64,8 @@ inline std::string difference(const PagedConfig& config) {
 /// of head 1. The garbage is at the last key if `last`, else at the middle key. Under a causal mask only the last query
 /// sees the last key. Returns the worst difference that the check finds, or an empty text.
 inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
-  Device& on = test::device();
-  const auto inputs = std::make_shared<PagedInputs>(on, config, 7);
+  Device& chosen = test::device();
+  const auto inputs = std::make_shared<PagedInputs>(chosen, config, 7);
   for (size_t b = 0; b < inputs->lengths.size(); ++b) {
     const int64_t batch = static_cast<int64_t>(b), length = inputs->lengths[b], key = last ? length - 1 : length / 2;
     if (length == 0) continue;
@@ -78,11 +78,11 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
     if (config.append != "none" && in_v && token >= 0) set(inputs->new_v, token);
   }
   if (config.append != "none") inputs->new_v_buffer.upload(inputs->new_v.data.data(), inputs->new_v.bytes());
-  PagedProblem problem(on, test::pipelines(), inputs, config, paged_plan(config, on.info()));
+  PagedProblem problem(chosen, test::pipelines(), inputs, config, paged_plan(config, chosen.info()));
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
-  on.submit(encoder);
+  chosen.submit(encoder);
   const Check check = problem.check();
   return check.ok ? "" : check.worst;
 }

@@ -1,5 +1,5 @@
 // Decoding over caches of every shape, on the device under test. The tests compare decoding with the oracle, compare
-// equivalent launches bit for bit, and expect that kernels broken on purpose fail.
+// equivalent launches bit for bit, and expect that the checks notice kernels that are broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -238,7 +238,7 @@ Tensor single_rows(int64_t count, int64_t head_dim, DType dtype) {
   return Tensor::zeros(count, 1, 1, head_dim, dtype, Layout::bhsd);
 }
 
-/// O of one query over k.batch keys. Each key is on its own page, with its own scales.
+/// Returns O of one query over k.batch keys. Each key is on its own page, with its own scales.
 Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const Tensor& v,
                   const std::vector<float>& k_scales, const std::vector<float>& v_scales) {
   config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = k.batch, .head_dim = q.dim};
@@ -724,7 +724,7 @@ TEST_F(PagedTest, BrokenModifiersAreCaught) {
 }
 
 TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
-  if (on_cuda) GTEST_SKIP() << "of the cpu alone";
+  if (on_cuda) GTEST_SKIP() << "only the cpu has kernels of other hosts";
   for (const auto& [simd_width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(device(), "other", simd_width, registers);
     PipelineCache cache(host, "");
@@ -742,7 +742,7 @@ TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
 }
 
 TEST_F(PagedTest, BrokenKernelsAreCaught) {
-  if (on_cuda) GTEST_SKIP() << "texts are those of the cpu's kernel";
+  if (on_cuda) GTEST_SKIP() << "the texts are in the cpu's kernel";
   struct Mutation {
     const char *what, *from, *to;
   };
@@ -989,13 +989,14 @@ TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
   config.decode.page_size = 1;
   EXPECT_EQ(pool_figures(config).waste, 0);
   config.decode.page_size = 0;
-  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "room for kv_len each";
+  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "each sequence has kv_len slots";
   config.lengths = "equal";
   config.decode.page_size = 16;
   config.decode.shape.kv_len = 136;  // 8.5 pages a sequence, 2 of them shared
   config.page_order = "shared";
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, 4. * 8 / (16 * (4 * 9 - 3 * 2)));
-  EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8)) << "from the shared pages to one's own";
+  EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8))
+      << "the gap between the shared pages and a sequence's own pages";
 }
 
 TEST(PagedTable, SharedPagesAreThoseOfTheFirstSequence) {

@@ -1,5 +1,5 @@
 // Prefill over caches of every shape, on the device under test. The tests compare prefill with the oracle, compare
-// orders of pages bit for bit, and expect that kernels broken on purpose fail.
+// orders of pages bit for bit, and expect that the checks notice kernels that are broken on purpose.
 #include <gtest/gtest.h>
 
 #include <cmath>

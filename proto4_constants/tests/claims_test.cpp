@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-/// A result of the host: getting all variants takes `seconds`.
+/// Returns a result of the host, in which getting all variants takes `seconds`.
 Measurement result(const std::string& task, int64_t variants, double seconds, int64_t workers = 1, int64_t pch = 0) {
   Measurement made;
   const std::pair<const char*, AxisValue> axes[] = {{"task", task},
@@ -76,7 +76,7 @@ State verdict(const Conclusion& conclusion) {
   return State::inconclusive;
 }
 
-/// The title, the content and the advice of a finding. Throws if a template names a missing value.
+/// Returns the title, the content and the advice of a finding. Throws if a template names a missing value.
 std::string text(const Conclusion& conclusion) {
   Hypothesis hypothesis;
   for (const Hypothesis& registered : hypotheses(constants_claims())) {
