@@ -780,7 +780,7 @@ def autocast(t):
     with torch.autocast(t.device, torch.bfloat16):
         o, want = t.sdpa(q, k, v, attn_mask=mask), original(q, k, v, attn_mask=mask)
     if o.dtype != want.dtype:
-        raise Fails(f"{o.dtype}, of PyTorch {want.dtype}")
+        raise Fails(f"the type is {o.dtype}; PyTorch's is {want.dtype}")
     t.right(o, want, 0.02)
 
 
