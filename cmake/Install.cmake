@@ -15,8 +15,8 @@ function(attn_install)
 
   get_target_property(folders common_api ATTN_FOLDERS)
   list(TRANSFORM folders APPEND /kernels)
-  file(GLOB of_devices RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/common/backends/*/kernels)
-  foreach(folder common/kernel ${folders} ${of_devices})
+  file(GLOB device_folders RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/common/backends/*/kernels)
+  foreach(folder common/kernel ${folders} ${device_folders})
     if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
       install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/attn/${folder}
               COMPONENT attn PATTERN *.md EXCLUDE)

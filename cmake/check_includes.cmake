@@ -21,6 +21,7 @@ foreach(file ${FILES})
 endforeach()
 if(wrong)
   string(REPLACE ";" ", " folders "${FOLDERS}")
-  message(FATAL_ERROR "includes outside of ${folders} (CMakeLists.txt says who knows whom):${wrong}")
+  message(FATAL_ERROR "includes outside of ${folders} (KNOWS in CMakeLists.txt names the libraries whose headers are "
+                      "allowed):${wrong}")
 endif()
 file(WRITE ${STAMP} "")

@@ -1,4 +1,4 @@
-"""Fields of the structs of options in attn.h, each with its type in C and the value that is off.
+"""Fields of the structs of options in attn.h, each with its type and the value that turns the option off.
 
 scripts/tools/options writes this file, from common/attention/options.def."""
 

@@ -111,7 +111,7 @@ class _Borrowed:
             # A DLManagedTensor begins with its DLTensor.
             self.tensor = ctypes.cast(_pointer_of(self.capsule, b"dltensor"), _TensorPointer)
         if written and (read_only or _library(array) == "jax"):
-            raise ValueError(f"attn_proto: {name} is written, and is read-only")
+            raise ValueError(f"attn_proto: the call writes {name}, but {name} is read-only")
 
 
 def _library(array):
@@ -142,8 +142,9 @@ def _is_followed(array):
 
 
 def _empty(like, shape, single=False):
-    """A new dense array with the library and device of the array `like`, in float32 if `single` is set, else in the type
-    of `like`; and a function that turns the array, once it is written, into the caller's result."""
+    """Returns a new dense array, and a function that turns the array into the caller's result after the array is
+    written. The array has the library and device of the array `like`, and the type of `like`, or float32 if `single` is
+    set."""
     library = _library(like)
     if library == "numpy":
         return sys.modules[library].empty(shape, "float32" if single else like.dtype), lambda o: o
@@ -155,7 +156,8 @@ def _empty(like, shape, single=False):
         import numpy
 
         if like.device.platform != "cpu":
-            raise ValueError("attn_proto: arrays of JAX are taken on the cpu; on a GPU CuPy shares their memory")
+            raise ValueError("attn_proto: arrays of JAX must be on the cpu; on a GPU use CuPy arrays that share their "
+                             "memory")
         return numpy.empty(shape, "float32" if single else numpy.from_dlpack(like).dtype), jax.dlpack.from_dlpack
     if hasattr(like, "new_empty"):  # a tensor of PyTorch
         return like.new_empty(shape, dtype=sys.modules["torch"].float32 if single else like.dtype), lambda o: o
@@ -279,9 +281,9 @@ def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
 
 @_takes(_options.CACHE)
 def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
-    """Attention of up to 16 new queries a sequence over a cache, contiguous or, with a table, on pages. new_k and new_v
-    are written into the cache first. With cosines and sines, new_k and the queries are rotated. with_lse is as in
-    flash()."""
+    """Attention of up to 16 new queries a sequence over a cache. The cache is on pages if there is a table, else it is
+    contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k and the
+    queries are rotated. with_lse is as in flash()."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

@@ -168,7 +168,8 @@ def _hand_back(why, *arguments, **options):
 
 
 class _NotKnown(BaseException):
-    """Leaves a __torch_function__ that called the drop-in again with the call that it is handling."""
+    """Raised to leave a __torch_function__ that has called the drop-in again, with the same call that it is
+    handling."""
 
 
 def _ask(tensors, call, **options):
@@ -223,7 +224,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     return o[0] if flat else o
 
 
-torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")  # in scripts
+# torch.jit.script compiles a call of the drop-in as a call of PyTorch's own function.
+torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
 
 
 class enable:  # noqa: N801: a class, so that enable() works as a call and in a with statement

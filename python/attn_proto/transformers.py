@@ -79,7 +79,7 @@ class _NewTokens(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         raise ValueError(f'attn_proto: a PagedCache serves models of attn_implementation="{NAME}" that hand its keys and values '
-                         f"to attention as they are; {function} was to read them")
+                         f"to attention as they are; {function} tried to read them")
 
 
 def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
@@ -212,7 +212,7 @@ class PagedLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove):
         """Removes the last tokens. As in other caches of transformers, the number is negative."""
         if not -self.tokens <= tokens_to_remove <= 0:
-            raise ValueError(f"attn_proto: {tokens_to_remove} is no number to crop: -{self.tokens} to 0 are")
+            raise ValueError(f"attn_proto: crop({tokens_to_remove}) is not allowed; -{self.tokens} to 0 are")
         self.tokens += tokens_to_remove
         self.attended = self.tokens
 
@@ -221,8 +221,8 @@ class PagedLayer(CacheLayerMixin):
         if beam_idx.shape != self.table.shape[:1]:
             raise ValueError(f"attn_proto: the cache is for a batch of {self.table.shape[0]}, not {beam_idx.numel()}")
         for pages in (self.key_pages, self.value_pages) if self.is_initialized else ():
-            of_sequences = pages.unflatten(0, self.table.shape)
-            of_sequences.copy_(of_sequences.index_select(0, beam_idx.to(pages.device)))
+            by_sequence = pages.unflatten(0, self.table.shape)
+            by_sequence.copy_(by_sequence.index_select(0, beam_idx.to(pages.device)))
 
     def batch_repeat_interleave(self, *args):
         raise ValueError("attn_proto: the batch of a PagedCache stays as it is")

@@ -153,8 +153,8 @@ bool larger(const Size& a, const Size& b) {
 #endif
 }
 
-/// Dense strides. The dimensions keep the order that they have in memory, except the last dimension, which becomes the
-/// innermost one. Dimensions with stride 0 become the outermost ones.
+/// Returns dense strides. The dimensions keep the order that they have in memory, except the last dimension, which
+/// becomes the innermost one. Dimensions with stride 0 become the outermost ones.
 template <typename Size>
 std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> strides) {
   std::array<size_t, 4> order{0, 1, 2, 3};  // the outermost first
@@ -169,7 +169,7 @@ std::array<Size, 4> strides_like(c10::ArrayRef<Size> sizes, c10::ArrayRef<Size> 
   return dense;
 }
 
-/// An output with the sizes of a tensor, for an operator or its meta function.
+/// Returns an output with the sizes of a tensor, for an operator or its meta function.
 Tensor output_like(const char* op, const char* name, const Tensor& tensor) {
   check_rank(op, name, tensor);
 #if TORCH_VERSION_MAJOR >= 2
@@ -321,7 +321,7 @@ Tensor fused(FUSED_ARGUMENTS) {
   options.interleaved = interleaved;
   Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
                         bshd, cache_bshd);
-  // A backward pass that has kept the old values then raises an error.
+  // Raises the versions of the caches, so that a backward pass that has kept the old values gets an error.
   for (const Tensor* const cache : {&key_cache, &value_cache}) {
     if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
   }

@@ -148,8 +148,8 @@ def linear(q, k, v, gate, state, causal, normalised, feature, scale):
             none = (divisor == 0) & (sums == 0)
             sums, error = (sums / divisor).masked_fill(none, 0), error.masked_fill(none, 0)
         o[:, :, t] = scale * sums
-        of_type = 2 * UNIT[dtype] * o[:, :, t].abs().nan_to_num(0, 0) + LEAST[dtype]
-        tolerance[:, :, t] = (abs(scale) * error).nan_to_num(0, INF) + of_type
+        rounding = 2 * UNIT[dtype] * o[:, :, t].abs().nan_to_num(0, 0) + LEAST[dtype]
+        tolerance[:, :, t] = (abs(scale) * error).nan_to_num(0, INF) + rounding
 
     for t in range(tokens):
         if gate is not None:

@@ -57,7 +57,8 @@ MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda dev
          "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
 CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
            "subclass": lambda x: x.as_subclass(Subclass)}  # changes of q
-COPIES = ("vmap", "negative view", "autocast")  # the call gets a copy of q; its order in memory differs if rows overlap
+# The call gets a copy of q. If rows of q overlap, the copy has another order in memory.
+COPIES = ("vmap", "negative view", "autocast")
 TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
 
 
@@ -81,24 +82,24 @@ def under(way, device, function, arguments, options):
     leaves, spec = tree_flatten((arguments, options))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
-    def of_tensors(*tensors):
+    def with_tensors(*tensors):
         each = dict(zip(places, tensors))
         given, named = tree_unflatten([each.get(i, x) for i, x in enumerate(leaves)], spec)
         return function(*given, **named)
 
     tensors = [leaves[i] for i in places]
     if way == "fake":
-        result = of_tensors(*tensors)
+        result = with_tensors(*tensors)
         with FakeTensorMode() as mode:
-            fake = of_tensors(*map(mode.from_tensor, tensors))
+            fake = with_tensors(*map(mode.from_tensor, tensors))
         if (here := tree_map(shape_of, result)) != (there := tree_map(shape_of, fake)):
             raise AssertionError(f"a trace sees {there} for {here}")
         return result
     if way.startswith("fx"):
-        return make_fx(of_tensors, tracing_mode=way[3:] or "real")(*tensors)(*tensors)
+        return make_fx(with_tensors, tracing_mode=way[3:] or "real")(*tensors)(*tensors)
     torch._dynamo.reset()
     with torch.no_grad():
-        return torch.compile(of_tensors, fullgraph=True, backend="aot_eager", dynamic=way == "compile dynamic")(*tensors)
+        return torch.compile(with_tensors, fullgraph=True, backend="aot_eager", dynamic=way == "compile dynamic")(*tensors)
 
 
 class Case(random.Random):
@@ -295,7 +296,7 @@ def adding_tables(case, names, batch, heads, rows, keys):
             case.say(sink=special)
         case.say("sinks")
         options["sinks"] = case.table("sinks", sinks)
-    if "bias" in names:  # each size is 1 or whole; the keys that pad to a multiple of 4 have no effect
+    if "bias" in names:  # each size is 1 or the size of the scores; keys that pad to a multiple of 4 have no effect
         shape = [size if case.one_in(2) else 1 for size in (batch, heads, rows, -(-keys // 4) * 4)]
         bias, words = case.normal(*shape), f"bias {shape}"
         for _ in range(case.choice((0, 1, 3))):
@@ -361,8 +362,8 @@ def over_cache(case, appends):
     capacity = page * max_pages or case.size(300)
     count = batch * max_pages + case.randint(0, 4) if page else batch
     sizes, scales, options = (count, kv_heads, page or capacity, width), (1, 1), {}
-    of_tokens = case.choice(list(UNIT)) if case.way == "autocast" else dtype
-    q = case.tensor("q", batch, heads, rows, width, dtype=of_tokens)
+    token_dtype = case.choice(list(UNIT)) if case.way == "autocast" else dtype
+    q = case.tensor("q", batch, heads, rows, width, dtype=token_dtype)
     if eight:
         caches = [(9 * case.normal(*sizes)).to(cache_dtype).to(case.device) for _ in "kv"]
         scales = [torch.rand(sizes[:2], generator=case.generator) for _ in "kv"]
@@ -392,9 +393,9 @@ def over_cache(case, appends):
     tables = [case.table("lengths", lengths, torch.int32), case.table("table", table, torch.int32) if page else None]
     new, angles = [], []
     if appends:
-        new = [case.tensor(name, batch, kv_heads, rows, width, dtype=of_tokens) for name in ("new_k", "new_v")]
+        new = [case.tensor(name, batch, kv_heads, rows, width, dtype=token_dtype) for name in ("new_k", "new_v")]
         if case.way == "vmap":
-            case.wrong.append("a write to what is not batched")
+            case.wrong.append("a write to a tensor that is not batched")
         if case.one_in(2):
             pairs = case.choice((width // 2, 4))
             if case.spoilt(20, "angles of more pairs than a row has, or that no prompt takes"):
@@ -447,7 +448,8 @@ def linear(case):
     if case.one_in(20):
         batch, tokens = case.choice(((0, tokens), (batch, 0)))
     causal, normalised, bshd = not case.one_in(4), case.one_in(3), case.one_in(3)
-    feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))  # others may sum to 0
+    # If the output is normalised, the divisor may be 0 with the feature `identity`.
+    feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))
     q, k, v = (case.tensor(name, batch, heads, tokens, size, dtype=dtype, wild=12, huge=False)
                for name, size in (("q", width), ("k", width), ("v", values)))
     gate = state = None
@@ -604,16 +606,17 @@ def difference(got, want, tolerance):
             same = shape_of(got) == shape_of(want)
         else:
             same = got.shape == want.shape and torch.allclose(got.detach().double(), want.detach().double(), equal_nan=True)
-        return "" if same else f"{str(got)[:150]!r}, of PyTorch {str(want)[:150]!r}"
+        return "" if same else f"{str(got)[:150]!r}, but PyTorch's is {str(want)[:150]!r}"
     if isinstance(got, str):
         return got
     if got.shape != want.shape:
-        return f"of shape {list(got.shape)}, {list(want.shape)} is right"
+        return f"has the shape {list(got.shape)}; it must be {list(want.shape)}"
     got = got.detach().double().cpu()
     near = torch.where(torch.isfinite(want), (got - want).abs() <= tolerance, (got == want) | ~torch.isfinite(got) & (want != -INF))
     if (wrong := ~near & (tolerance < INF)).any():
         at = tuple(wrong.nonzero()[0].tolist())
-        return f"{list(at)} is {got[at]:.6g}, {want[at]:.6g} is right within {tolerance[at]:.1e}; {wrong.sum()} of {wrong.numel()}"
+        return (f"{list(at)} is {got[at]:.6g}; it must be {want[at]:.6g} within {tolerance[at]:.1e}; {wrong.sum()} of "
+                f"{wrong.numel()} elements are wrong")
     return ""
 
 

@@ -40,7 +40,7 @@ TOLERANCE = 1e-3  # share of the largest output
 # The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
 # that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
-OWN_WEIGHTS = ("vits",)  # with drawn weights this model speaks for minutes
+OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
 IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
 ALL_HEADS = {"num_key_value_heads": 4}
@@ -247,8 +247,8 @@ def inputs(model):
         if "bbox" in names:
             every += [{**text, "bbox": box} for box in (torch.zeros(2, TOKENS, 4).long(), torch.rand(2, TOKENS, 4))]
     if "pixel_values" in names:
-        frames_of = first("num_frames", "frames_per_clip", default=4)
-        film = {"pixel_values": noise(2, frames_of, channels, height, width)}
+        frame_count = first("num_frames", "frames_per_clip", default=4)
+        film = {"pixel_values": noise(2, frame_count, channels, height, width)}
         pair = {"pixel_values": noise(2, 1, channels, height, width),
                 "image_attention_mask": torch.ones(2, TOKENS, 1).long()}
         if "input_ids" in names:
@@ -268,8 +268,8 @@ def inputs(model):
             depth *= channels * patch**2
             every += [{main: noise(48, depth), "grid_thw" if "grid_thw" in names else "image_grid_thw": grid}]
     if "pixel_values_videos" in names:
-        frames_of = first("frames_per_clip", "num_frames", default=4)
-        film = {"pixel_values_videos": noise(2, frames_of, channels, height, width)}
+        frame_count = first("frames_per_clip", "num_frames", default=4)
+        film = {"pixel_values_videos": noise(2, frame_count, channels, height, width)}
         every += [film, {**text, **film}]
     if "input_features" in names:
         extra = {"decoder_input_ids": text["decoder_input_ids"]} if config.is_encoder_decoder else {}
@@ -343,7 +343,7 @@ def padded(given, side):
 
 
 def scenarios(model, given):
-    """The scenarios: names, and functions from a model to its outputs."""
+    """Yields the scenarios. Each is a name, and a function from a model to its outputs."""
     import torch
     from transformers import DynamicCache
 
@@ -528,8 +528,8 @@ def child(kinds):
 
 
 def run_some(kinds, tell):
-    """Runs types in separate processes, so that a model that dies or hangs does not end the walk. The
-    model counts as wrong if eager attention had ended."""
+    """Runs types in separate processes, so that a model that dies or hangs does not end the walk. Such a model counts
+    as wrong if it ran with our attention, and as not tried if it ran with eager attention."""
     left = list(kinds)
     while left:
         process = subprocess.Popen([sys.executable, __file__, "--child", *left], stdout=subprocess.PIPE,

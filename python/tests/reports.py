@@ -77,7 +77,7 @@ class Trial:
         """Checks that finite values differ by at most `allowed`, and that the same values are not finite in both."""
         got, want = got.detach().double().cpu(), want.detach().double().cpu()
         if got.shape != want.shape:
-            raise Fails(f"of shape {list(got.shape)}, {list(want.shape)} is right")
+            raise Fails(f"the shape is {list(got.shape)}; it must be {list(want.shape)}")
         allowed = torch.as_tensor(allowed, dtype=torch.float64).expand(want.shape)
         counts = allowed < INF
         if not torch.equal(got.isfinite()[counts], want.isfinite()[counts]):
@@ -151,8 +151,8 @@ def of_pages(pages, table, sequence, length):
 
 
 @contextlib.contextmanager
-def of(module):
-    """Gives test_transformers.py, which makes small models."""
+def small_models():
+    """Yields the module test_transformers.py, which makes small models."""
     import test_transformers
 
     with torch.no_grad():
@@ -237,7 +237,7 @@ def leading_rows(t):
 @report("huggingface/transformers/pull/30437", "a static cache without a mask: causal attention over the whole cache",
         "Llama, a prompt of 20 tokens and a step in a cache of 32, logits against eager", needs="transformers")
 def static_cache(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("llama", name).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 21).to(t.device)
         cache = small.StaticCache(ours.config, max_cache_len=32)
@@ -248,7 +248,7 @@ def static_cache(t):
 @report("huggingface/transformers/pull/30652", "output_attentions=True makes sdpa lose the causal mask",
         "Llama with output_attentions=True: logits, or a refusal", needs="transformers")
 def output_attentions(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("llama", name).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 20).to(t.device)
         try:
@@ -262,7 +262,7 @@ def output_attentions(t):
 @report("huggingface/transformers/issues/46273", "a single layer of a model, called without a mask, is silently not causal",
         "one attention layer of Llama without a mask: the result of eager", needs="transformers")
 def layer_alone(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("llama", name).to(t.device).model for name in ("eager", "attn_proto"))
         x = t.normal(2, 20, 64)
         angles = plain.rotary_emb(x, torch.arange(20, device=t.device)[None])
@@ -303,7 +303,7 @@ def causal_bias(t):
 @report("huggingface/transformers/pull/47014", "T5's position bias reaches the attention interface as a separate argument",
         "T5 with a large bias, padding: logits against eager", needs="transformers")
 def position_bias(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.transformers.T5ForConditionalGeneration(small.transformers.T5Config(
             d_model=64, d_kv=32, d_ff=64, num_heads=2, num_layers=2, vocab_size=99, relative_attention_num_buckets=8,
             decoder_start_token_id=0, attn_implementation=name)).to(t.device).eval() for name in ("eager", "attn_proto"))
@@ -322,7 +322,7 @@ def soft_cap(t):
     q, k, v = t.qkv(1, 4, 50, 64)
     seen = torch.ones(50, 50, dtype=torch.bool).tril().triu(-10)
     t.exact(attn_proto.flash(4 * q, k, v, causal=True, soft_cap=5, window_left=10), 4 * q, k, v, mask=seen, cap=5)
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("gemma2", name, attn_logit_softcapping=2.0).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 20).to(t.device)
         t.like_eager(ours(ids).logits, plain(ids).logits)
@@ -337,7 +337,7 @@ def capped_padding(t):
 @report("unslothai/unsloth/issues/3142", "GPT-OSS: PyTorch's attention has no sinks", "GPT-OSS: logits against eager",
         needs="transformers")
 def sinks(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("gpt_oss", name).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 20).to(t.device)
         t.like_eager(ours(ids).logits, plain(ids).logits)
@@ -346,7 +346,7 @@ def sinks(t):
 @report("huggingface/transformers/pull/48769", "Doge sees the future under sdpa, which gets no mask",
         "Doge: logits against eager, and with another last token", needs="transformers")
 def doge(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("doge", name).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 20).to(t.device)
         others = ids.clone()
@@ -367,7 +367,7 @@ def own_attention(t):
     q, k, v = t.qkv(2, 4, 24, 32)
     bias = t.normal(1, 4, 24, 24)
     t.exact(t.sdpa(q, k, v, attn_mask=bias, served=t.device == "cpu"), q, k, v, mask=bias)
-    with of("transformers") as small:
+    with small_models() as small:
         config = small.transformers.AutoConfig.for_model("mpt", d_model=64, num_hidden_layers=1, num_attention_heads=2, vocab_size=99)
         ours = small.transformers.AutoModelForCausalLM.from_config(config, attn_implementation="attn_proto").to(t.device).eval()
         t.refused(lambda: ours(small.tokens(2, 20).to(t.device)), 'runs with attn_implementation="eager" alone')
@@ -376,7 +376,7 @@ def own_attention(t):
 @report("huggingface/transformers/issues/29029", "padding on the left changes the logits of Llama",
         "Llama, two prompts of 20 and 13 tokens in one batch: logits of each alone", needs="transformers")
 def left_padding(t):
-    with of("transformers") as small:
+    with small_models() as small:
         ours = small.model("llama", "attn_proto").to(t.device)
         ids = small.tokens(2, 20).to(t.device)
         padding = torch.ones_like(ids)
@@ -390,7 +390,7 @@ def left_padding(t):
 @report("huggingface/transformers/pull/46672", "beam search does not reorder a model's cache",
         "three beams of Llama in a PagedCache: the same tokens as eager", needs="transformers")
 def beams(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("llama", name, eos_token_id=98).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 20).to(t.device)
         cache = small.support.PagedCache(ours.config, batch=6, max_tokens=64, page_size=8, device=t.device)
@@ -516,7 +516,7 @@ def whole_windows(t):
 @report("huggingface/transformers/issues/39408", "a sliding window of n lets n + 1 keys be seen",
         "Mistral with a window of 8: logits against eager", needs="transformers")
 def sliding_window(t):
-    with of("transformers") as small:
+    with small_models() as small:
         plain, ours = (small.model("mistral", name).to(t.device) for name in ("eager", "attn_proto"))
         ids = small.tokens(2, 30).to(t.device)
         t.like_eager(ours(ids).logits, plain(ids).logits)
@@ -780,7 +780,7 @@ def autocast(t):
     with torch.autocast(t.device, torch.bfloat16):
         o, want = t.sdpa(q, k, v, attn_mask=mask), original(q, k, v, attn_mask=mask)
     if o.dtype != want.dtype:
-        raise Fails(f"{o.dtype}, of PyTorch {want.dtype}")
+        raise Fails(f"the type is {o.dtype}; PyTorch's is {want.dtype}")
     t.right(o, want, 0.02)
 
 

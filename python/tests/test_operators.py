@@ -85,7 +85,7 @@ class Flash(Case):
             packed = torch.cat([x.repeat_interleave(1, 1) for x in (q, k, v)], 1)  # slices of one tensor
             self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
 
-    def test_outputs_are_dense_whatever_the_query_is(self):
+    def test_outputs_are_dense_for_any_query(self):
         """This holds for rows that repeat or overlap too. A trace sees the same strides."""
         for device in self.on_each():
             buffer = drawn(1, 1, 400, 64, device=device).flatten()
@@ -161,7 +161,8 @@ class Flash(Case):
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """Such scores reach whole rows; such values reach their column. A bias of -inf hides them."""
+        """A score that is not finite reaches its whole row, a value that is not finite its column. A bias of -inf hides
+        both."""
         for device, dtype in self.on_each(*TOLERANCE):
             own = torch.arange(70, device=device)
             bias = torch.zeros(1, 1, 70, 72, device=device)
@@ -258,7 +259,7 @@ class Flash(Case):
                     self.assertTrue(torch.equal(attn_proto.flash(q, k, v, **options), want), (device, options))
             self.assertLessEqual(ops.prepared(q), before + 2)
 
-    def test_options_that_cannot_be(self):
+    def test_options_out_of_range(self):
         for device in self.on_each():
             q, k, v = qkv(device)
             for options in ({"window_left": -2}, {"window_right": -sys.maxsize}, {"prefix": -1, "causal": True},
@@ -278,7 +279,7 @@ class Flash(Case):
             self.refuses("not with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
 
     @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
-    def test_tables_that_lead_nowhere(self):
+    def test_tables_out_of_range(self):
         q, k, v = qkv("cpu")
         for lengths in ([41, 40], [40, -1]):
             self.refuses("lengths", lambda: attn_proto.flash(q, k, v, lengths=torch.tensor(lengths, dtype=torch.int32)))
@@ -376,7 +377,7 @@ class Caches(Case):
             self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """As the test before, over a cache. Free slots and pages hold NaN."""
+        """Like the test of this name in the class Flash, over a cache. Free slots and pages hold NaN."""
         for device, dtype in self.on_each(*TOLERANCE):
             for special in (math.nan, math.inf):
                 k, v, table, lengths = self.cache(device, dtype)
@@ -558,19 +559,19 @@ class Derivatives(Case):
             for name, (call, tensors) in self.calls(device).items():
                 for i, tensor in enumerate(tensors):
                     self.now = device, name, i
-                    of_one = lambda x: call(*tensors[:i], x, *tensors[i + 1:])
-                    self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                    with_one = lambda x: call(*tensors[:i], x, *tensors[i + 1:])
+                    self.refuses("forward derivative", lambda: torch.func.jvp(with_one, (tensor,), (tensor,)))
                     with torch.no_grad():
-                        self.refuses("forward derivative", lambda: torch.func.jvp(of_one, (tensor,), (tensor,)))
+                        self.refuses("forward derivative", lambda: torch.func.jvp(with_one, (tensor,), (tensor,)))
                     with torch.autograd.forward_ad.dual_level():
                         dual = torch.autograd.forward_ad.make_dual(tensor, tensor)
-                        self.refuses("forward derivative", lambda: of_one(dual))
-                    self.refuses("requires a gradient", lambda: torch.func.grad(lambda x: of_one(x).sum())(tensor))
-                    self.refuses("requires a gradient", lambda: of_one(tensor.clone().requires_grad_()))
+                        self.refuses("forward derivative", lambda: with_one(dual))
+                    self.refuses("requires a gradient", lambda: torch.func.grad(lambda x: with_one(x).sum())(tensor))
+                    self.refuses("requires a gradient", lambda: with_one(tensor.clone().requires_grad_()))
                     with torch.no_grad():
-                        of_one(tensor.clone().requires_grad_())
+                        with_one(tensor.clone().requires_grad_())
                     with torch.inference_mode():
-                        of_one(tensor)
+                        with_one(tensor)
                 # A call on tensors without derivatives is served within a transform.
                 torch.func.jvp(lambda x: x + call(*tensors).sum(), (tensors[0],), (tensors[0],))
 
@@ -635,7 +636,7 @@ class Framework(Case):
                     self.near(compiled(q2, k2, v2), model(q2, k2, v2).double())
 
     @unittest.skipUnless(hasattr(torch._dynamo.decorators, "mark_unbacked"), "PyTorch 2.5")
-    def test_compile_for_a_number_of_tokens_that_nothing_is_known_of(self):
+    def test_compile_for_an_unknown_number_of_tokens(self):
         for device in self.on_each():
             for bshd in (False, True):
                 torch._dynamo.reset()
@@ -658,7 +659,7 @@ class Framework(Case):
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
 
     def test_tensors_without_memory_among_others(self):
-        """One such tensor makes PyTorch run the function for traces, whose result nobody writes."""
+        """One tensor without memory makes PyTorch run the function for traces, whose result nobody writes."""
         for device in self.on_each():
             for name, (call, tensors) in Derivatives().calls(device).items():
                 for i in range(len(tensors)):
@@ -764,7 +765,7 @@ class Graphs(Case):
             thread = threading.Thread(target=lambda: devices.append((attn_proto.flash(q, k, v), torch.cuda.current_device())))
             thread.start()
             thread.join()
-        self.assertEqual([device for _, device in devices], [0] * torch.cuda.device_count(), "what was current stays so")
+        self.assertEqual([device for _, device in devices], [0] * torch.cuda.device_count(), "the current device stays")
         self.assertEqual(torch.cuda.current_device(), 0)
 
 

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
 
 WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
-PAUSE_CYCLES = 400_000  # a pause of the GPU before each launch: every side starts on a device that was equally busy
+PAUSE_CYCLES = 400_000  # the GPU pauses before each launch, so that every side starts on an equally busy device
 FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
 WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels of the "
           "launch, an event; the time is between the events")
@@ -54,7 +54,7 @@ class Gpu:
             raise Refused("PyTorch finds no GPU")
         index = int(device.partition(":")[2] or 0)
         if index >= torch.cuda.device_count():
-            raise Refused(f"no {device}; PyTorch finds {torch.cuda.device_count()}, from cuda:0 on")
+            raise Refused(f"there is no {device}; PyTorch finds cuda:0 to cuda:{torch.cuda.device_count() - 1}")
         timed_event()  # raises Refused if PyTorch has no external events
         torch.cuda.set_device(index)
         torch.set_grad_enabled(False)
@@ -70,7 +70,7 @@ class Gpu:
 
 class Graph:
     """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
-    time between the two events is the side's time. It has no work of Python or of the driver, no allocation and no
+    time between the two events is the side's time. It includes no work of Python or of the driver, no allocation and no
     choice of an algorithm: these are done before the graph is submitted."""
 
     def __init__(self, side, flush):
@@ -133,7 +133,7 @@ def processor():
 
 
 class AfterFlush:
-    """The time that one call takes its caller, after a fill of `flush`."""
+    """A clock with cold caches. seconds() fills `flush`, then returns the time that one call takes its caller."""
 
     def __init__(self, side, flush):
         self.side, self.flush = side, flush
@@ -149,8 +149,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """The time that a call takes its caller with warm caches: the median of at least 3 calls. The calls go on until
-    they have taken `span` seconds. One more call before them is not timed."""
+    """A clock with warm caches. seconds() makes one call that is not timed, then at least 3 calls, until they have
+    taken `span` seconds. It returns the median of the times that these calls take their caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span
@@ -174,8 +174,8 @@ def left_out(name, error):
 
 
 def ready(makers, clock):
-    """The clocks of the sides that can be made and timed, by name. One line for each other side says why it is left
-    out."""
+    """Makes the sides, and returns the clocks of the sides that can be made and timed, by name. Prints one line for
+    each other side, which says why the side is left out."""
     found = {}
     for name, make in makers.items():
         try:
@@ -193,9 +193,9 @@ def ready(makers, clock):
 
 
 def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
-    """A list with a dict for each turn: the time of each side by name. The order of the sides is reversed every other
-    turn. The turns go on until they have taken `seconds` or TURNS_AT_MOST are done. There are at least `at_least`
-    turns."""
+    """Times the sides in turns. Returns a list with a dict for each turn: the time of each side by name. The order of
+    the sides is reversed every other turn. The turns go on until they have taken `seconds` or TURNS_AT_MOST are done.
+    There are at least `at_least` turns."""
     turns, spent = [], 0.0
     while len(turns) < at_least or (spent < seconds and len(turns) < TURNS_AT_MOST):
         order = list(sides) if len(turns) % 2 == 0 else list(reversed(sides))
@@ -205,13 +205,14 @@ def take_turns(sides, seconds, at_least=TURNS_AT_LEAST):
 
 
 def medians(turns, unit, per_second):
-    """The median time of each side, under the key NAME_unit; `per_second` converts seconds into the unit."""
+    """Returns the median time of each side, under the key NAME_unit. `per_second` is the number of units in a
+    second."""
     return {f"{name}_{unit}": per_second * statistics.median(turn[name] for turn in turns) for name in turns[0]}
 
 
 def ratios(turns, ours="ours"):
-    """By name of each other side, a list: its time over the time of the side `ours` in each turn. Empty if the side
-    `ours` is left out."""
+    """Returns a list for each other side, by its name. The list has, for each turn, the time of that side over the time
+    of the side `ours`. Returns an empty dict if the side `ours` is left out."""
     names = [name for name in turns[0] if name != ours and ours in turns[0]]
     return {name: [turn[name] / turn[ours] for turn in turns] for name in names}
 
@@ -221,8 +222,8 @@ def median_ratios(turns):
 
 
 def interval(values):
-    """[median, low, high]; low and high are the order statistics between which the true median lies in 95 % of the
-    cases."""
+    """Returns [median, low, high]. Low and high are two of the values, as many ranks below the median as above it, so
+    that the true median lies between them in 95 % of the cases."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

@@ -1,9 +1,10 @@
 """Generated attention on a CPU, f32: this project's kernel against PyTorch Inductor, FlexAttention and ONNX Runtime.
 
-Whole attention, 8 heads, 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as proto5_codegen has
-them. torch.compile (Inductor) compiles the definition of attention as a user writes it, and FlexAttention. ONNX Runtime
-gets the definition as a graph of MatMul and Softmax, and optimises the graph. Times are the caller's, each call after a
-fill of 256 MiB. Results are compared with attention in double.
+The rows are whole attention with 8 heads and 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as
+in proto5_codegen. torch.compile (Inductor) compiles two sides: the definition of attention as a user writes it, and
+FlexAttention. ONNX Runtime gets the definition as a graph of MatMul and Softmax, and optimises the graph. Each call
+comes after a fill of 256 MiB, and its time is the time that the caller waits. Results are compared with attention in
+double.
 """
 
 from . import clocks, pages, sides

@@ -1,9 +1,9 @@
 """Generated attention on a GPU, bf16: this project's kernel against FlexAttention and PyTorch Inductor.
 
-Two works of proto5_codegen, 32 heads: attention, and attention modified by ALiBi and a soft cap of 30, full and causal.
-FlexAttention is a template of Inductor: it gets the modifiers as a score function, the mask as a block mask. The side
-`inductor` is the definition in plain PyTorch, softmax(f(Q K^T)) V, compiled. Results are compared with the definition
-in float64.
+The rows are two works of proto5_codegen with 32 heads: attention, and attention modified by ALiBi and a soft cap of 30.
+Each is full and causal. FlexAttention is a template of Inductor. It gets the modifiers as a score function, and the
+mask as a block mask. The side `inductor` is the definition in plain PyTorch, softmax(f(Q K^T)) V, compiled. Results are
+compared with the definition in float64.
 """
 
 from . import clocks, pages, sides
@@ -40,8 +40,8 @@ def defined(work, head, tensors):
 
 
 def against_definition(work, tensors, outputs):
-    """Whether all outputs agree with the definition, and the largest error of each output; it is NaN if an error is
-    NaN."""
+    """Returns whether all outputs agree with the definition, and the largest error of each output. The largest error is
+    NaN if any error is NaN."""
     agree, errors = True, {f"{name}_error": [] for name in outputs}
     for head in range(HEADS):
         want = defined(work, head, tensors)

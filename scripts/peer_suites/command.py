@@ -16,11 +16,12 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 PAGE = ROOT / "docs/peers.md"
 LIBRARIES = "ATTENTION_PROTO_LIBRARIES"
-CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # devices
+CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
-All sides take turns on the same values, the order reversed every other turn; ratios are taken turn by turn. A side that
-is not there, or does not take a row, is left out, and one line says why. --from measures nothing and needs no device.
+All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn. A
+side that is not installed, or cannot compute a row, is left out, and one line says why. --from measures nothing and
+needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
 
@@ -54,24 +55,25 @@ def libraries(device):
 def parser_of(name, suite):
     parser = Parser(prog=f"scripts/peers {name}", description=suite.__doc__ + METHOD,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} where none is named")
+    parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} if none is named")
     parser.add_argument("--seconds", type=seconds, default=suite.SECONDS,
-                        help=f"of {'a side in a round' if name == 'cpu' else 'all turns of a row'}; {suite.SECONDS:g}")
+                        help=f"time for {'a side in a round' if name == 'cpu' else 'all turns of a row'}; "
+                             f"{suite.SECONDS:g} if not named")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="read rows that --out wrote")
     parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
-                        help="write the table into FILE, docs/peers.md where none is named, and do not print it")
+                        help="write the table into FILE, or docs/peers.md if none is named, and do not print it")
     parser.add_argument("--libraries", type=pathlib.Path, metavar="FOLDER",
-                        help=f"has this project's libraries; else ${LIBRARIES}, else a build of this tree")
+                        help=f"folder of this project's libraries; if not named, ${LIBRARIES} or a build of this tree")
     if name == "cpu":
         parser.add_argument("--quick", action="store_true", help="n = 1024 only, 3 rounds of 0.3 s; no page is written")
     if name == "gpu":
         parser.add_argument("--old", type=pathlib.Path, metavar="LIBRARY",
-                            help="compare an old libattn.so with today's, and nothing else; status 1 where a row moves")
+                            help="only compare an old libattn.so with today's; status 1 if a time or a result differs")
         parser.add_argument("--old-source", type=pathlib.Path, metavar="FOLDER",
-                            help="has the old one's kernels; the tree that it was built from where not named")
+                            help="the kernels of the old library; if not named, the tree that it was built from")
         parser.add_argument("--new", type=pathlib.Path, metavar="LIBRARY",
-                            help="in the place of today's, which is in the folder of --libraries")
+                            help="the library to compare with the old one; if not named, the one in --libraries")
     return parser
 
 
@@ -96,7 +98,8 @@ def check(name, suite, options):
 
 
 def measured(suite, options):
-    """The result of the suite. After each row it is written to the file of --out."""
+    """Measures the rows of the suite, and returns the result. After each row the result so far is written to the file
+    of --out."""
     from . import clocks
 
     machine = (clocks.Cpu if on_cpu(suite) else clocks.Gpu)(options.device)
@@ -138,10 +141,10 @@ def run(name, arguments):
 
 
 def listed():
-    """Each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch takes long to
-    load."""
+    """Returns a text: each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch
+    takes long to load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
-    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help tells its options. The suites:",
+    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. The suites:",
                       *(f"  {name:13} {line}" for name, line in lines.items())])
 
 
@@ -152,7 +155,7 @@ def main(arguments):
     name, *rest = arguments
     try:
         if name not in SUITES:
-            raise Refused(f"no suite '{name}'; {pages.listed(list(SUITES))} are")
+            raise Refused(f"no suite '{name}'; allowed are {pages.listed(list(SUITES))}")
         return run(name, rest)
     except Refused as refused:
         print(f"peers: {refused}", file=sys.stderr)

@@ -1,9 +1,9 @@
 """Attention on a CPU, f32: this project's kernel against ONNX Runtime, and both against OpenBLAS's sgemm.
 
-8 heads, full and causal. Times are the caller's, with warm caches: in each of 5 rounds every side runs for --seconds,
-sgemm for a quarter of that, and the median of a side's calls counts. ONNX Runtime's MultiHeadAttention takes K and V in
-two orders; the time of the faster order counts.
-Results are compared with attention in double.
+The rows have 8 heads, full and causal. The time of a call is the time that the caller waits, with warm caches. In each
+of 5 rounds every side runs for --seconds, sgemm for a quarter of that time. The median of a side's calls counts. ONNX
+Runtime's MultiHeadAttention takes K and V in two orders; the time of the faster order counts. Results are compared with
+attention in double.
 """
 
 import datetime
@@ -57,7 +57,7 @@ def measure(ours, machine, shape, rounds, seconds):
     found = clocks.ready(makers, lambda side: clocks.Repeated(side, 0))
     checked = against_reference(found, work, q, k, v)
     timed = {name: clocks.Repeated(clock.side, seconds) for name, clock in found.items()}
-    if threadpoolctl:  # without threadpoolctl numpy would not be limited to the threads
+    if threadpoolctl:  # without threadpoolctl numpy could use more threads than the other sides
         timed["sgemm"] = clocks.Repeated(sgemm(), seconds / 4)
     turns = clocks.take_turns(timed, 0, at_least=rounds)
     flops = {name: work.flops(HEADS, length, dim) for name in found} | {"sgemm": 2 * GEMM_ROWS**3}

@@ -26,8 +26,8 @@ EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between 
 
 
 def flash_attention():
-    """The functions of FlashAttention-3 and -4 by name of the side, for those that are installed, and the names of
-    their packages, for `about`."""
+    """Returns two dicts, by the name of the side: the functions of FlashAttention-3 and -4, if they are installed; and
+    the names of their packages, for `about`."""
     functions, about = {}, {}
     for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
         function, about[name] = sides.function_of(places, "flash_attn_func")
@@ -43,7 +43,7 @@ def about():
 
 
 def rates(turns, flops):
-    """TFLOPS of each side, and the time of each peer over the time of ours."""
+    """Returns the TFLOPS of each side, and the time of each peer over the time of ours."""
     tflops = {f"{name}_tflops": flops / statistics.median(turn[name] for turn in turns) * 1e-12 for name in turns[0]}
     return tflops | clocks.median_ratios(turns)
 

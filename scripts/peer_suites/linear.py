@@ -1,7 +1,7 @@
 """Linear attention on a GPU, bf16: this project's kernels against flash-linear-attention (fla).
 
-Without a gate and with a gate for each token and head (simple GLA), causal, [batch, tokens, heads, head_dim]. Of the
-forms of fla only those take part that this project found fastest.
+The rows are causal, on tensors [batch, tokens, heads, head_dim], without a gate and with a gate for each token and head
+(simple GLA). fla has many forms. Only the forms that this project found fastest take part.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from . import clocks, pages, sides
 from .clocks import torch
 
 MARK, DEVICE, SECONDS = "peers-linear", "cuda:0", 0.05
-# head_dim, heads, sequences, tokens.
+# head_dim, heads, sequences, tokens of each sequence.
 AXES = ("head_dim", "heads", "batch", "q_len")
 ROWS = [(64, 32, 4, 4096), (64, 32, 1, 65536), (64, 32, 16, 1024), (64, 1, 1, 1024), (128, 16, 4, 4096),
         (128, 16, 1, 65536), (128, 32, 1, 8192), (256, 8, 4, 4096)]
@@ -48,7 +48,8 @@ def makers(ours, row, gate):
 
 
 def figures(turns, bytes_moved):
-    """Microseconds of each side, GB/s of ours, and the time of fla's fastest form over the time of ours."""
+    """Returns the microseconds of each side, the GB/s of ours, and the time of fla's fastest form over the time of
+    ours."""
     names = [name for name in turns[0] if name != "ours"]
     found = clocks.medians(turns, "us", 1e6)
     if "ours" in turns[0]:

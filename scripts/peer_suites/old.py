@@ -1,14 +1,18 @@
-"""An old build of libattn.so against today's, in one process: scripts/peers gpu --old LIBRARY says whether a row moves.
+"""Compares an old build of libattn.so with today's, in one process, and says which rows move: scripts/peers gpu --old
+LIBRARY. A row is one shape of attention. A row moves if its time or its output differs between the two libraries.
 
-Both libraries compute each row from the same tensors into the same output, in turn: old, new, old again, new again. Two
-times are compared. `device` is the time of a launch as one CUDA graph, as in the suite gpu. `call` is the wall time of
-a call of attn_flash through ctypes that only enqueues the launch: a sample is the median of several calls, and the
-device is idle before the first call. With --device cpu a call computes the row, so only `call` is compared; the rows
-are those of at most 1024 tokens, with a batch of 1, in f32.
+Both libraries compute each row from the same tensors into the same output. A turn is: old, new, old again, new again.
+Every other turn goes in the reverse order. Two times are compared. `device` is the time of a launch as one CUDA graph,
+as in the suite gpu. `call` is the wall time of a call of attn_flash through ctypes. On a GPU the call only enqueues the
+launch. A sample of `call` is the median of several calls, and the device is idle before the first of them.
 
-A ratio is new over old, turn by turn. The noise floor is the largest distance from 1 of the interval of old over old. A
-row has moved if the interval of the ratio lies beyond 1 %, and the ratio's median is farther beyond 1 % than the noise
-floor. A row has also moved if the outputs of the two libraries differ in a bit.
+With --device cpu the call itself computes the row, so only `call` is compared. The CPU takes only the rows of at most
+1024 tokens, in f32, and each row with a batch of 1 in place of its own batch.
+
+A ratio is new over old, turn by turn. The noise floor is the distance from 1 to the far end of the interval of old
+again over old. A row has moved if the interval of new over old lies wholly above 1.01 or wholly below 0.99, and the
+median lies beyond that limit by more than the noise floor. A row has also moved if any bit of the output differs
+between the two libraries.
 """
 
 import ctypes
@@ -24,14 +28,14 @@ from .gpu import AXES
 
 MOVED = 0.01
 CALLS_AT_LEAST, CALLS_AT_MOST = 5, 100  # calls in a sample of `call`
-SAMPLE_SECONDS = 0.01  # so long a sample of `call` keeps the device busy, within these limits
-LONGEST_ON_CPU = 1024
+SAMPLE_SECONDS = 0.01  # a sample of `call` has as many calls as the GPU runs in this time, within the limits above
+LONGEST_ON_CPU = 1024  # tokens
 LIBRARIES, SOURCE = "ATTENTION_PROTO_LIBRARIES", "ATTENTION_PROTO_SOURCE"
 
 
 class Library:
-    """The old or the new library. It reads kernels from the folder `source`; None: from the tree that it was built
-    from."""
+    """The old or the new library. It reads kernels from the folder `source`, or, if `source` is None, from the tree
+    that it was built from."""
 
     def __init__(self, path, device, source=None):
         self.path, self.source = path, source
@@ -49,7 +53,8 @@ class Library:
             raise Refused(f"{self.path}: {self.lib.attn_message().decode()}")
 
     def with_source(self, action):
-        """Does an action in which the engine may compile, with $ATTENTION_PROTO_SOURCE set to this library's source."""
+        """Runs `action` while $ATTENTION_PROTO_SOURCE names this library's source, or is unset if there is no source.
+        An action in which the engine may compile must run so."""
         before = os.environ.pop(SOURCE, None)
         if self.source:
             os.environ[SOURCE] = str(self.source)
@@ -61,10 +66,12 @@ class Library:
                 os.environ[SOURCE] = before
 
     def call(self, tensors, causal):
-        """attn_flash of q, k, v and o as a function of the stream. All objects of ctypes that the call needs are made
-        here."""
+        """Returns a function flash(stream) that calls attn_flash with q, k, v and o. All objects of ctypes that the
+        call needs are made here, not in flash()."""
         kind = sides.dlpack().FlashOptions
-        options = kind(kind.scale.offset, causal=causal)  # fields of all versions; the rest is off
+        # struct_bytes ends before `scale`: every version has the fields up to there, and takes all later options as
+        # off.
+        options = kind(kind.scale.offset, causal=causal)
         pointers, function, engine = [ctypes.addressof(x) for x in tensors], self.lib.attn_flash, self.engine.value
         address = ctypes.addressof(options)
 
@@ -88,7 +95,7 @@ class OnCpu:
         self.memory = []
         for heads in (q_heads, kv_heads, kv_heads, q_heads):
             size = batch * heads * length * dim
-            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # then repeated: drawing is slow
+            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # these are repeated: drawing is slow
             memory = (ctypes.c_float * size)()
             for at in range(0, size, len(few)):
                 memory[at:at + len(few)] = few[:size - at]
@@ -144,7 +151,8 @@ class Launch:
 
 
 class Calls:
-    """The clock of a call: the median wall time of `count` calls; `wait` waits until the device is idle."""
+    """The clock of a call. seconds() returns the median wall time of `count` calls. `wait` waits until the device is
+    idle."""
 
     def __init__(self, call, count, wait):
         self.call, self.count, self.wait = call, count, wait
@@ -164,21 +172,22 @@ SIDES = ("old", "new", "old again", "new again")
 
 
 def ratios(turns):
-    """The interval of new / old over all pairs, and the interval of old again / old."""
+    """Returns two intervals: of new / old, where new again / old again counts as a second pair of each turn; and of old
+    again / old."""
     pairs = [turn["new" + again] / turn["old" + again] for turn in turns for again in ("", " again")]
     return clocks.interval(pairs), clocks.interval([turn["old again"] / turn["old"] for turn in turns])
 
 
 def has_moved(ratio, floor):
-    """Whether the interval of new / old lies beyond 1 %, and its median is farther beyond 1 % than the noise of old /
-    old."""
+    """Whether the interval of new / old lies wholly above 1.01 or wholly below 0.99, and its median lies beyond that
+    limit by more than the noise of old again / old."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)
 
 
 def measure(libraries, inputs, shape, seconds):
-    """Measures one row, and gives its results."""
+    """Measures one row, and returns its results."""
     row = dict(zip(AXES, shape))
     calls = {side: libraries[side.split()[0]].call(inputs.tensors, row["causal"]) for side in SIDES}
     new, old = (libraries[name].with_source(lambda: inputs.result(calls[name])) for name in ("new", "old"))
@@ -186,7 +195,9 @@ def measure(libraries, inputs, shape, seconds):
     row["moved"] = not row["equal"]
     for clock, timed in inputs.clocks(calls).items():
         turns = clocks.take_turns(timed, seconds)
-        seconds = 0  # the clock `call` then gets the fewest turns: each of its samples is a median
+        # On a GPU `call` is the second clock. The fewest turns are enough for it, because each sample is a median of
+        # many calls.
+        seconds = 0
         ratio, floor = ratios(turns)
         row[clock] = {"old_us": statistics.median(turn["old"] for turn in turns) * 1e6, "ratio": ratio, "floor": floor,
                       "turns": len(turns), "moved": has_moved(ratio, floor)}
@@ -199,10 +210,10 @@ def line(row):
     text = f"D={row['head_dim']} heads={heads} N={row['length']} causal={int(row['causal'])}:"
     for clock in "device", "call":
         if clock in row:
-            of = row[clock]
-            text += (f" {clock} {of['old_us']:.1f} us, new / old {of['ratio'][0]:.4f} [{of['ratio'][1]:.4f}, "
-                     f"{of['ratio'][2]:.4f}], old / old [{of['floor'][1]:.4f}, {of['floor'][2]:.4f}]"
-                     f"{' MOVED' if of['moved'] else ''};")
+            result = row[clock]
+            text += (f" {clock} {result['old_us']:.1f} us, new / old {result['ratio'][0]:.4f} "
+                     f"[{result['ratio'][1]:.4f}, {result['ratio'][2]:.4f}], old / old [{result['floor'][1]:.4f}, "
+                     f"{result['floor'][2]:.4f}]{' MOVED' if result['moved'] else ''};")
     return text[:-1] + ("" if row["equal"] else "; RESULTS DIFFER")
 
 
@@ -215,14 +226,15 @@ def new_library(options):
 
 
 def compare(options, shapes):
-    """Measures all rows, prints them, and says how many have moved. Gives the exit status: 1 if a row has moved, else
+    """Measures all rows, prints them, and says how many have moved. Returns the exit status: 1 if a row has moved, else
     0."""
     new = new_library(options)
     for library in options.old, new:
         if not os.path.exists(library):
             raise Refused(f"{library} is not there")
     if os.path.samefile(new, options.old):
-        raise Refused(f"--old {options.old} is the new library too; a build of another commit, or a copy, is allowed")
+        raise Refused(f"--old {options.old} is also the new library; it must be another file: a build of another "
+                      "commit, or a copy")
     on_cpu = options.device.startswith("cpu")
     if on_cpu:
         shapes = [(*shape[:3], 1, *shape[4:]) for shape in shapes if shape[4] <= LONGEST_ON_CPU]
@@ -233,13 +245,15 @@ def compare(options, shapes):
         inputs_of = lambda *shape: OnGpu(machine, *shape)  # noqa: E731
     libraries = {"old": Library(options.old, options.device, options.old_source), "new": Library(new, options.device)}
     if os.path.basename(new) != "libattn.so":
-        raise Refused(f"--new {new} is not allowed; a file libattn.so is, because attn_proto opens it by that name")
+        raise Refused(f"--new {new} is not allowed; the file must be named libattn.so, because attn_proto opens it by "
+                      "that name")
     rows = []
     for shape in shapes:
         rows.append(measure(libraries, inputs_of(*shape), shape, options.seconds))
         print(line(rows[-1]), flush=True)
     moved = sum(row["moved"] for row in rows)
-    print(f"{moved} of {len(rows)} rows move by more than {MOVED:.0%} beyond what old against old explains")
+    print(f"{moved} of {len(rows)} rows have moved: the results differ, or the times do, by more than {MOVED:.0%} and "
+          "the noise of old against old")
     if options.out:
         options.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return 1 if moved else 0

@@ -1,8 +1,9 @@
 """Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
 
-One query for each sequence, over a contiguous cache, over pages of 16, and with a new token that is rotated (RoPE) and
-appended to a contiguous cache. A ratio is a peer's time over the time of this project's kernel with the same kind of
-cache. Results are compared, except the results with a new token.
+Each row has one query for each sequence. It is computed over a contiguous cache, over a cache on pages of 16, and over
+a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time over the time of
+this project's kernel with the same kind of cache. Results are compared with this project's results over the contiguous
+cache, except the results with a new token.
 """
 
 import statistics
@@ -17,7 +18,7 @@ PAGE_SIZE = 16
 AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
         (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
-KINDS = ("contiguous", "paged", "append")  # of cache; this project has a side for each kind
+KINDS = ("contiguous", "paged", "append")  # the kinds of cache; this project has a side for each kind
 PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
 
@@ -72,7 +73,8 @@ def makers(attn, fa3, row):
 
 
 def figures(turns):
-    """Microseconds of each side, and each peer's time over the time of our side with the same kind of cache."""
+    """Returns the microseconds of each side, and each peer's time over the time of our side with the same kind of
+    cache."""
     found = clocks.medians(turns, "us", 1e6)
     for name, kind in PEERS.items():
         if name in turns[0] and f"ours_{kind}" in turns[0]:

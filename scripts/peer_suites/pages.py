@@ -8,7 +8,7 @@ DIFFER = " (results differ)"
 
 
 def read(path):
-    """A file of results: {"about": {...}, "rows": [{...}, ...]}."""
+    """Reads a file of results, {"about": {...}, "rows": [{...}, ...]}, and returns it as a dict."""
     try:
         result = json.loads(path.read_text())
     except OSError as error:
@@ -18,12 +18,13 @@ def read(path):
     rows = result.get("rows") if isinstance(result, dict) else None
     if not isinstance(rows, list) or not isinstance(result.get("about"), dict) or \
             not all(isinstance(row, dict) for row in rows):
-        raise Refused(f"{path} holds no results; about and rows, as --out writes them, are wanted")
+        raise Refused(f"{path} has no results; it must have about and rows, as --out writes them")
     return result
 
 
 def split(path, mark):
-    """The text of a page up to the table of a suite, and the text after the table. The marks belong to these texts."""
+    """Returns the text of a page up to the table of a suite, and the text after the table. The first text ends with the
+    mark before the table, the second begins with the mark after it."""
     begin, end = f"<!-- {mark}:begin -->\n", f"<!-- {mark}:end -->\n"
     try:
         head, rest = path.read_text().split(begin)
@@ -46,7 +47,8 @@ def cell(row, key, form):
 
 
 def ratio_cell(row, key):
-    """A ratio with its lowest and highest value, or with its interval; an empty text if the row does not have it."""
+    """A ratio with its lowest and highest value, or with the ends of its interval; an empty text if the row does not
+    have the ratio."""
     if key not in row:
         return ""
     ratio, low, high = row[key]

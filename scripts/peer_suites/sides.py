@@ -1,5 +1,5 @@
 """The sides: this project's kernels ("ours") and the peers. clocks.py times a side's run(), which computes a row once
-and gives the output."""
+and returns the output."""
 
 import ctypes
 import importlib
@@ -100,8 +100,8 @@ def version(package):
 
 
 def function_of(places, name):
-    """The function `name` of the first (module, package) of `places` that has the function, and the package with its
-    version. None and None if no place has the function."""
+    """Looks for the function `name` in each (module, package) of `places`. Returns the first function found, and its
+    package with the version. Returns None and None if no place has the function."""
     for module, package in places:
         try:
             return getattr(importlib.import_module(module), name), f"{package} {importlib.metadata.version(package)}"
@@ -197,8 +197,9 @@ def inductor(work, q, k, v, addend=None):
 
 
 def compiled_rope(q, k):
-    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. An element of the
-    first half of a row makes a pair with the element in that place of the second half. run() gives Q."""
+    """One compiled function that rotates Q and K (RoPE) with tables of cosines and sines in f32. Each element of the
+    first half of a row makes a pair with the element at the same place of the second half. run() returns the
+    rotated Q."""
     length, half = q.shape[2], q.shape[3] // 2
     frequencies = 10000 ** (-torch.arange(half, device=q.device, dtype=torch.float64) / half)
     angles = torch.outer(torch.arange(length, device=q.device, dtype=torch.float64), frequencies)
@@ -268,7 +269,7 @@ class OnnxRuntime:
         return self
 
     def __array__(self, dtype=None, copy=None):
-        """The output. Clocks read it after they have taken the time, because to read the output may copy it."""
+        """Returns the output. Clocks read the output after they have taken the time, because reading may copy it."""
         o = self.results[0].numpy()
         return o if o.ndim == 4 else o.reshape(*o.shape[:2], self.heads, -1).transpose(0, 2, 1, 3)
 

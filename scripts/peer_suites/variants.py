@@ -1,8 +1,9 @@
 """Modified attention on a GPU, bf16: this project's kernels against FlexAttention and FlashAttention-3.
 
-ALiBi, a soft cap of 30, a window of 1024 keys, and RoPE alone (Q and K), 32 heads. FlexAttention gets each modifier as
-a score function or a block mask. torch.compile compiles FlexAttention, and a function that computes RoPE from a table
-in f32. FlashAttention-3 takes part in the rows whose modifier it has. Results are compared with PyTorch's.
+The rows have 32 heads: attention without a modifier, with ALiBi, with a soft cap of 30, and with a window of 1024 keys.
+Other rows only rotate Q and K (RoPE). FlexAttention gets each modifier as a score function or a block mask.
+torch.compile compiles FlexAttention, and a function that computes RoPE from a table in f32. FlashAttention-3 takes part
+in the rows whose modifier it has. Results are compared with PyTorch's.
 """
 
 from . import clocks, pages, sides
@@ -11,7 +12,8 @@ from .work import Work, agreement
 
 MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
 HEADS, CAP, WINDOW = 32, 30, 1024
-# Each row's work, and its options for FlashAttention-3; None if FlashAttention-3 does not take part. RoPE has no work.
+# The work of each row, and its options for FlashAttention-3, or None if FlashAttention-3 does not take part. RoPE has
+# no work.
 ROWS = {
     "full": (Work(), {}),
     "causal": (Work(causal=True), {"causal": True}),

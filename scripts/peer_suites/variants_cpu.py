@@ -1,8 +1,8 @@
 """Modified attention on a CPU, f32: this project's kernel against PyTorch and ONNX Runtime.
 
-ALiBi, a soft cap of 30 and a window of 256 keys, 8 heads, 2048 tokens. PyTorch takes part with
-scaled_dot_product_attention and an additive mask, and with FlexAttention if it compiles. Times are the caller's, each
-call after a fill of 256 MiB. Results are compared with attention in double.
+The modifiers are ALiBi, a soft cap of 30 and a window of 256 keys, with 8 heads and 2048 tokens. PyTorch takes part
+with scaled_dot_product_attention and an additive mask, and with FlexAttention if it compiles. Each call comes after a
+fill of 256 MiB, and its time is the time that the caller waits. Results are compared with attention in double.
 """
 
 import statistics
@@ -30,7 +30,8 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """Functions that make the sides which can do the work, by name. The side `plain` is ours without the modifier."""
+    """Functions that make the sides which can do the work, by name. The side `plain` is the
+    side `ours` without the modifier."""
     plain = Work(causal=work.causal)
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options()),
              "plain": lambda: sides.Call(ours.flash, *tensors, **plain.options())}

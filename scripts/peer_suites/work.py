@@ -17,7 +17,7 @@ class Work(NamedTuple):
     causal: bool = False
     alibi: bool = False
     soft_cap: float = 0  # 0: none
-    window: Optional[int] = None  # the number of keys before its own that a causal query sees; None: all
+    window: Optional[int] = None  # a causal query sees its own key and this many keys before it; None: all
 
     def options(self):
         """Options of this project's flash()."""
@@ -25,7 +25,8 @@ class Work(NamedTuple):
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """Operations of the two matrix products. With a causal mask only the pairs that are not masked count."""
+        """The number of operations of the two matrix products. With a causal mask only the pairs that are not masked
+        count."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
@@ -35,7 +36,8 @@ def slopes(heads):
 
 
 def added(work, heads, length):
-    """The f32 tensor that adds ALiBi and the mask to the scores: [1, heads, n, n] with ALiBi, else [1, 1, n, n]."""
+    """Returns an f32 tensor that has ALiBi and the mask, and that attention adds to the scores: [1, heads, n, n] with
+    ALiBi, else [1, 1, n, n]."""
     distance = np.subtract.outer(np.arange(length), np.arange(length))  # from a key to a query
     found = np.zeros((1, 1, length, length), np.float32)
     if work.alibi:
@@ -48,8 +50,9 @@ def added(work, heads, length):
 
 
 def reference(work, q, k, v):
-    """Attention in double, and the difference that is allowed for each element of a result in f32. A kernel rounds
-    large scores, which changes each weight by a share of the weight."""
+    """Returns attention in double, and the difference that is allowed for each element of a result in f32. The allowed
+    difference grows with the largest score, because a kernel rounds scores in f32 and each weight then changes by a
+    fraction of itself."""
     heads, length, dim = q.shape[1:]
     addend = added(work, heads, length)
     o, allowed = np.empty(q.shape), np.empty(q.shape)
@@ -68,8 +71,8 @@ def reference(work, q, k, v):
 
 
 def against_reference(sides, work, q, k, v):
-    """Whether the results of all sides differ from the reference by no more than is allowed, and each side's largest
-    error."""
+    """Returns whether the results of all sides differ from the reference by no more than is allowed, and each side's
+    largest error."""
     want, allowed = reference(work, q, k, v)
     errors = {name: np.abs(side.output() - want) for name, side in sides.items()}
     return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN makes it false
@@ -82,8 +85,8 @@ def all_agree(results, want):
 
 
 def agreement(sides, want):
-    """Whether the results of all sides agree with the result of the side `want`, or of the first side if it is left
-    out."""
+    """Whether the results of all sides agree with the result of the side `want`. If the side `want` is left out, they
+    are compared with the first side."""
     answers = {name: side.output() for name, side in sides.items()}
     first = answers.get(want, next(iter(answers.values())))
     return all_agree(answers.values(), first)
