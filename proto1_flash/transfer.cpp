@@ -113,7 +113,8 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
   Conclusion conclusion = conclude(claim, Evidence{});
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
-  conclusion.estimate = {share, share, share};  // a share of all recorded findings is exact
+  conclusion.estimate = {.value = share, .ci_lo = share, .ci_hi = share, .next_lo = share, .next_hi = share};
+  conclusion.exact = true;  // a share of all recorded findings
   conclusion.values = {{"from", from.findings.front().at("data").at("device")},
                        {"to", to.findings.front().at("data").at("device")},
                        {"same", same},

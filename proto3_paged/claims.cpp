@@ -368,6 +368,7 @@ Claim int8_error() {
             const double share = cache_error(*evidence.results.back()) / cache_error(*evidence.results.front());
             return Estimate{share, share, share};
           },
+      .exact = true,
       .subject = subject_without({"cache_dtype"}),
       .title =
           "O errs by {values.int8_pct:.2f} % with an int8 cache, by {values.e4m3_pct:.2f} % with e4m3 "
@@ -431,6 +432,7 @@ Claim waste() {
             const double share = evidence.results.front()->values.at("waste").get<double>();
             return Estimate{share, share, share};
           },
+      .exact = true,
       .subject = subject_without({}),
       .title =
           "Pages of 16 leave {values.waste_pct:.2g} % of their slots empty, a contiguous cache "

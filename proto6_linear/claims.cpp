@@ -519,7 +519,6 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
                       result->values.at("softmax_cosine").get<double>());
     }
     conclusion.values["quality"] = quality;
-    conclusion.aa_floor = 0;  // the estimate is a length, not a ratio of times
   };
   return claim;
 }

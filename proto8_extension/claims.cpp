@@ -111,6 +111,7 @@ std::vector<Claim> extension_claims() {
          const double more = allocated(*evidence.results.back()) - allocated(*evidence.results.front());
          return {more, more, more};
        },
+       .exact = true,
        .subject = shape_of,
        .title = "A call of attn.h makes {values.contender_allocations:g} allocations, a direct one "
                 "{values.baseline_allocations:g}",

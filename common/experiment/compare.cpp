@@ -30,8 +30,25 @@ std::vector<Duel> Experiment::State::replayed_duels() const {
            Case::from_json(compare.at("contender"))}};
 }
 
-void Experiment::State::compare(const std::vector<Duel>& duels) {
-  compare_each(replays_finding() ? replayed_duels() : duels, budget_left());
+std::vector<Duel> Experiment::State::pairs_of(const std::vector<Duel>& asked) const {
+  std::vector<Duel> wanted;
+  for (const Duel& duel : asked) {
+    const bool taken =
+        std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) { return same_pair(duel, other); });
+    if (!taken && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
+  }
+  return wanted;
+}
+
+void Experiment::State::keep_comparison(const Comparison& comparison, const std::vector<Duel>& asked) {
+  for (const Duel& duel : asked) {
+    if (!same_pair(duel, comparison)) continue;
+    std::erase_if(comparisons, [&](const Comparison& known) {
+      return same_pair(known, duel) && known.hypothesis == duel.hypothesis;
+    });
+    comparisons.push_back(comparison);
+    comparisons.back().hypothesis = duel.hypothesis;
+  }
 }
 
 void Experiment::State::compare_each(const std::vector<Duel>& asked, double budget_s) {
@@ -39,12 +56,7 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
     return std::find_if(compared_before.begin(), compared_before.end(),
                         [&](const auto& known) { return same_pair(duel, known); });
   };
-  std::vector<Duel> wanted;  // each pair once, also where several hypotheses ask for it
-  for (const Duel& duel : asked) {
-    const bool taken =
-        std::any_of(wanted.begin(), wanted.end(), [&](const Duel& other) { return same_pair(duel, other); });
-    if (!taken && was_measured(duel.baseline) && was_measured(duel.contender)) wanted.push_back(duel);
-  }
+  const std::vector<Duel> wanted = pairs_of(asked);
   auto left = std::count_if(wanted.begin(), wanted.end(),
                             [&](const Duel& duel) { return find_before(duel) == compared_before.end(); });
   progress.add(left);
@@ -58,12 +70,7 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
       comparison = compare_now(pair, (end_s - measured_s) / static_cast<double>(left));
       --left;
     }
-    if (!comparison) continue;
-    for (const Duel& duel : asked) {
-      if (!same_pair(duel, pair)) continue;
-      comparisons.push_back(*comparison);
-      comparisons.back().hypothesis = duel.hypothesis;
-    }
+    if (comparison) keep_comparison(*comparison, asked);
   }
   if (left > 0) progress.note(fmt::format("{} comparisons are left out: {}", left, budget_spent));
 }
@@ -72,9 +79,11 @@ std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, doubl
   const std::string pair = label(duel.contender) + " against " + label(duel.baseline);
   progress.begin(pair);
   const Stopwatch stopwatch;
-  const auto comparison = compare(duel, budget_s);
+  const std::optional<PairSamples> samples = sample_pair(duel, budget_s);
   measured_s += stopwatch.seconds();
   if (interrupted()) throw Interrupted{};
+  std::optional<Comparison> comparison;
+  if (samples) comparison = compared(duel.baseline, duel.contender, *samples, options.seed);
   progress.finish(comparison
                       ? fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
                                     comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor())
@@ -82,13 +91,14 @@ std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, doubl
   return comparison;
 }
 
-std::optional<Comparison> Experiment::State::compare(const Duel& duel, double budget_s) {
+std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, double budget_s) {
   std::vector<Trial> trials;
   for (const Case& config : {duel.baseline, duel.contender, duel.baseline}) trials.push_back(new_trial(config));
   const auto all_ok = [&] { return std::all_of(trials.begin(), trials.end(), is_ok); };
   for (Trial& trial : trials) {
-    if (all_ok()) guarded(trial.record, [&] { make(trial); });
+    if (all_ok()) guarded(trial.record, [&] { make(trial, &trial == &trials.back() ? make_apart : spec.make); });
   }
+  std::vector<size_t> order = {0, 1, 2};
   std::vector<Measured> measured;
   Scope scope = Scope::device_hot;
   if (all_ok()) {
@@ -101,7 +111,10 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;
-      for (const Trial& trial : trials) {
+      // In every second process A' begins: what a drift leaves in A B A' has the opposite sign in A' B A.
+      if (options.part_number % 2 == 0) std::reverse(order.begin(), order.end());
+      for (const size_t i : order) {
+        const Trial& trial = trials[i];
         if (scope == Scope::host) {
           samplers.emplace_back([&trial]() -> std::vector<double> { return {trial.host->sample()}; });
         } else if (scope == Scope::device_cold) {
@@ -129,17 +142,10 @@ std::optional<Comparison> Experiment::State::compare(const Duel& duel, double bu
     return std::nullopt;
   }
 
-  const auto times = [&](int i) -> const Series& { return measured[i].series.front(); };
-  Comparison comparison;
-  comparison.baseline = duel.baseline;
-  comparison.contender = duel.contender;
-  comparison.ratio = ratio(times(0), times(1), options.seed);
-  comparison.aa = ratio(times(0), times(2), options.seed);
-  for (const int i : {0, 1}) {
-    comparison.time.push_back(summarize(times(i), scope, measured[i].stop, options.seed));
-    comparison.cv = std::max(comparison.cv, comparison.time.back().cv);
-  }
-  return comparison;
+  const auto times = [&](size_t i) -> const Series& {
+    return measured[static_cast<size_t>(std::ranges::find(order, i) - order.begin())].series.front();
+  };
+  return PairSamples{scope, measured.front().stop, times(0), times(1), times(2)};
 }
 
 }  // namespace attn

@@ -36,28 +36,28 @@ Json Experiment::State::environment() {
           {"git", git_state(source_root())}};
 }
 
-Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env) {
+Json Experiment::State::header() {
+  Json header = {{"schema", "run/1"}, {"id", ""},           {"experiment", spec.name},
+                 {"run", run},        {"session", session}, {"env", environment()}};
+  header["id"] = record_id(header);
+  return header;
+}
+
+Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Json>& known) {
   const auto hypothesis = std::find_if(hypotheses.begin(), hypotheses.end(), [&](const Hypothesis& candidate) {
     return candidate.id == conclusion.hypothesis;
   });
   if (hypothesis == hypotheses.end()) {
     throw std::logic_error("a conclusion about '" + conclusion.hypothesis + "', which is no registered hypothesis");
   }
-  const std::string where = device_name(device->info());
-  const std::string claim = claim_key(spec.name, hypothesis->id, where, conclusion.subject);
-  const std::string state(name(judge(*hypothesis, conclusion).state));
-  bool replicated = false, recorded = false;
-  for (const Json& finding : known) {
-    if (finding.value("claim_key", "") != claim) continue;
-    const Json data = finding.value("data", Json::object());
-    const bool same_run = data.value("/run/id"_json_pointer, "") == run["id"].get<std::string>();
-    const bool agrees = data.value("/verdict/state"_json_pointer, "") == state && finding.value("confidence", 0.) > 0;
-    recorded |= same_run;
-    replicated |= !same_run && agrees;
-  }
-  Json finding = make_finding(spec.name, where, *hypothesis, conclusion, replicated, run, env);
+  const std::string where = device_name(device->info()), run_id = run["id"];
+  Json finding = make_finding(spec.name, where, *hypothesis, conclusion, run_id);
   finding["data"]["cases"] = cases_of(conclusion);
   finding["id"] = record_id(finding);
+  const bool recorded = std::ranges::any_of(known, [&](const Json& other) {
+    return other.value("claim_key", "") == finding["claim_key"] &&
+           other.value("/data/run"_json_pointer, Json()) == run_id;
+  });
   if (!recorded) {
     emit_finding(*finding_file, finding);
     print_json(finding);
@@ -66,8 +66,9 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
 }
 
 bool Experiment::State::in_replay(const Conclusion& conclusion) const {
-  return !replays_finding() || replayed.at("claim_key") == claim_key(spec.name, conclusion.hypothesis,
-                                                                     device_name(device->info()), conclusion.subject);
+  return !replays_finding() || (replayed.at("data").at("hypothesis").at("id") == conclusion.hypothesis &&
+                                replayed.at("data").at("subject") == conclusion.subject &&
+                                replayed.at("data").at("device") == device_name(device->info()));
 }
 
 int Experiment::State::exit_status() const {
@@ -85,11 +86,14 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     std::vector<std::string> problems;
     const std::vector<Json> known = read_records(options.findings_path, problems);
     for (const std::string& problem : problems) progress.note(options.findings_path + ": " + problem);
-    const Json env = environment();
+    const bool has_header = std::ranges::any_of(known, [&](const Json& record) {
+      return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
+    });
     std::set<std::string> judged;
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
-      const Json finding = find(conclusion, known, env);
+      if (judged.empty() && !has_header) finding_file->append(header());
+      const Json finding = find(conclusion, known);
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
       if (!replays_finding()) continue;

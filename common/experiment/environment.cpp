@@ -7,7 +7,11 @@
 #include <ctime>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <thread>
 
+#include "common/base/file.h"
+#include "common/base/sha256.h"
 #include "common/base/shell.h"
 
 namespace attn {
@@ -43,6 +47,25 @@ nlohmann::ordered_json git_state(const std::string& folder) {
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});
   if (prefix != "\n" || !commit || !status) return nullptr;
   return {{"commit", commit->substr(0, commit->find('\n'))}, {"dirty", !status->empty()}};
+}
+
+nlohmann::ordered_json session(const std::string& folder) {
+  const nlohmann::ordered_json git = git_state(folder);
+  nlohmann::ordered_json diff;
+  if (git.is_object() && git["dirty"] == true) {
+    diff = sha256(output_of({"git", "-C", folder, "diff", "HEAD"}).value_or("")).substr(0, 16);
+  }
+  std::string model;
+  std::istringstream cpuinfo(read_file("/proc/cpuinfo").value_or(""));
+  for (std::string line; model.empty() && std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) model = line;
+  }
+  const std::string machine =
+      fmt::format("attention-proto {} {} {}", model, read_file("/proc/sys/kernel/random/boot_id").value_or(""),
+                  std::thread::hardware_concurrency());
+  return {{"commit", git.is_object() ? git["commit"] : nullptr},
+          {"diff", diff},
+          {"machine", sha256(machine).substr(0, 16)}};
 }
 
 }  // namespace attn

@@ -2,15 +2,21 @@
 
 #include <fmt/format.h>
 #include <linux/close_range.h>
+#include <spawn.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "common/base/error.h"
@@ -104,7 +110,7 @@ void Experiment::measure(std::vector<Trial> trials, double share) {
 }
 
 void Experiment::compare(const std::vector<Duel>& duels) {
-  if (!state_->options.only_verify) state_->compare(duels);
+  if (!state_->options.only_verify) state_->measure_in_processes(duels);
 }
 
 void Experiment::compare(const std::vector<Duel>& duels, double share) {
@@ -123,7 +129,7 @@ int Experiment::run() {
 
 int Experiment::compare_and_conclude() {
   compare(in_turn(state_->claims, duels(state_->claims, results())));
-  return conclude(attn::conclude(state_->claims, results(), comparisons()));
+  return conclude(attn::conclude(state_->claims, results(), comparisons(), state_->processes));
 }
 
 int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
@@ -140,9 +146,30 @@ void restart_process(const std::vector<std::string>& arguments) {
   execv("/proc/self/exe", argv.data());
 }
 
+int run_process(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+  pid_t process = 0;
+  const int error = posix_spawn(&process, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw std::runtime_error(fmt::format("no process can be started: {}", strerror(error)));
+  int status = 0;
+  bool told = false;
+  while (waitpid(process, &status, WNOHANG) == 0) {
+    if (interrupted() && !told) told = kill(process, SIGTERM) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
-                   const Restarter& restart) {
+                   const Restarter& restart, const PartRunner& run_part) {
   const auto complain = [&](const std::string& message, int status) {
     fmt::print(stderr, "{}: {}\n", spec.name, message);
     return status;
@@ -166,17 +193,21 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                                [&](const Case& config) -> const Plan& { return state.plan(config); }));
       return 0;
     }
+    state.run_process = run_part;
     state.open_records();
     std::vector<std::string> resuming = options->arguments;
     if (!options->resume && options->replay.empty()) resuming.emplace_back("--resume");
     try {
+      if (!state.part.is_null()) return state.run_part();
       return state.replays_measurement() ? state.replay_measurement() : body(lab);
     } catch (const Interrupted&) {
       state.progress.clear();
+      if (!state.part.is_null()) return 130;
       return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
                                   options->measurements_path, shell_command(resuming)),
                       130);
     } catch (const Restart&) {
+      if (!state.part.is_null()) return 1;
       state.progress.note(state.results.back().reason + "; going on in a new process");
       if (options->replay.empty()) restart(resuming);
       return complain(

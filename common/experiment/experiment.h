@@ -156,7 +156,8 @@ class Experiment {
 
  private:
   friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,
-                            const DeviceOpener&, const std::function<void(const std::vector<std::string>&)>&);
+                            const DeviceOpener&, const std::function<void(const std::vector<std::string>&)>&,
+                            const std::function<int(const std::vector<std::string>&)>&);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -165,13 +166,19 @@ class Experiment {
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 void restart_process(const std::vector<std::string>& arguments);
 
+/// Runs this program with other arguments in a new process. Returns its exit status, or 128 + the number of the signal
+/// that ended it. Throws std::runtime_error if no process can be started.
+using PartRunner = std::function<int(const std::vector<std::string>& arguments)>;
+int run_process(const std::vector<std::string>& arguments);
+
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
 /// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
 /// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
 /// command that goes on. After a loss of the device these three functions do not return either: the loss is recorded,
-/// and `restart` is called with the command line that goes on.
+/// and `restart` is called with the command line that goes on. `run_part` runs the processes of --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
-                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process);
+                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process,
+                   const PartRunner& run_part = &run_process);
 
 }  // namespace attn

@@ -92,13 +92,18 @@ Sampler sampler_of(const Ceiling& ceiling) {
 }  // namespace
 
 double Experiment::State::sweep_budget() const {
-  return budget_left() - (claims.empty() ? 0 : compare_share * options.budget(device->info()));
+  const bool to_compare = part.is_null() ? !claims.empty() : !part.at("duels").empty();
+  return budget_left() - (to_compare ? compare_share * options.budget(device->info()) : 0);
 }
 
 TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) const {
   TimingPolicy policy;
-  policy.min_rounds = options.profile == "full" ? rounds.full : rounds.quick;
-  policy.min_samples = std::max(policy.min_samples, policy.min_rounds);
+  const auto share = [&](int whole) { return (whole + options.parts - 1) / options.parts; };
+  policy.min_rounds = share(options.profile == "full" ? rounds.full : rounds.quick);
+  // A verdict needs min_rounds_to_judge rounds of all parts together.
+  if (!part.is_null()) policy.min_rounds = std::max(policy.min_rounds, share(min_rounds_to_judge));
+  policy.min_samples = std::max(share(policy.min_samples), policy.min_rounds);
+  policy.max_samples = share(policy.max_samples);
   policy.budget_s = budget_s;
   return policy;
 }
@@ -248,6 +253,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     }
     return nullptr;
   };
+  const int fewest_rounds = std::min(sweep_rounds.quick, policy(sweep_rounds, 0).min_rounds);
   for (size_t i = 0; i < trials.size(); ++i) {
     Trial& trial = trials[i];
     const Work& work = trial.plan.work;
@@ -258,7 +264,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     }
     const Measured* hot_of = found(hot_subjects, hot, i);
     // After an interruption with too few rounds the trial is not recorded.
-    if (!hot_of || static_cast<int>(hot_of->series.front().size()) < sweep_rounds.quick) continue;
+    if (!hot_of || hot_of->series.front().size() < static_cast<size_t>(fewest_rounds)) continue;
     if (!host) timer.add(i, *hot_of, 0, Scope::device_hot);
     if (const Measured* cold_of = found(cold_subjects, cold_measured, i)) {
       timer.add(i, *cold_of, 0, Scope::device_cold);

@@ -98,7 +98,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   Options options;
   options.arguments.assign(argv, argv + argc);
   // CLI11 takes values as texts, and this function parses them, so that every message says what is allowed.
-  std::string budget, seed, shard, threadgroup_memory, only;
+  std::string budget, seed, shard, threadgroup_memory, only, processes;
   std::vector<std::string> axes;
 
   CLI::App app(spec.summary, spec.name);
@@ -120,6 +120,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+  text("--processes", processes, "N",
+       "measure comparisons and the figures of claims in N new processes after the sweep;\n"
+       "1: in this process; default 3, and 5 in the full profile on a cpu");
+  text("--part", options.part, "FILE", "")->group("");  // the program gives this option to its own processes
   auto* seed_option = text("--seed", seed, "N", "seed of the inputs and of the statistics; default 1");
   auto* input = text("--input", options.input, "FILE", "safetensors file with the inputs (q, k, v): fixes the shape");
   text("--dump-output", options.dump_output, "FILE",
@@ -163,6 +167,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   one_of("--profile", options.profile, {"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
+  if (!processes.empty()) options.processes = parse_number("--processes", processes, 1, 100);
   if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);
   if (!shard.empty()) parse_shard(shard, options);
   if (!threadgroup_memory.empty()) {

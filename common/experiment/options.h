@@ -33,13 +33,19 @@ struct Options {
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
-  std::string replay;  // id of a record, or the start of one
+  std::string replay;              // id of a record, or the start of one
+  int processes = 0;               // that measure comparisons and the figures of claims; 0: the profile's default
+  std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
+  int part_number = 1, parts = 1;  // from the task
   DeviceOpener open_device = &Device::open;
 
   /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
   /// a cpu.
   double budget(const DeviceInfo& info) const {
     return budget_s.value_or(profile != "full" ? 120 : info.operations->span.large() ? 300 : 3600);
+  }
+  int process_count(const DeviceInfo& info) const {
+    return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
   }
   const Axis* axis(std::string_view name) const;
 };

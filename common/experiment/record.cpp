@@ -40,8 +40,13 @@ void Experiment::State::store(Measurement record, int launches_per_sample) {
   }
   json["run"] = {{"ts", utc_now()}};
   for (const char* field : conditions) json["run"][field] = run[field];
+  for (const char* field : session_fields) json["run"][field] = session[field];
   json["id"] = record.id = record_id(json);
-  measurement_file->append(json);
+  if (part_file) {
+    part_file->append({{"measurement", json}});
+  } else {
+    measurement_file->append(json);
+  }
   print_json(json);
   progress.finish(label(record.config) + ": " + summary(record));
   if (cases_left > 0) --cases_left;

@@ -18,6 +18,12 @@ namespace {
 /// A condition of a record; null in a record that is older than the condition.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
+/// A record of the run to resume is from another session.
+struct OtherSession {
+  const char* field;
+  Json recorded, now;
+};
+
 std::string new_run_id(const std::string& time) {
   std::random_device random;
   return sha256(fmt::format("{} {} {}", time, getpid(), random())).substr(0, 16);
@@ -40,7 +46,7 @@ Json files_json(const Files& files) {
   return json;
 }
 
-bool is_finding(const Json& record) { return record.is_object() && record.value("schema", "") == "finding/1"; }
+bool is_finding(const Json& record) { return record.is_object() && record.value("schema", "").starts_with("finding/"); }
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
@@ -50,7 +56,9 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
   for (const std::string& path : {options.measurements_path, options.findings_path}) {
-    for (Json& record : read_records(path, problems)) {
+    std::vector<Json> records = read_records(path, problems);
+    join_runs(records);
+    for (Json& record : records) {
       const std::string id = record.value("id", "");
       if (id.starts_with(options.replay)) found.emplace(id, std::move(record));
     }
@@ -96,6 +104,27 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   return record;
 }
 
+/// The task of a part. Sets the options that it gives.
+Json read_task(Options& options) {
+  std::vector<std::string> problems;
+  const std::vector<Json> records = read_records(options.part, problems);
+  if (records.size() != 1) throw BadInput(fmt::format("--part {}: holds no task", options.part));
+  const Json& task = records.front();
+  options.part_number = task.at("part");
+  options.parts = task.at("parts");
+  options.budget_s = task.at("budget_s").get<double>();
+  return task;
+}
+
+std::vector<std::vector<Case>> cases_of_task(const Json& task) {
+  std::vector<std::vector<Case>> groups;
+  for (const Json& group : task.at("groups")) {
+    std::vector<Case>& cases = groups.emplace_back();
+    for (const Json& config : group) cases.push_back(Case::from_json(config));
+  }
+  return groups;
+}
+
 std::vector<std::vector<Case>> replayed_cases(const Json& record, const ExperimentSpec& spec) {
   if (!is_finding(record)) return {{Case::from_json(record.at("case"))}};
   std::vector<Case> cases;
@@ -106,7 +135,12 @@ std::vector<std::vector<Case>> replayed_cases(const Json& record, const Experime
 }  // namespace
 
 Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options given)
-    : lab(owner), spec(std::move(experiment)), options(std::move(given)), progress(options.quiet) {
+    : lab(owner),
+      spec(std::move(experiment)),
+      make_apart(spec.make),
+      options(std::move(given)),
+      progress(options.quiet) {
+  if (!options.part.empty()) part = read_task(options);
   if (!options.replay.empty()) replayed = find_replayed(options, spec);
   device = options.open_device(options.device);
   if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
@@ -116,7 +150,9 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
 
   // The selection of the cases comes before any file is hashed: it refuses paths that are no regular file, and a pipe
   // may never end.
-  groups = replayed.is_null() ? select_cases(spec, options, device->info()) : replayed_cases(replayed, spec);
+  groups = !part.is_null()      ? cases_of_task(part)
+           : replayed.is_null() ? select_cases(spec, options, device->info())
+                                : replayed_cases(replayed, spec);
   const std::string now = utc_now();
   std::vector<std::string> arguments = options.arguments;
   if (!arguments.empty()) arguments[0] = spec.name;  // records leave out the program's folder
@@ -131,6 +167,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
          {"input", file_json("--input", options.input)},
          {"files", files_json(options.files)}};
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
+  session = attn::session(source_root());
 
   std::vector<Case> all;
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());
@@ -170,6 +207,11 @@ std::string Experiment::State::replay_command() const {
 }
 
 void Experiment::State::open_records() {
+  if (!part.is_null()) {
+    part_file.emplace(part.at("results").get<std::string>());
+    progress.add(cases_left);
+    return;
+  }
   measurement_file.emplace(options.measurements_path);
   finding_file.emplace(options.findings_path);
   if (options.resume) resume();
@@ -194,9 +236,17 @@ void Experiment::State::resume() {
                        [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
         continue;
       }
+      for (const char* field : session_fields) {
+        const Json recorded = condition(record.at("run"), field);
+        if (recorded != session[field]) throw OtherSession{field, recorded, session[field]};
+      }
       Measurement measurement = measurement_from_json(record);
       run["id"] = measurement.run_id;
       latest[measurement.config.key()] = std::move(measurement);
+    } catch (const OtherSession& other) {
+      throw BadInput(
+          fmt::format("--resume: {} has a run with another {} ({}, now {}); start a new run without --resume",
+                      options.measurements_path, other.field, other.recorded.dump(), other.now.dump()));
     } catch (const std::exception&) {
       progress.note(fmt::format("{}: record {} is damaged, skipped", options.measurements_path,
                                 record.contains("id") ? record["id"].dump() : "without id"));
@@ -224,7 +274,10 @@ void Experiment::State::resume_comparisons() {
   std::set<std::string> ids;
   for (const Measurement& result : results) ids.insert(result.id);
   std::vector<std::string> problems;  // conclude() shows them
-  for (const Json& finding : read_records(options.findings_path, problems)) {
+  std::vector<Json> records = read_records(options.findings_path, problems);
+  join_runs(records);
+  for (const Json& finding : records) {
+    if (!is_finding(finding)) continue;
     try {
       const Json& data = finding.at("data");
       const Json& measurements = data.at("measurements");

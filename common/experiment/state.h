@@ -4,6 +4,7 @@
 //   measure.cpp    times cases in turn
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
+//   parts.cpp      measures pairs and cases again in other processes
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
@@ -44,6 +45,9 @@ inline constexpr const char* device_lost = "device lost: ";
 /// The fields of a record's `run` that must be equal for --resume to take over the record.
 inline constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
 
+/// The fields of a record's `run` that --resume refuses if they differ: the run went on with other code, or elsewhere.
+inline constexpr const char* session_fields[] = {"commit", "diff", "machine"};
+
 /// The least number of rounds in each profile.
 struct Rounds {
   int quick, full;
@@ -59,9 +63,6 @@ std::string device_name(const DeviceInfo& info);
 void fail(Measurement& record, std::string status, std::string reason);
 /// Does what fail() does, for a case that lost the device.
 void fail_lost(Measurement& record, const DeviceLost& error);
-
-/// Whether two duels or comparisons have the same baseline and contender.
-bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
 
 struct Experiment::State {
   State(Experiment& owner, ExperimentSpec experiment, Options given);
@@ -88,7 +89,8 @@ struct Experiment::State {
   /// Makes and checks the trial of a case. For a case that cannot be measured, stores the record and returns nothing.
   std::optional<Trial> verify(const Case& config);
   Trial new_trial(const Case& config);
-  void make(Trial& trial);
+  void make(Trial& trial) { make(trial, spec.make); }
+  void make(Trial& trial, const decltype(ExperimentSpec::make)& make_problem);
   /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
   /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
@@ -128,17 +130,27 @@ struct Experiment::State {
   std::string label(const Case& config) const;
 
   // compare.cpp
-  void compare(const std::vector<Duel>& duels);
-  /// Compares with at most `budget_s` seconds for all duels. Pairs in `compared_before` take no time.
+  /// The pairs of the duels whose two cases were measured. Each pair once, also where several hypotheses ask for it.
+  std::vector<Duel> pairs_of(const std::vector<Duel>& asked) const;
+  /// Keeps a comparison for each hypothesis that asked for its pair, in place of an earlier comparison.
+  void keep_comparison(const Comparison& comparison, const std::vector<Duel>& asked);
+  /// Compares in this process, with at most `budget_s` seconds for all duels. Pairs in `compared_before` take no time.
   void compare_each(const std::vector<Duel>& duels, double budget_s);
-  /// Compares one pair, and prints its line of progress.
+  /// Compares one pair in this process, and prints its line of progress.
   std::optional<Comparison> compare_now(const Duel& duel, double budget_s);
-  /// Compares one pair. Empty where a result was wrong or a step failed, or after an interruption. Wrong results and
-  /// failures are recorded.
-  std::optional<Comparison> compare(const Duel& duel, double budget_s);
+  /// The samples of one pair. Empty where a result was wrong or a step failed, or after an interruption. Wrong results
+  /// and failures are recorded.
+  std::optional<PairSamples> sample_pair(const Duel& duel, double budget_s);
   /// The pair that the replayed finding compared; empty where the finding compared no pair.
   std::vector<Duel> replayed_duels() const;
   bool was_measured(const Case& config) const;
+
+  // parts.cpp
+  /// Compares the duels, and measures the cases behind the claims again, in processes of their own. With one process:
+  /// compares in this process, and measures no case again.
+  void measure_in_processes(const std::vector<Duel>& duels);
+  /// The work of such a process. Returns the exit status.
+  int run_part();
 
   // conclude.cpp
   int conclude(const std::vector<Conclusion>& conclusions);
@@ -146,7 +158,9 @@ struct Experiment::State {
   int replay_measurement();
   /// Judges and records one conclusion. `known`: the findings that are already in the findings file. Returns the
   /// finding.
-  Json find(const Conclusion& conclusion, const std::vector<Json>& known, const Json& env);
+  Json find(const Conclusion& conclusion, const std::vector<Json>& known);
+  /// The line that stands before the findings of this run (run/1).
+  Json header();
   Json cases_of(const Conclusion& conclusion) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
@@ -156,10 +170,13 @@ struct Experiment::State {
   std::unique_ptr<Device> device;
   std::unique_ptr<PipelineCache> pipelines;
   const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
+  /// A copy of spec.make, which keeps inputs of its own: A' of a comparison shares no tensors with A.
+  const decltype(ExperimentSpec::make) make_apart;
   Options options;
   Progress progress;
   Json replayed;  // the record that --replay names, else null
   Json run;       // the description of this run in findings
+  Json session;   // session() of environment.h
   std::vector<Claim> claims;
   std::vector<Hypothesis> hypotheses;  // the hypotheses of `claims`
   std::optional<CacheFlush> flush;
@@ -177,6 +194,10 @@ struct Experiment::State {
   std::vector<Measurement> results;
   std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
+  Processes processes;
+  PartRunner run_process;
+  Json part;                            // the task of this process; null in a run that a user starts
+  std::optional<RecordFile> part_file;  // where a part writes its results
 };
 
 }  // namespace attn

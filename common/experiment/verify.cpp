@@ -92,7 +92,7 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
   return std::nullopt;
 }
 
-void Experiment::State::make(Trial& trial) {
+void Experiment::State::make(Trial& trial, const decltype(ExperimentSpec::make)& make_problem) {
   // The kernels come before the problem: making a problem may launch kernels and lose the device, and --resume
   // recognises the case by the kernels of its record. A host problem comes before the kernels, because its case may be
   // about compiling the kernels.
@@ -105,7 +105,7 @@ void Experiment::State::make(Trial& trial) {
     }
   }
   if (trial.plan.host) return;
-  trial.problem = spec.make(lab, trial.config, trial.plan);
+  trial.problem = make_problem(lab, trial.config, trial.plan);
   trial.record.values = trial.problem->values();
   if (const auto work = trial.problem->work()) trial.plan.work = *work;
   trial.record.work = trial.plan.work;

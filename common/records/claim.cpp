@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 
 namespace attn {
 namespace {
-
-constexpr double clean_cv = 0.05;
 
 bool holds(double value, const std::string& op, double threshold) {
   if (op == "<") return value < threshold;
@@ -89,34 +89,44 @@ std::string_view name(State state) {
   throw std::logic_error("name(State): no such state");
 }
 
-double Comparison::aa_floor() const { return std::max(std::abs(aa.ci_lo - 1), std::abs(aa.ci_hi - 1)); }
-
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
-  const auto& [value, ci_lo, ci_hi] = conclusion.estimate;
-  const double threshold = hypothesis.threshold;
+  const Pooled& estimate = conclusion.estimate;
+  const double value = estimate.value, threshold = hypothesis.threshold;
   if (!conclusion.correct) return {State::inconclusive, "a result that it uses failed its check"};
-
-  const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
-  const bool lo_holds = holds(ci_lo, hypothesis.op, threshold);
-  if (!(ci_lo <= ci_hi) || lo_holds != holds(ci_hi, hypothesis.op, threshold)) {
-    return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
+  if (conclusion.exact) {
+    const bool held = holds(value, hypothesis.op, threshold);
+    return {held ? State::supported : State::refuted,
+            fmt::format("{:.4g}, exact, {} {} {:.4g}", value, held ? "is" : "is not", hypothesis.op, threshold)};
   }
-  // The distance to the threshold counts, not the distance to 1: a ratio of 1 soundly refutes "10 % slower". The floor
-  // is relative to the time, so it grows with a threshold above 1.
-  const double floor = conclusion.aa_floor * std::max(1.0, std::abs(threshold));
-  if (std::abs(value - threshold) < floor) {
+  int rounds = 0;
+  for (const Part& part : conclusion.parts) rounds += part.rounds;
+  if (rounds < min_rounds_to_judge) {
     return {State::inconclusive,
-            fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval, threshold, floor)};
+            fmt::format("{} rounds are too few for a verdict; at least {} are needed", rounds, min_rounds_to_judge)};
+  }
+
+  const std::string interval =
+      fmt::format("{:.4g}, next run [{:.4g}, {:.4g}],", value, estimate.next_lo, estimate.next_hi);
+  const bool lo_holds = holds(estimate.next_lo, hypothesis.op, threshold);
+  if (!(estimate.next_lo <= estimate.next_hi) || lo_holds != holds(estimate.next_hi, hypothesis.op, threshold)) {
+    return {State::inconclusive, fmt::format("{} crosses {:.4g}", interval, threshold)};
+  }
+  // The distance to the threshold counts, not the distance to 1: a ratio of 1 soundly refutes "10 % slower".
+  const double distance = conclusion.relative ? std::abs(std::log(value / threshold)) : std::abs(value - threshold);
+  if (distance < conclusion.floor) {
+    return {State::inconclusive, fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval,
+                                             threshold, conclusion.floor)};
   }
   return {lo_holds ? State::supported : State::refuted,
           fmt::format("{} {} {} {:.4g}", interval, lo_holds ? "is" : "is not", hypothesis.op, threshold)};
 }
 
-double confidence(const Verdict& verdict, const Conclusion& conclusion, bool replicated) {
+std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion) {
   if (!conclusion.correct) return 0;
+  if (conclusion.exact) return std::nullopt;
   if (verdict.state == State::inconclusive) return 0.5;
-  if (!(conclusion.cv < clean_cv)) return 0.6;
-  return replicated ? 0.95 : 0.8;
+  const double most = conclusion.unlike_throttling ? 0.6 : conclusion.estimate.sessions > 1 ? 0.9 : 0.8;
+  return std::min(most, same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative));
 }
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims) {
@@ -136,24 +146,159 @@ std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Meas
   return wanted;
 }
 
+std::vector<Case> cases_behind(const std::vector<Claim>& claims, const std::vector<Measurement>& results) {
+  std::vector<Case> cases;
+  for (const Claim& claim : claims) {
+    if (claim.compared || claim.exact) continue;
+    for (const Evidence& evidence : picked(claim, results)) {
+      for (const Measurement* result : evidence.results) {
+        if (std::find(cases.begin(), cases.end(), result->config) == cases.end()) cases.push_back(result->config);
+      }
+    }
+  }
+  return cases;
+}
+
 std::vector<Conclusion> conclude(const std::vector<Claim>& claims, const std::vector<Measurement>& results,
-                                 const std::vector<Comparison>& comparisons) {
+                                 const std::vector<Comparison>& comparisons, const Processes& processes) {
   std::vector<Conclusion> conclusions;
   for (const Claim& claim : claims) {
     const auto found = claim.compared ? gathered(claim, results, comparisons) : picked(claim, results);
-    for (const Evidence& evidence : found) conclusions.push_back(conclude(claim, evidence));
+    for (const Evidence& evidence : found) conclusions.push_back(conclude(claim, evidence, processes));
   }
   return conclusions;
 }
 
-Conclusion conclude(const Claim& claim, const Evidence& evidence) {
+namespace {
+
+Estimate figure_of(const Claim& claim, const Evidence& evidence) {
+  if (claim.figure) return claim.figure(evidence);
+  return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
+}
+
+/// The evidence as each process measured it; the evidence itself where no other process measured it.
+std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
+  std::vector<Evidence> parts;
+  if (!evidence.comparisons.empty()) {
+    size_t count = evidence.comparisons.front()->parts.size();
+    for (const Comparison* comparison : evidence.comparisons) count = std::min(count, comparison->parts.size());
+    for (size_t i = 0; i < count; ++i) {
+      parts.push_back(evidence);
+      for (const Comparison*& comparison : parts.back().comparisons) comparison = &comparison->parts[i];
+    }
+  } else {
+    for (const std::vector<Measurement>& results : processes.results) {
+      Evidence part = evidence;
+      bool whole = true;
+      for (const Measurement*& result : part.results) {
+        const auto again = std::ranges::find_if(results, [&](const Measurement& other) {
+          return other.config == result->config && other.main_timing() && (!claim.takes || claim.takes(other));
+        });
+        whole &= again != results.end();
+        if (whole) result = &*again;
+      }
+      if (whole) parts.push_back(std::move(part));
+    }
+  }
+  return parts.empty() ? std::vector{evidence} : parts;
+}
+
+int rounds_of(const Evidence& evidence) {
+  int rounds = std::numeric_limits<int>::max();
+  for (const Comparison* comparison : evidence.comparisons) {
+    for (const Timing& time : comparison->time) rounds = std::min(rounds, time.rounds);
+  }
+  if (evidence.comparisons.empty()) {
+    for (const Measurement* result : evidence.results) rounds = std::min(rounds, result->main_timing()->rounds);
+  }
+  return rounds;
+}
+
+/// The figure if the ratio of each comparison, and the contender's time, were larger by the factor
+/// exp(shift(comparison)).
+double shifted_figure(const Claim& claim, const Evidence& evidence,
+                      const std::function<double(const Comparison&)>& shift) {
+  std::vector<Comparison> comparisons;
+  for (const Comparison* comparison : evidence.comparisons) {
+    Comparison& moved = comparisons.emplace_back(*comparison);
+    const double factor = std::exp(shift(*comparison));
+    for (double* value : {&moved.ratio.value, &moved.ratio.ci_lo, &moved.ratio.ci_hi}) *value *= factor;
+    if (moved.time.empty()) continue;
+    for (double* value : {&moved.time.back().median_s, &moved.time.back().ci_lo_s, &moved.time.back().ci_hi_s})
+      *value *= factor;
+  }
+  Evidence moved = evidence;
+  for (size_t i = 0; i < comparisons.size(); ++i) moved.comparisons[i] = &comparisons[i];
+  return figure_of(claim, moved).value;
+}
+
+/// Sets parts, estimate and floor.
+void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Evidence>& parts,
+              const Processes& processes, Conclusion& conclusion) {
+  constexpr double half_width_in_errors = 1.96;
+  const bool compared = !evidence.comparisons.empty();
+  conclusion.exact = claim.exact;
+  conclusion.prior = compared ? processes.ratios : processes.figures;
+  conclusion.relative = claim.hypothesis.threshold > 0 && !(compared && claim.figure);
+  double largest = std::abs(claim.hypothesis.threshold);
+  for (const Evidence& part : parts) {
+    const Estimate figure = figure_of(claim, part);
+    conclusion.parts.push_back({.process = static_cast<int>(conclusion.parts.size()) + 1,
+                                .value = figure.value,
+                                .error = (figure.ci_hi - figure.ci_lo) / 2 / half_width_in_errors,
+                                .rounds = rounds_of(part)});
+    conclusion.relative &= figure.value > 0;
+    largest = std::max(largest, std::abs(figure.value));
+  }
+  // In the unit of the figure: the change of the figure when its ratios change by a factor of e.
+  double unit = largest;
+  if (compared) {
+    constexpr double step = 1e-3;
+    const double value = figure_of(claim, evidence).value;
+    const auto change = [&](const std::function<double(const Comparison&)>& shift) {
+      const double moved = shifted_figure(claim, evidence, shift);
+      return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
+    };
+    unit = change([](const Comparison&) { return step; }) / step;
+    conclusion.floor = std::max(change([](const Comparison& pair) { return pair.aa_floor(); }),
+                                change([](const Comparison& pair) { return -pair.aa_floor(); }));
+  }
+  conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, conclusion.relative, unit);
+  if (!conclusion.exact) return;
+  Pooled& exact = conclusion.estimate;
+  exact.value = exact.ci_lo = exact.ci_hi = exact.next_lo = exact.next_hi = conclusion.parts.front().value;
+}
+
+bool throttled_alike(const Results& results) {
+  const auto reasons = [](const Measurement& result) {
+    return result.clocks.is_object() ? result.clocks.value("throttle_reasons", Json::array()) : Json::array();
+  };
+  return std::ranges::all_of(results, [&](const Measurement* result) {
+    return reasons(*result).empty() == reasons(*results.front()).empty();
+  });
+}
+
+}  // namespace
+
+Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& processes) {
   Conclusion conclusion;
   conclusion.hypothesis = claim.hypothesis.id;
   conclusion.title = claim.title;
   conclusion.title_unless_supported = claim.title_unless_supported;
   conclusion.content = claim.content;
   conclusion.advice = claim.advice;
-  conclusion.correct = evidence.correct;
+  conclusion.correct = sweep.correct;
+  const bool has_figure = claim.figure || !sweep.comparisons.empty();
+  const std::vector<Evidence> parts = by_process(claim, sweep, processes);
+  if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
+  // The texts name the values of the process with the median figure, or of the comparison by all processes.
+  Evidence evidence = sweep;
+  if (has_figure && sweep.comparisons.empty()) {
+    std::vector<size_t> order(parts.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, {}, [&](size_t i) { return conclusion.parts[i].value; });
+    evidence = parts[order[(order.size() - 1) / 2]];
+  }
   for (const Measurement* result : evidence.results) {
     conclusion.measurements.push_back(result->id);
     if (evidence.comparisons.empty()) conclusion.cv = std::max(conclusion.cv, result->main_timing()->cv);
@@ -162,12 +307,7 @@ Conclusion conclude(const Claim& claim, const Evidence& evidence) {
     conclusion.cv = std::max(conclusion.cv, comparison->cv);
     conclusion.compare = *comparison;
   }
-  if (claim.figure) {
-    conclusion.estimate = claim.figure(evidence);
-  } else if (conclusion.compare) {
-    conclusion.estimate = conclusion.compare->ratio;
-    conclusion.aa_floor = conclusion.compare->aa_floor();
-  }
+  if (!evidence.results.empty()) conclusion.unlike_throttling = !throttled_alike(evidence.results);
   if (const size_t n = evidence.results.size(); n == 1) {
     conclusion.values = evidence.results.front()->config.json();
   } else if (n > 1) {

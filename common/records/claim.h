@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/records/comparison.h"
 #include "common/records/measurement.h"
+#include "common/records/pool.h"
 
 namespace attn {
 
@@ -40,18 +42,6 @@ struct Duel {
   Case baseline, contender;
 };
 
-/// A baseline and a contender, measured interleaved as A B A'. A' is the baseline again: its difference from A is the
-/// noise floor of the comparison.
-struct Comparison {
-  std::string hypothesis;  // id of the hypothesis that asked for the comparison
-  Case baseline, contender;
-  Estimate ratio;            // contender / baseline, in the scope of `time`
-  Estimate aa;               // A' / A
-  double aa_floor() const;   // largest distance of the A/A interval from 1
-  double cv = 0;             // the larger CV of the two cases
-  std::vector<Timing> time;  // the times of the baseline and of the contender
-};
-
 /// What a reader should do if the hypothesis is supported or refuted. An inconclusive verdict gives no advice.
 struct Advice {
   std::string holds, refuted;
@@ -66,22 +56,31 @@ struct Conclusion {
   std::string content;
   Advice advice = {};
   std::vector<std::string> tags;
-  Estimate estimate;    // the metric's value
-  double aa_floor = 0;  // 0 where the metric is no ratio of times
+  /// The metric's value by each process, and by all of them.
+  std::vector<Part> parts = {};
+  Spread prior = {};
+  Pooled estimate;
+  bool relative = true;  // errors are proportional to the figure: it is pooled and judged in logarithms
+  bool exact = false;    // a count, which has no error
+  double floor = 0;      // the change of the figure if its ratios move by their noise floors; 0 without a comparison
   double cv = 0;
+  /// The device throttled while it ran some of the compared cases, but not while it ran the others.
+  bool unlike_throttling = false;
   bool correct = true;  // every measurement that the conclusion uses passed its check
   std::optional<Comparison> compare;
   Json values = Json::object();           // all other numbers that the texts use
   std::vector<std::string> measurements;  // ids
 };
 
-/// Supported or refuted where all results are correct, the interval lies on one side of the threshold, and the estimate
-/// is at least the A/A floor away from the threshold (docs/measuring.md); else inconclusive. Throws
-/// std::invalid_argument for an unknown op.
+/// Supported or refuted where all results are correct, at least `min_rounds_to_judge` rounds were measured, the
+/// interval of the next run's estimate lies on one side of the threshold, and the estimate is at least the noise floor
+/// away from the threshold (docs/measuring.md); else inconclusive. An exact figure needs no rounds and no interval.
+/// Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
-/// 0: incorrect; 0.5: inconclusive; 0.6: CV >= 5 %; 0.8: CV below 5 %; 0.95: CV below 5 %, and an independent run
-/// agrees.
-double confidence(const Verdict& verdict, const Conclusion& conclusion, bool replicated);
+inline constexpr int min_rounds_to_judge = 6;
+/// The probability that the next run has the same verdict. 0: incorrect; 0.5: inconclusive. A decided verdict has at
+/// most 0.8 with one session, and 0.6 if the device throttled one side only. Empty for an exact figure.
+std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
@@ -115,6 +114,7 @@ struct Claim {
   /// conclusion.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
   Figure figure = {};  // empty: the ratio of the last comparison
+  bool exact = false;  // the figure is a count, which every process must find alike
 
   std::function<std::string(const Evidence& evidence)> subject = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
@@ -128,9 +128,20 @@ struct Claim {
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
 /// The pairs that the claims want measured, claim by claim.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
+/// The results that claims without comparisons are judged by. Other processes measure these cases again, so that a
+/// figure is not judged by the samples that picked its case.
+std::vector<Case> cases_behind(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
+
+/// What other processes measured, and what is known about the spread between them.
+struct Processes {
+  std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_behind()
+  Spread ratios = {}, figures = {};                    // priors for ratios of comparisons, and for other figures
+};
+/// The figure of each conclusion is pooled from the processes. Where there are none, the results and comparisons of
+/// this process are the only part.
 std::vector<Conclusion> conclude(const std::vector<Claim>& claims, const std::vector<Measurement>& results,
-                                 const std::vector<Comparison>& comparisons);
-Conclusion conclude(const Claim& claim, const Evidence& evidence);
+                                 const std::vector<Comparison>& comparisons, const Processes& processes = {});
+Conclusion conclude(const Claim& claim, const Evidence& evidence, const Processes& processes = {});
 
 double seconds(const Measurement& result);  // median of the main timing; the result must have one
 bool faster(const Measurement* a, const Measurement* b);

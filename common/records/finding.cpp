@@ -4,21 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
+#include "common/base/sha256.h"
+
 namespace attn {
 namespace {
-
-Json to_json(const Comparison& comparison) {
-  return {{"baseline", comparison.baseline.json()}, {"contender", comparison.contender.json()},
-          {"ratio", comparison.ratio.value},        {"ci_lo", comparison.ratio.ci_lo},
-          {"ci_hi", comparison.ratio.ci_hi},        {"aa_ratio", comparison.aa.value},
-          {"aa_ci_lo", comparison.aa.ci_lo},        {"aa_ci_hi", comparison.aa.ci_hi},
-          {"aa_floor", comparison.aa_floor()},      {"cv", comparison.cv},
-          {"time", to_json(comparison.time)}};
-}
 
 /// The value at a dotted path; elements of arrays by index.
 const Json& at_path(const Json& data, std::string_view path) {
@@ -50,6 +44,14 @@ std::string render_placeholder(std::string_view placeholder, const Json& data) {
   throw std::out_of_range(fmt::format("'{}' is no text, number or truth value in the data", placeholder));
 }
 
+Json parts_json(const std::vector<Part>& parts) {
+  Json json = Json::array();
+  for (const Part& part : parts) {
+    json.push_back({{"process", part.process}, {"value", part.value}, {"error", part.error}, {"rounds", part.rounds}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string render(const std::string& text, const Json& data) {
@@ -73,8 +75,9 @@ std::string render(const std::string& text, const Json& data) {
 }
 
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
-                  const Conclusion& conclusion, bool replicated, const Json& run, const Json& env) {
+                  const Conclusion& conclusion, const std::string& run) {
   const Verdict verdict = judge(hypothesis, conclusion);
+  const Pooled& estimate = conclusion.estimate;
   const bool supported = verdict.state == State::supported;
   const std::string& title =
       supported || conclusion.title_unless_supported.empty() ? conclusion.title : conclusion.title_unless_supported;
@@ -93,30 +96,45 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                           : verdict.state == State::refuted ? conclusion.advice.refuted
                                                             : ""},
                {"estimate",
-                {{"value", conclusion.estimate.value},
-                 {"ci_lo", conclusion.estimate.ci_lo},
-                 {"ci_hi", conclusion.estimate.ci_hi},
-                 {"aa_floor", conclusion.aa_floor},
-                 {"cv", conclusion.cv}}},
+                {{"value", estimate.value},
+                 {"ci_lo", estimate.ci_lo},
+                 {"ci_hi", estimate.ci_hi},
+                 {"next_lo", estimate.next_lo},
+                 {"next_hi", estimate.next_hi},
+                 {"tau", estimate.tau},
+                 {"freedom", estimate.freedom},
+                 {"processes", estimate.processes},
+                 {"sessions", estimate.sessions},
+                 {"machines", 1},
+                 {"scale", conclusion.exact      ? "exact"
+                           : conclusion.relative ? "log"
+                                                 : "linear"},
+                 {"floor", conclusion.floor},
+                 {"cv", conclusion.cv},
+                 {"unlike_throttling", conclusion.unlike_throttling},
+                 {"prior", {{"scale", conclusion.prior.scale}, {"freedom", conclusion.prior.freedom}}}}},
+               {"parts", parts_json(conclusion.parts)},
                {"correct", conclusion.correct},
-               {"replicated", replicated},
                {"compare", conclusion.compare ? to_json(*conclusion.compare) : Json(nullptr)},
                {"values", conclusion.values},
                {"measurements", conclusion.measurements},
                {"run", run},
-               {"env", env},
                {"template", {{"title", title}, {"content", conclusion.content}}}};
   require_finite(data, fmt::format("{}/{}: data", experiment, hypothesis.id));
 
+  const std::string scope = conclusion.compare && !conclusion.compare->time.empty()
+                                ? std::string(name(conclusion.compare->time[0].scope))
+                                : "";
+  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
   Json finding = {{"domain", "attention_kernels"},
                   {"title", render(title, data)},
                   {"content", render(conclusion.content, data)},
                   {"tags", conclusion.tags},
-                  {"confidence", confidence(verdict, conclusion, replicated)},
+                  {"confidence", sure ? Json(*sure) : Json(nullptr)},
                   {"source", "attention-proto/" + experiment},
-                  {"schema", "finding/1"},
+                  {"schema", "finding/2"},
                   {"id", ""},
-                  {"claim_key", claim_key(experiment, hypothesis.id, device, conclusion.subject)},
+                  {"claim_key", claim_key(experiment, hypothesis, device, conclusion.subject, scope)},
                   {"data", std::move(data)}};
   finding["id"] = record_id(finding);
   return finding;
@@ -126,23 +144,31 @@ std::optional<Comparison> comparison_of(const Json& finding) {
   const Json& data = finding.at("data");
   const Json& compare = data.at("compare");
   if (compare.is_null()) return std::nullopt;
-  const auto estimate = [&](const char* value, const char* low, const char* high) {
-    return Estimate{compare.at(value), compare.at(low), compare.at(high)};
-  };
-  Comparison comparison{.hypothesis = data.at("hypothesis").at("id"),
-                        .baseline = Case::from_json(compare.at("baseline")),
-                        .contender = Case::from_json(compare.at("contender")),
-                        .ratio = estimate("ratio", "ci_lo", "ci_hi"),
-                        .aa = estimate("aa_ratio", "aa_ci_lo", "aa_ci_hi"),
-                        .cv = compare.at("cv"),
-                        .time = {}};
-  for (const Json& time : compare.at("time")) comparison.time.push_back(timing_from_json(time));
+  Comparison comparison = comparison_from_json(compare);
+  comparison.hypothesis = data.at("hypothesis").at("id");
   return comparison;
 }
 
-std::string claim_key(const std::string& experiment, const std::string& hypothesis, const std::string& device,
-                      const std::string& subject) {
-  return fmt::format("{}/{}/{}{}{}", experiment, hypothesis, device, subject.empty() ? "" : "/", subject);
+std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
+                      const std::string& subject, const std::string& scope) {
+  const std::string definition = sha256(hypothesis.metric + "\n" + scope).substr(0, 8);
+  return fmt::format("{}/{}/{}/{}{}{}", experiment, hypothesis.id, definition, device, subject.empty() ? "" : "/",
+                     subject);
+}
+
+void join_runs(std::vector<Json>& records) {
+  std::map<std::string, Json> headers;
+  for (const Json& record : records) {
+    if (record.value("schema", "") == "run/1") headers[record.at("run").at("id")] = record;
+  }
+  for (Json& record : records) {
+    if (record.value("schema", "") != "finding/2") continue;
+    Json& data = record.at("data");
+    const auto header = data.at("run").is_string() ? headers.find(data.at("run")) : headers.end();
+    if (header == headers.end()) continue;
+    data["run"] = header->second.at("run");
+    data["env"] = header->second.at("env");
+  }
 }
 
 void emit_finding(RecordFile& file, const Json& finding) { file.append(finding); }

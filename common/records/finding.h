@@ -12,18 +12,23 @@ namespace attn {
 /// twice. Throws std::out_of_range for a missing path, and std::invalid_argument for a bad format or a single brace.
 std::string render(const std::string& text, const Json& data);
 
-/// One finding as a JSON object, all fields of docs/records.md. `run` and `env` come from the experiment. Throws as
-/// render() does, and std::runtime_error for a number that is not finite.
+/// One finding as a JSON object, all fields of docs/records.md. `run` is the id of its run. Throws as render() does,
+/// and std::runtime_error for a number that is not finite.
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
-                  const Conclusion& conclusion, bool replicated, const Json& run, const Json& env);
+                  const Conclusion& conclusion, const std::string& run);
 
 /// The comparison that a finding records, with its hypothesis; empty where the finding compared no pair. Throws as
 /// timing_from_json() does.
 std::optional<Comparison> comparison_of(const Json& finding);
 
-/// The key that replications of a finding share: experiment, hypothesis, device name and subject, but no figures.
-std::string claim_key(const std::string& experiment, const std::string& hypothesis, const std::string& device,
-                      const std::string& subject);
+/// The key of the findings that are pooled: experiment, hypothesis, device name and subject, and 8 hex digits of the
+/// figure's definition (metric and scope), but no figures. `scope` is the scope of the comparison, or empty.
+std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
+                      const std::string& subject, const std::string& scope);
+
+/// Gives the findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1) among the records.
+/// A finding without a header keeps the id of its run.
+void join_runs(std::vector<Json>& records);
 
 /// Appends a finding to a findings file.
 void emit_finding(RecordFile& file, const Json& finding);

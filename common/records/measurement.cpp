@@ -40,13 +40,6 @@ Json to_json(const Timing& timing) {
           {"stop", timing.stop}};
 }
 
-Scope parse_scope(const std::string& text) {
-  for (const Scope scope : {Scope::device_hot, Scope::device_cold, Scope::host}) {
-    if (text == name(scope)) return scope;
-  }
-  throw BadInput(fmt::format("scope '{}' is not allowed; one of device_hot, device_cold, host", text));
-}
-
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
 

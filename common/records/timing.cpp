@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/base/error.h"
+
 namespace attn {
 namespace {
 
@@ -104,6 +106,13 @@ std::string_view name(Scope scope) {
       return "host";
   }
   throw std::logic_error("name(Scope): no such scope");
+}
+
+Scope parse_scope(const std::string& text) {
+  for (const Scope scope : {Scope::device_hot, Scope::device_cold, Scope::host}) {
+    if (text == name(scope)) return scope;
+  }
+  throw BadInput(fmt::format("scope '{}' is not allowed; one of device_hot, device_cold, host", text));
 }
 
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,

@@ -15,6 +15,8 @@ namespace attn {
 /// each sample. host: time from submit to completion on the host's clock.
 enum class Scope { device_hot, device_cold, host };
 std::string_view name(Scope scope);
+/// Throws BadInput for a text that names no scope.
+Scope parse_scope(const std::string& text);
 
 /// Samples in seconds. A round has the samples that a subject takes between two turns of the other subjects.
 using Round = std::vector<double>;

@@ -20,4 +20,7 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
           .time = {timing(baseline_s), timing(contender_s)}};
 }
 
+/// Processes that differ little, so that a made-up interval decides a verdict.
+inline Processes steady_processes() { return {.ratios = {1e-4, 30}, .figures = {1e-4, 30}}; }
+
 }  // namespace attn::test

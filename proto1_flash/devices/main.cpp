@@ -55,8 +55,15 @@ void write_findings(const std::string& from, const std::string& to, const std::s
                         {"device", name},
                         {"threadgroup_memory_bytes", nullptr},
                         {"input", nullptr}};
-      Json finding = make_finding("proto1_flash", name, hypothesis, conclusion, false, run,
-                                  {{"host_compiler", host_compiler()}, {"git", git_state(source_root())}});
+      Json header = {{"schema", "run/1"},
+                     {"id", ""},
+                     {"experiment", "proto1_flash"},
+                     {"run", run},
+                     {"session", session(source_root())},
+                     {"env", {{"host_compiler", host_compiler()}, {"git", git_state(source_root())}}}};
+      header["id"] = record_id(header);
+      file.append(header);
+      Json finding = make_finding("proto1_flash", name, hypothesis, conclusion, run["id"]);
       finding["data"]["cases"] = Json::array();
       finding["id"] = record_id(finding);
       emit_finding(file, finding);

@@ -1,0 +1,129 @@
+#include "common/records/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+constexpr double half_width_in_errors = 1.96;  // half of a 95 % interval / standard error, for a normal distribution
+
+void append(Series& all, const Series& more) { all.insert(all.end(), more.begin(), more.end()); }
+
+std::vector<double> flat(const Series& series) {
+  std::vector<double> samples;
+  for (const Round& round : series) samples.insert(samples.end(), round.begin(), round.end());
+  return samples;
+}
+
+Series rounds_of(const Json& samples) {
+  Series series;
+  for (const Json& sample : samples) series.push_back({sample.get<double>()});
+  return series;
+}
+
+/// Sets what follows from the samples alone: the A/A ratio, the times and the CV.
+void summarize_samples(Comparison& comparison, const PairSamples& samples, uint64_t seed) {
+  comparison.aa = ratio(samples.baseline, samples.again, seed);
+  comparison.time.clear();
+  comparison.cv = 0;
+  for (const Series* side : {&samples.baseline, &samples.contender}) {
+    comparison.time.push_back(summarize(*side, samples.scope, samples.stop, seed));
+    comparison.cv = std::max(comparison.cv, comparison.time.back().cv);
+  }
+}
+
+}  // namespace
+
+double Comparison::aa_floor() const { return std::max(std::abs(std::log(aa.ci_lo)), std::abs(std::log(aa.ci_hi))); }
+
+Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed) {
+  Comparison comparison;
+  comparison.baseline = baseline;
+  comparison.contender = contender;
+  comparison.ratio = ratio(samples.baseline, samples.contender, seed);
+  summarize_samples(comparison, samples, seed);
+  return comparison;
+}
+
+Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
+                    uint64_t seed) {
+  if (parts.empty() || parts.size() != samples.size()) throw std::invalid_argument("compared: parts and their samples");
+  PairSamples all = samples.front();
+  for (const PairSamples& more : samples.subspan(1)) {
+    append(all.baseline, more.baseline);
+    append(all.contender, more.contender);
+    append(all.again, more.again);
+    if (more.stop != all.stop) all.stop = "budget";  // a process had fewer rounds than its interval asked for
+  }
+  Comparison pooled = parts.front();
+  summarize_samples(pooled, all, seed);
+  Session session;
+  for (const Comparison& part : parts) session.push_back(ratio_part(part, static_cast<int>(session.size()) + 1));
+  const Pooled ratio = pool({&session, 1}, prior, true);
+  pooled.ratio = {ratio.value, ratio.ci_lo, ratio.ci_hi};
+  pooled.parts.assign(parts.begin(), parts.end());
+  return pooled;
+}
+
+Part ratio_part(const Comparison& comparison, int process) {
+  const auto& [value, lo, hi] = comparison.ratio;
+  int rounds = comparison.time.empty() ? 0 : comparison.time.front().rounds;
+  for (const Timing& time : comparison.time) rounds = std::min(rounds, time.rounds);
+  return {.process = process, .value = value, .error = (hi - lo) / 2 / half_width_in_errors, .rounds = rounds};
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json = {{"baseline", comparison.baseline.json()}, {"contender", comparison.contender.json()},
+               {"ratio", comparison.ratio.value},        {"ci_lo", comparison.ratio.ci_lo},
+               {"ci_hi", comparison.ratio.ci_hi},        {"aa_ratio", comparison.aa.value},
+               {"aa_ci_lo", comparison.aa.ci_lo},        {"aa_ci_hi", comparison.aa.ci_hi},
+               {"aa_floor", comparison.aa_floor()},      {"cv", comparison.cv},
+               {"time", to_json(comparison.time)},       {"clocks", comparison.clocks}};
+  for (const Comparison& part : comparison.parts) {
+    Json one = to_json(part);
+    for (const char* known : {"baseline", "contender"}) one.erase(known);
+    json["parts"].push_back(std::move(one));
+  }
+  return json;
+}
+
+Comparison comparison_from_json(const Json& json) {
+  const auto estimate = [&](const char* value, const char* low, const char* high) {
+    return Estimate{json.at(value), json.at(low), json.at(high)};
+  };
+  Comparison comparison;
+  comparison.baseline = Case::from_json(json.at("baseline"));
+  comparison.contender = Case::from_json(json.at("contender"));
+  comparison.ratio = estimate("ratio", "ci_lo", "ci_hi");
+  comparison.aa = estimate("aa_ratio", "aa_ci_lo", "aa_ci_hi");
+  comparison.cv = json.at("cv");
+  for (const Json& time : json.at("time")) comparison.time.push_back(timing_from_json(time));
+  comparison.clocks = json.value("clocks", Json());
+  for (Json part : json.value("parts", Json::array())) {
+    for (const char* known : {"baseline", "contender"}) part[known] = json.at(known);
+    comparison.parts.push_back(comparison_from_json(part));
+  }
+  return comparison;
+}
+
+Json to_json(const PairSamples& samples) {
+  return {{"scope", name(samples.scope)},
+          {"stop", samples.stop},
+          {"baseline_s", flat(samples.baseline)},
+          {"contender_s", flat(samples.contender)},
+          {"again_s", flat(samples.again)}};
+}
+
+PairSamples samples_from_json(const Json& json) {
+  return {.scope = parse_scope(json.at("scope")),
+          .stop = json.at("stop"),
+          .baseline = rounds_of(json.at("baseline_s")),
+          .contender = rounds_of(json.at("contender_s")),
+          .again = rounds_of(json.at("again_s"))};
+}
+
+}  // namespace attn

@@ -1,0 +1,57 @@
+// A pair of cases that took turns in one process or in several processes.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/records/measurement.h"
+#include "common/records/pool.h"
+
+namespace attn {
+
+/// A baseline and a contender, measured interleaved as A B A'. A' is the baseline again, on tensors of its own: its
+/// difference from A is the noise floor of the comparison.
+struct Comparison {
+  std::string hypothesis;  // id of the hypothesis that asked for the comparison
+  Case baseline, contender;
+  Estimate ratio;            // contender / baseline, in the scope of `time`
+  Estimate aa;               // A' / A
+  double cv = 0;             // the larger CV of the two cases
+  std::vector<Timing> time;  // the times of the baseline and of the contender
+  Json clocks = {};          // over the rounds; null where the device has no clocks to read
+  /// The comparisons of the single processes; empty for a comparison of one process.
+  std::vector<Comparison> parts = {};
+
+  /// The largest distance of the A/A interval from 1, in logarithms.
+  double aa_floor() const;
+};
+
+/// Whether two duels or comparisons have the same baseline and contender.
+bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
+
+/// The samples of one process for a comparison: of A, B and A', one sample a round.
+struct PairSamples {
+  Scope scope = Scope::device_hot;
+  std::string stop;
+  Series baseline, contender, again;
+};
+
+/// The comparison by the samples of one process.
+Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
+/// The comparison by several processes, at least one. `samples[i]` are the samples of `parts[i]`. The ratio is pooled
+/// (pool()); times and the noise floor are of all rounds together. Throws std::invalid_argument without parts.
+Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
+                    uint64_t seed);
+
+/// As a part of a pooled ratio.
+Part ratio_part(const Comparison& comparison, int process);
+
+Json to_json(const Comparison& comparison);
+/// Throws BadInput and Json::exception as timing_from_json() does.
+Comparison comparison_from_json(const Json& json);
+
+Json to_json(const PairSamples& samples);
+PairSamples samples_from_json(const Json& json);
+
+}  // namespace attn

@@ -1,0 +1,121 @@
+#include "common/records/pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace attn {
+namespace {
+
+/// The continued fraction of the incomplete beta function, by Lentz's method (Abramowitz and Stegun 26.5.8).
+double beta_fraction(double x, double a, double b) {
+  constexpr double tiny = 1e-300;
+  const auto not_zero = [](double value) { return std::abs(value) < tiny ? tiny : value; };
+  double c = 1, d = 1 / not_zero(1 - (a + b) * x / (a + 1)), result = d;
+  for (int m = 1; m <= 300; ++m) {
+    const double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
+    const double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+    for (const double term : {even, odd}) {
+      d = 1 / not_zero(1 + term * d);
+      c = not_zero(1 + term / c);
+      result *= c * d;
+    }
+    if (std::abs(c * d - 1) < 1e-14) break;
+  }
+  return result;
+}
+
+/// The regularised incomplete beta function I_x(a, b).
+double incomplete_beta(double x, double a, double b) {
+  if (x <= 0) return 0;
+  if (x >= 1) return 1;
+  const double front =
+      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
+  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(x, a, b) / a : 1 - front * beta_fraction(1 - x, b, a) / b;
+}
+
+constexpr double between_sessions = 1;  // the variance between sessions / the variance between processes
+
+double square(double x) { return x * x; }
+
+/// The standard deviation of `next` and the centre, from the interval: it is symmetric on the scale of the pooling.
+double on_scale(double value, bool relative) { return relative ? std::log(value) : value; }
+
+}  // namespace
+
+double student_cdf(double t, double freedom) {
+  const double tail = incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2;
+  return t < 0 ? tail : 1 - tail;
+}
+
+double student_quantile(double probability, double freedom) {
+  if (!(probability >= 0.5 && probability < 1)) throw std::invalid_argument("student_quantile: from 0.5 to below 1");
+  double low = 0, high = 1;
+  while (student_cdf(high, freedom) < probability) high *= 2;
+  for (int i = 0; i < 200 && high - low > 1e-12 * high; ++i) {
+    const double middle = (low + high) / 2;
+    (student_cdf(middle, freedom) < probability ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit) {
+  Pooled pooled;
+  double errors = 0;   // sum of the squares of the processes' own errors
+  double within = 0;   // sum of squares around the means of the sessions
+  double weights = 0;  // sum of the sessions' weights; a weight is 1 / (variance of the session's mean / sigma^2)
+  double centre = 0;
+  std::vector<double> means, weight_of;
+  for (const Session& session : sessions) {
+    if (session.empty()) continue;
+    const auto count = static_cast<double>(session.size());
+    double mean = 0;
+    for (const Part& part : session) {
+      if (relative && !(part.value > 0)) throw std::invalid_argument("pool: a figure is not above 0");
+      mean += on_scale(part.value, relative) / count;
+      errors += square(relative ? part.error / part.value : part.error);
+    }
+    for (const Part& part : session) within += square(on_scale(part.value, relative) - mean);
+    means.push_back(mean);
+    weight_of.push_back(1 / (between_sessions + 1 / count));
+    weights += weight_of.back();
+    centre += weight_of.back() * mean;
+    pooled.processes += static_cast<int>(session.size());
+    ++pooled.sessions;
+  }
+  if (means.empty()) throw std::invalid_argument("pool: no parts");
+  centre /= weights;
+  double between = 0;
+  for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
+
+  // Each sum of squares is an estimate of sigma^2 with its degrees of freedom. The prior counts as a further one. It
+  // does not know the error of these few rounds, so that error comes on top.
+  const double own = errors / pooled.processes;
+  const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
+  const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;
+  pooled.freedom = prior.freedom + of_processes + of_sessions;
+  const double variance = (prior.freedom * known + within + between) / pooled.freedom;
+  if (of_processes > 0) pooled.tau = std::sqrt(std::max(0.0, within / of_processes - own));
+
+  const auto last = static_cast<double>(sessions.back().empty() ? 1 : sessions.back().size());
+  const double t = student_quantile(0.975, pooled.freedom);
+  const double half = t * std::sqrt(variance / weights);
+  const double half_next = t * std::sqrt(variance * (1 / weights + between_sessions + 1 / last));
+  const auto back = [&](double value) { return relative ? std::exp(value) : value; };
+  pooled.value = back(centre);
+  pooled.ci_lo = back(centre - half);
+  pooled.ci_hi = back(centre + half);
+  pooled.next_lo = back(centre - half_next);
+  pooled.next_hi = back(centre + half_next);
+  return pooled;
+}
+
+double same_side(const Pooled& pooled, double threshold, bool relative) {
+  if (relative && !(threshold > 0)) return 1;  // the figure is positive in every run
+  const double half = (on_scale(pooled.next_hi, relative) - on_scale(pooled.next_lo, relative)) / 2;
+  const double distance = std::abs(on_scale(pooled.value, relative) - on_scale(threshold, relative));
+  if (!(half > 0)) return 1;
+  return student_cdf(distance / half * student_quantile(0.975, pooled.freedom), pooled.freedom);
+}
+
+}  // namespace attn

@@ -1,0 +1,57 @@
+// Pools the estimates that several processes made of one figure, and says where the next run is expected.
+//
+// Two runs of the same code differ by more than the samples of either run show: memory lies elsewhere, the machine is
+// in another state. The model: a run of K processes estimates log(figure) with the variance sigma^2 (1 + 1/K). sigma^2
+// / K is the variance of the mean of the processes. sigma^2 is the variance between sessions. sigma^2 of a claim is
+// unknown; the claims of a device and an experiment have a scaled inverse chi-squared distribution of sigma^2
+// (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace attn {
+
+/// A figure that one process estimated.
+struct Part {
+  int process = 1;   // counts from 1
+  double value = 0;  // the figure
+  double error = 0;  // standard error from the process's own rounds, in the unit of the figure
+  int rounds = 0;    // of the least sampled series that the figure uses
+};
+
+/// The parts that the processes of one run estimated. At least one part.
+using Session = std::vector<Part>;
+
+/// What is known before a run about sigma: its typical size as a fraction of the figure, and the weight of this
+/// knowledge in degrees of freedom.
+struct Spread {
+  double scale = 0.05;
+  double freedom = 2;
+};
+
+/// The figure by all sessions.
+struct Pooled {
+  double value = 0;
+  double ci_lo = 0, ci_hi = 0;      // 95 % interval of the mean
+  double next_lo = 0, next_hi = 0;  // the next run's estimate lies here with a probability of 95 %
+  double tau = 0;                   // standard deviation between processes, as a fraction of the figure
+  int processes = 0, sessions = 0;
+  double freedom = 0;  // degrees of freedom of the two intervals
+};
+
+/// Pools sessions. `relative`: the figure is positive and its errors are proportional to it, so the pooling is done in
+/// logarithms; else in the figure's own unit, where Spread::scale counts as a fraction of `unit`. Throws
+/// std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
+Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit = 1);
+
+/// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.
+double same_side(const Pooled& pooled, double threshold, bool relative);
+
+/// The probability that a variable of Student's distribution with `freedom` degrees of freedom is at most `t`.
+double student_cdf(double t, double freedom);
+/// The t whose student_cdf() is `probability`. Takes probabilities from 0.5 to below 1.
+double student_quantile(double probability, double freedom);
+
+}  // namespace attn

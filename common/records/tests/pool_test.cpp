@@ -1,0 +1,135 @@
+#include "common/records/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <stdexcept>
+
+namespace attn {
+namespace {
+
+Session session_of(const std::vector<double>& values, double error = 0.001) {
+  Session session;
+  for (const double value : values) session.push_back({static_cast<int>(session.size()) + 1, value, error * value, 5});
+  return session;
+}
+
+Pooled pool_one(const Session& session, const Spread& prior = {0.01, 4}) {
+  return pool(std::vector<Session>{session}, prior, true);
+}
+
+TEST(StudentTest, AgreesWithTheTable) {  // NIST/SEMATECH e-Handbook, table of Student's t
+  EXPECT_NEAR(student_quantile(0.975, 1), 12.706, 5e-4);
+  EXPECT_NEAR(student_quantile(0.975, 2), 4.303, 5e-4);
+  EXPECT_NEAR(student_quantile(0.975, 10), 2.228, 5e-4);
+  EXPECT_NEAR(student_quantile(0.975, 100), 1.984, 5e-4);
+  EXPECT_NEAR(student_cdf(1.812, 10), 0.95, 5e-5);
+  EXPECT_NEAR(student_cdf(-1.812, 10), 0.05, 5e-5);
+  EXPECT_EQ(student_cdf(0, 3.5), 0.5);
+  EXPECT_NEAR(student_quantile(0.975, 1.5), 6.4, 0.5);  // between the values of 1 and 2
+  EXPECT_THROW(student_quantile(1, 3), std::invalid_argument);
+  EXPECT_THROW(student_quantile(0.4, 3), std::invalid_argument);
+}
+
+TEST(PoolTest, TakesTheGeometricMeanOfRatios) {
+  const Pooled pooled = pool_one(session_of({0.5, 2}));
+  EXPECT_NEAR(pooled.value, 1, 1e-12);
+  EXPECT_NEAR(pooled.ci_lo * pooled.ci_hi, 1, 1e-9) << "symmetric in logarithms";
+  EXPECT_EQ(pooled.processes, 2);
+  EXPECT_EQ(pooled.sessions, 1);
+  EXPECT_NEAR(pooled.tau, std::sqrt(2.0) * std::log(2), 1e-3);
+}
+
+TEST(PoolTest, NextIsWiderThanTheIntervalOfTheMean) {
+  const Pooled pooled = pool_one(session_of({1.00, 1.01, 0.99}));
+  EXPECT_LT(pooled.next_lo, pooled.ci_lo);
+  EXPECT_LT(pooled.ci_lo, pooled.value);
+  EXPECT_LT(pooled.value, pooled.ci_hi);
+  EXPECT_LT(pooled.ci_hi, pooled.next_hi);
+}
+
+TEST(PoolTest, ProcessesThatDisagreeWidenTheIntervals) {
+  const Pooled quiet = pool_one(session_of({1.000, 1.001, 0.999})), noisy = pool_one(session_of({1.0, 1.1, 0.9}));
+  EXPECT_GT(noisy.next_hi - noisy.next_lo, 3 * (quiet.next_hi - quiet.next_lo));
+  EXPECT_GT(noisy.tau, 0.05);
+}
+
+TEST(PoolTest, SessionsThatDisagreeWidenTheIntervals) {
+  const std::vector<Session> alike = {session_of({1.000, 1.001, 0.999}), session_of({1.001, 1.000, 0.999})};
+  const std::vector<Session> apart = {session_of({1.000, 1.001, 0.999}), session_of({1.101, 1.100, 1.099})};
+  const Pooled same = pool(alike, {0.01, 4}, true), other = pool(apart, {0.01, 4}, true);
+  EXPECT_GT(other.ci_hi - other.ci_lo, 2 * (same.ci_hi - same.ci_lo));
+  EXPECT_EQ(other.sessions, 2);
+  EXPECT_NEAR(other.value, std::sqrt(1.0 * 1.1), 1e-3);
+}
+
+TEST(PoolTest, OnePartStandsOnThePriorAndItsOwnError) {
+  const Pooled exact = pool_one(session_of({1}, 0)), rough = pool_one(session_of({1}, 0.1));
+  // t of 4 degrees of freedom, and the variance of two runs of one process each: 2 * (1 + 1).
+  EXPECT_NEAR(std::log(exact.next_hi), 2.776 * 0.01 * 2, 1e-4);
+  EXPECT_GT(rough.next_hi, exact.next_hi);
+  EXPECT_EQ(exact.tau, 0);
+}
+
+TEST(PoolTest, FiguresThatMayBeNegativeArePooledAsTheyAre) {
+  const Session session = {{1, -0.2, 0.01, 5}, {2, 0.1, 0.01, 5}};
+  const Pooled pooled = pool(std::vector<Session>{session}, {0.01, 4}, false, 2);
+  EXPECT_NEAR(pooled.value, -0.05, 1e-12);
+  EXPECT_NEAR(pooled.value - pooled.next_lo, pooled.next_hi - pooled.value, 1e-12);
+  EXPECT_THROW(pool(std::vector<Session>{session}, {0.01, 4}, true), std::invalid_argument);
+  EXPECT_THROW(pool({}, {0.01, 4}, false), std::invalid_argument);
+}
+
+TEST(PoolTest, SaysHowProbableTheSameSideIs) {
+  const Pooled pooled = pool_one(session_of({1.00, 1.01, 0.99}));
+  EXPECT_NEAR(same_side(pooled, pooled.next_hi, true), 0.975, 1e-9);
+  EXPECT_NEAR(same_side(pooled, pooled.next_lo, true), 0.975, 1e-9);
+  EXPECT_NEAR(same_side(pooled, pooled.value, true), 0.5, 1e-9);
+  EXPECT_GT(same_side(pooled, 2, true), 0.999);
+}
+
+/// Runs whose processes differ, on sessions that differ. The variance of a claim is drawn from the prior.
+struct Simulation {
+  Spread prior;
+  int processes;
+  double error;  // of a process's own rounds
+
+  double covered(int claims) {
+    std::mt19937_64 random(1);
+    std::normal_distribution<double> normal;
+    int inside = 0;
+    for (int i = 0; i < claims; ++i) {
+      std::gamma_distribution<double> chi_squared(prior.freedom / 2, 2);
+      const double sigma = prior.scale * std::sqrt(prior.freedom / chi_squared(random));
+      const auto run = [&] {
+        const double of_session = sigma * normal(random);
+        Session session;
+        for (int process = 1; process <= processes; ++process) {
+          const double log_value = of_session + sigma * normal(random) + error * normal(random);
+          session.push_back({process, std::exp(log_value), error * std::exp(log_value), 5});
+        }
+        return session;
+      };
+      const Pooled now = pool(std::vector<Session>{run()}, prior, true);
+      const Pooled next = pool(std::vector<Session>{run()}, prior, true);
+      inside += now.next_lo <= next.value && next.value <= now.next_hi;
+    }
+    return static_cast<double>(inside) / claims;
+  }
+};
+
+TEST(PoolTest, NextHoldsTheNextRunInNineteenOfTwenty) {
+  for (const int processes : {1, 3, 5}) {
+    for (const double freedom : {1.5, 3.0, 10.0}) {
+      for (const double error : {0.0, 0.005}) {
+        const double covered = Simulation{{0.01, freedom}, processes, error}.covered(4000);
+        EXPECT_GE(covered, 0.93) << processes << " " << freedom << " " << error;
+        EXPECT_LE(covered, 0.97) << processes << " " << freedom << " " << error;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
