@@ -53,8 +53,8 @@ bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   return own >= 0 && (own < cut) == (k < cut);
 }
 
-/// A causal mask that leaves rows without keys; and hooks that hide the pairs of different documents, each by another
-/// kind of hook.
+/// Returns ways to hide pairs: a causal mask that leaves rows without keys, and for each kind of hook a hook that hides
+/// the pairs of different documents.
 std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
   const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
@@ -101,7 +101,7 @@ Tested more_queries(const std::string& kernel) {
   return of;
 }
 
-/// A description of the first element that differs from the oracle's; empty if no element differs.
+/// Describes the first element that differs from the oracle's. Returns an empty text if no element differs.
 std::string wrong_of(const std::string& kernel, Tested of, const Tensors& tensors, const Hooks& hooks,
                      PipelineCache& cache = test::pipelines()) {
   of.config.shape.causal = hooks.causal;
