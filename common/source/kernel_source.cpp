@@ -68,7 +68,7 @@ FunctionConstants KernelSource::run_time_values() const {
     if (!constants.contains(name)) throw BadInput(fmt::format("{} is no constant of {}", name, path));
     const int64_t value = constants.at(name);
     if (value != static_cast<int>(value)) {
-      throw BadInput(fmt::format("{}={} does not fit int; a constant that is set at run time must", name, value));
+      throw BadInput(fmt::format("{}={} does not fit int; a constant that is set at run time must fit", name, value));
     }
     values[name] = value;
   }

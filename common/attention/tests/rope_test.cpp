@@ -1,5 +1,5 @@
-// RoPE: tests of the frequencies against values worked out by hand, of the oracle, and, on the device under test, of
-// the kernel against the oracle.
+// Tests of RoPE. They compare the frequencies with values that were worked out by hand, and test the oracle. On the
+// device under test they compare the kernel with the oracle.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
@@ -186,7 +186,7 @@ struct RopeSide {
   }
 };
 
-/// A description of the first wrong element of Q or K; empty if all elements are right.
+/// Describes the first wrong element of Q or K. Returns an empty text if all elements are right.
 std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
   RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
   Buffer offsets;
