@@ -26,7 +26,7 @@ struct CompileError : std::runtime_error {
   /// For machine code that is damaged or does not load. Machine code has no source, and so no key.
   explicit CompileError(const std::string& log) : std::runtime_error(log), log_bytes_(log.size()) {}
 
-  ///
+  /// Returns the key of the source; empty for machine code.
   std::string_view key() const { return std::string_view(what()).substr(0, key_bytes_); }
   std::string_view log() const {
     const std::string_view text = what();

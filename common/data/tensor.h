@@ -18,13 +18,13 @@ std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
 /// The value of a function constant that holds a dtype: an ElementType, E4M3 or INT8.
 int64_t element_type(DType dtype);
-///
+/// Parses "f32", "f16", "bf16", "e4m3" or "int8". Throws BadInput for any other text.
 DType parse_dtype(std::string_view text);
 
 /// The order of a tensor's dimensions in memory: b batch, h heads, s sequence, d head_dim (innermost).
 enum class Layout { bhsd, bshd };
 std::string_view name(Layout layout);
-///
+/// Parses "bhsd" or "bshd". Throws BadInput for any other text.
 Layout parse_layout(std::string_view text);
 
 /// Distance in elements between neighbours along each dimension; head_dim is contiguous.

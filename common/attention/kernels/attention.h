@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"  // hooks include this file, and may use the functions of a host's compiler
+#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call functions that a host's compiler has
 #endif
 
 /// Strides in elements; head_dim is contiguous.

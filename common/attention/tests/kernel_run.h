@@ -29,7 +29,8 @@ inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
 inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
 inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
 
-//
+// Returns a text for the start of a hook's body. On the cpu the text ends the program if a kernel asks for an index
+// outside [0, length).
 inline std::string only_within(const std::string& index, const std::string& length) {
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }

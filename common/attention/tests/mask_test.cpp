@@ -300,8 +300,8 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   };
   EXPECT_GT(first_count(data), 0);
   data.upload(nothing.data(), nothing.size());
-  EXPECT_GT(first_count(data), 0) << "made anew for the same data";
-  EXPECT_EQ(first_count(other), 0) << "lists of other data";
+  EXPECT_GT(first_count(data), 0) << "the lists were made anew for the same data";
+  EXPECT_EQ(first_count(other), 0) << "the lists were not made anew for other data";
 }
 
 // With lists that differ from the mask, a kernel reads only the listed blocks, and asks the hook only about listed
