@@ -194,7 +194,8 @@ DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
   return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
 }
 
-/// The factor of a row's sum of weighted V, once all keys are added up. Writes the row's log-sum-exp to memory.
+/// Returns the factor by which a row's sum of weighted V is multiplied once all keys are added up. Writes the row's
+/// log-sum-exp to memory.
 DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
                         float sum, bool writes) {
   float factor = 1;
@@ -338,8 +339,8 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile, by all threads: four rows at a time, and the parts of a row in several slices, through
-/// layout.join_bytes of threadgroup memory. Returns whether all results are finite.
+/// Joins the parts of a tile. All threads call it. It joins four rows at a time, and the parts of a row in several
+/// slices, through layout.join_bytes of threadgroup memory. Returns whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -629,8 +630,8 @@ struct Worker {
 
   // ---- products
 
-  // The operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of 8
-  // bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
+  // Loads the operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of
+  // 8 bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
       // If the tile has no rows 8 to 15, rows 0 to 7 take their place; no thread reads the results.
