@@ -28,7 +28,8 @@ namespace {
 
 constexpr size_t most_bytes = size_t{1} << 20;  // the largest file
 constexpr size_t most_message_bytes = 400;      // the longest part of a compiler's message that an error repeats
-// The most pairs that visible_pairs() counts, and the most bytes that a launch of MaskOracle writes for many rows.
+// visible_pairs() counts at most most_pairs pairs. A launch of MaskOracle that evaluates several rows writes at most
+// most_chunk_bytes bytes.
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
 
 std::string kind_name(FunctionKind kind) {

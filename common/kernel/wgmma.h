@@ -100,9 +100,9 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Low word of the descriptor of an operand in shared memory, in units of 16 bytes. If sums run along the columns of a
-/// panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the rows of a
-/// panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
+/// Returns the low word, in units of 16 bytes, of the descriptor of an operand in shared memory. If sums run along the
+/// columns of a panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the
+/// rows of a panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
@@ -110,8 +110,9 @@ DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
 /// swizzle of 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 
-/// Low word of the descriptor of an operand of 16 columns (K major) that is not swizzled. It consists of groups of
-/// eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight columns.
+/// Returns the low word of the descriptor of a narrow operand: 16 columns (K major), not swizzled. The operand consists
+/// of groups of eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight
+/// columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
 #define NARROW_OPERAND_HIGH (256 / 16)  // a macro, because a constant would be data in every kernel
 /// The index of element (row, column) in a narrow operand.

@@ -8,7 +8,8 @@
 //
 // (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
 // 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
-// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself.
+// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself. A
+// state takes up a token t when it goes from S_{t-1} to S_t.
 //
 // Function constants, of which a kernel has only those that it reads: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL,
 // IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does

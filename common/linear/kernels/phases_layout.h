@@ -11,7 +11,7 @@ constexpr int phases_threads = 128;
 /// multiprocessor.
 constexpr long long phases_most_bytes = 232448;
 
-/// Bytes from row to row for which eight rows share no bank: an odd multiple of 16 bytes.
+/// Returns the bytes from row to row, an odd multiple of 16, so that eight rows share no bank.
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }

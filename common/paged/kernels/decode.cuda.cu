@@ -59,8 +59,10 @@ static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTAR
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-__shared__ bool some_lost;  // the table names a page that the cache does not have; this worker keeps its later tiles
-__shared__ bool some_kept;  // some tiles have rows that are to be computed anew
+// A tile is kept if its rows are to be computed anew (keep_for_later). some_lost: the table names a page that the cache
+// does not have; from then on this worker keeps its tiles. some_kept: some tiles are kept.
+__shared__ bool some_lost;
+__shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
 /// 2 or e to the power of a difference of scores or shifts.
@@ -127,7 +129,8 @@ struct Line {
     return sum;
   }
 
-  // The place of a block; with `of_batch`, the place of that sequence's first block.
+  // Returns the place of the block `index` of the line. If `of_batch` is not negative, returns the place of the first
+  // block of sequence `of_batch` instead.
   DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
     Share share = first_share;
     long long before = 0;
