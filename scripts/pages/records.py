@@ -1,10 +1,17 @@
 """Functions that read records, for the programs that make pages from records."""
 
+import errno
+import gzip
 import json
 import pathlib
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RECORDED = "findings/recorded/*/*.jsonl"
+RECORDED = "findings/recorded"
+COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
+GZIP = b"\x1f\x8b"
+# A run that was measured again in place of an earlier run has the time of the earlier run: pages keep their order.
+IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
 
@@ -19,30 +26,71 @@ def modifiers_on(case):
     return {axis: case[axis] for axis, off in MODIFIERS.items() if case.get(axis, off) != off}
 
 
+def lines_of(path):
+    """The lines of a file of records, as bytes without their ends; gzip is told by the first two bytes. Throws OSError,
+    also for gzip that is damaged."""
+    data = path.read_bytes()
+    if data.startswith(GZIP) or path.suffix == ".gz":
+        try:
+            if not data.startswith(GZIP):
+                raise EOFError("it does not begin as gzip does")
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise OSError(errno.EIO, f"damaged: {error}", str(path)) from None
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def run_of(record):
+    """What a record says about its run: its id, experiment, device, and the time of the record."""
+    if record["schema"] == "finding/1":
+        data = record["data"]
+        return data["run"]["id"], data["experiment"], data["device"], data["run"]["ts"]
+    return record["run_id"], record["experiment"], record["device"], record["run"]["ts"]
+
+
+def when(path):
+    """The time of the first record of a recorded run, and the record's device. Empty if the first line is no record."""
+    try:
+        with gzip.open(path) as lines:
+            run, _, device, time = run_of(json.loads(lines.readline()))
+        return IN_PLACE_OF.get(run, time), device
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error):
+        return "", ""  # load() says what is wrong with the file
+
+
+def in_order(paths):
+    """The files by folder, in the order of the paths. In each folder the recorded runs stand last, by the time of their
+    first record: the last record of a claim is then the latest."""
+    paths = list(map(pathlib.Path, paths))
+    folders = {folder: place for place, folder in reversed(list(enumerate(path.parent for path in paths)))}
+    return sorted(paths, key=lambda path: (folders[path.parent],
+                                           (*when(path), path.name) if path.name.endswith(COMPRESSED) else ("", "", "")))
+
+
 def load(paths):
-    """Findings, measurements, and a message for each line that is no record, in the order of the files. A record that
-    occurs twice counts once."""
+    """Findings, measurements, and a message for each line that is no record. The files are read as in_order() says. A
+    record that occurs twice counts once."""
     findings, measurements, problems = {}, {}, []
     kinds = {"finding/1": findings, "measurement/1": measurements}
-    for path in map(pathlib.Path, paths):
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                    schema = record["schema"]
-                    if schema != "note/1":
-                        record["file"] = path.name
-                        kinds[schema][record["id"]] = record
-                except (ValueError, KeyError, TypeError):
-                    problems.append(f"{path} line {number}: no record")
+    for path in in_order(paths):
+        for number, line in enumerate(lines_of(path), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8", "replace"))
+                schema = record["schema"]
+                if schema != "note/1":
+                    record["file"] = path.name
+                    kinds[schema][record["id"]] = record
+            except (ValueError, KeyError, TypeError):
+                problems.append(f"{path} line {number}: no record")
     return list(findings.values()), list(measurements.values()), problems
 
 
 def recorded():
-    """The files of records that the project's own runs wrote."""
-    return sorted(ROOT.glob(RECORDED))
+    """The files of the project's own runs, in order."""
+    return in_order(sorted((ROOT / RECORDED).glob("*/*" + COMPRESSED)))
 
 
 def published():
