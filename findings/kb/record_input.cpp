@@ -24,12 +24,12 @@ class RecordInput::Buffer : public std::streambuf {
     if (name == "-") return;
     std::error_code error;
     if (std::filesystem::is_directory(name, error)) throw BadInput(fmt::format("{}: is a folder; name a file", name));
-    file_ = open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    file_ = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
     if (file_ < 0) throw BadInput(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
   }
   ~Buffer() override {
     if (is_gzip_) inflateEnd(&inflation_);
-    if (file_ != STDIN_FILENO) close(file_);
+    if (file_ != STDIN_FILENO) ::close(file_);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -68,7 +68,7 @@ class RecordInput::Buffer : public std::streambuf {
   bool read_more() {
     ssize_t count;
     do {
-      count = read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
+      count = ::read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
     } while (count < 0 && errno == EINTR);
     if (count < 0) {
       throw std::runtime_error(
