@@ -60,8 +60,8 @@ def when(path):
 
 
 def in_order(paths):
-    """The files by folder, in the order of the paths. In each folder the recorded runs stand last, by the time of their
-    first record: the last record of a claim is then the latest."""
+    """The files by folder, in the order of the paths. In each folder the recorded runs stand last, in the order of the
+    times of their first records."""
     paths = list(map(pathlib.Path, paths))
     folders = {folder: place for place, folder in reversed(list(enumerate(path.parent for path in paths)))}
     return sorted(paths, key=lambda path: (folders[path.parent],
@@ -98,20 +98,26 @@ def published():
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
+def latest(records, key):
+    """By key, the latest record by the time in the record; of equal times the last. A run may have paused for others, so
+    that the order of the runs does not tell."""
+    found = {}
+    for record in records:
+        known = found.setdefault(key(record), record)
+        if run_of(record)[-1] >= run_of(known)[-1]:
+            found[key(record)] = record
+    return found
+
+
 def latest_findings(findings):
-    """The last finding of each claim, in the order in which claims were first made."""
-    claims = {}
-    for finding in findings:
-        claims[finding["claim_key"]] = finding
-    return list(claims.values())
+    """The latest finding of each claim, in the order in which claims were first made."""
+    return list(latest(findings, lambda finding: finding["claim_key"]).values())
 
 
 def latest_measurements(measurements):
-    """The last measurement of each configuration on each device."""
-    latest = {}
-    for record in measurements:
-        latest[record["experiment"], record["device"], case_key(record["case"])] = record
-    return list(latest.values())
+    """The latest measurement of each configuration on each device."""
+    return list(latest(measurements, lambda record: (record["experiment"], record["device"],
+                                                     case_key(record["case"]))).values())
 
 
 def case_key(case, without=()):
@@ -143,9 +149,9 @@ def rate(record):
 
 
 def environments(findings):
-    """By device, the environment in its last run. Findings that compare two devices belong to no device."""
-    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings
-            if finding["data"]["env"].get("device")}
+    """By device, the environment in its latest finding. Findings that compare two devices belong to no device."""
+    own = [finding for finding in findings if finding["data"]["env"].get("device")]
+    return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 
 
 def published_value(claim):
