@@ -27,8 +27,8 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;
-  /// The register tile of `tuned` on a cpu: vectors of queries by rows of keys or columns. 0: the tile that suits the
-  /// host.
+  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. A row is a key of the
+  /// scores or a column of the outputs. 0: the tile that suits the host.
   int64_t tile_vectors = 0, tile_rows = 0;
   /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in these
   /// tensors. 0: K and V have the sizes that `shape` gives.
@@ -54,17 +54,18 @@ inline TensorStrides kernel_strides(const Strides& strides) { return {strides.ba
 
 class FlashOperation {
  public:
-  /// The operation of the device. Throws std::logic_error if the device has no kernel for attention.
+  /// Returns the operation of the device. Throws std::logic_error if the device has no kernel for attention.
   static const FlashOperation& of(const DeviceInfo& device);
 
   virtual ~FlashOperation() = default;
   /// The variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// The launch of the kernel that `hooks` need, without the texts of the hooks. `hooks` is null if there are none.
+  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet
+  /// (add_hooks()). `hooks` is null if there are no hooks.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
-  /// Why the kernel does not take this configuration; nullopt if the kernel takes it. This function does not check the
-  /// threadgroup memory of a tile.
+  /// Returns why the kernel does not take this configuration, or nullopt if the kernel takes it. This function does not
+  /// check the threadgroup memory of a tile.
   virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                                                  const AttentionHooks* /*hooks*/ = nullptr) const {
     return std::nullopt;
@@ -90,7 +91,7 @@ class FlashOperation {
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
-/// Why the device does not have this variant, in one line; empty if the device has it.
+/// Returns in one line why the device does not have this variant. Returns an empty text if the device has it.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
 /// Calls FlashOperation::choose_tile() of the device. If the device has no attention, the tile stays as it is.

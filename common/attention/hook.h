@@ -55,7 +55,7 @@ enum class ListScope { none, all, sequence, head };
 /// that do the same in the oracle.
 struct AttentionHooks {
   std::string text = {};                        // replaces common/attention/kernels/score.h; empty: the identity
-  std::map<std::string, std::string> includes;  // by path: texts of the other hooks, and of headers that texts include
+  std::map<std::string, std::string> includes;  // path -> text: the other hooks, and headers that texts include
   std::vector<KernelSource> fragments;          // functions that the texts declare and do not define
   Linking linking = Linking::before_optimizer;
   std::vector<std::byte> data;        // ScoreContext::data points to these bytes

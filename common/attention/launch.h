@@ -13,7 +13,7 @@
 namespace attn {
 
 /// The tensors that a launch reads and writes, on its device: q, o [batch, q_heads, q_len, head_dim]; k, v [batch,
-/// kv_heads, kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log, or null, and then the launch does not
+/// kv_heads, kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log. If lse is null, the launch does not
 /// write it. Strides are in elements. On a GPU the wgmma kernel takes only addresses and strides that are multiples of
 /// 16 bytes.
 struct AttentionTensors {
@@ -24,13 +24,13 @@ struct AttentionTensors {
   const void* hook_data = nullptr;  // ScoreContext::data
 };
 
-/// The launch "attention" of a configuration. The texts of `hook` replace the hooks' headers; `hook` may be null.
-/// `run_time` becomes KernelSource::run_time.
+/// Returns the launch "attention" of a configuration. The texts of `hook` replace the hooks' headers; `hook` may be
+/// null. `run_time` becomes KernelSource::run_time.
 Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook,
                         std::set<std::string> run_time = {});
 
-/// A plan of one launch of the kernel. Its work counts the flops of the pairs that the shape does not mask (hooks do
-/// not count), and the bytes of each tensor once. Plan::unable says why the device cannot run the launch.
+/// Returns a plan of one launch of the kernel. The plan's work counts the flops of the pairs that the shape does not
+/// mask (it ignores hooks), and the bytes of each tensor once. Plan::unable says why the device cannot run the launch.
 Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook = nullptr,
                     std::set<std::string> run_time = {});
 

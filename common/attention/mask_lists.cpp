@@ -10,6 +10,7 @@
 namespace attn {
 namespace {
 
+/// Whether the text has the name as a whole identifier.
 bool names(const std::string& text, const std::string& name) {
   const auto part_of_name = [&](size_t at) {
     return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_');

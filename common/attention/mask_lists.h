@@ -8,12 +8,13 @@
 
 namespace attn {
 
-/// The launch that makes the lists that the launch `attention` walks. Its kernel has the hooks of `attention`.
+/// Returns the launch that makes the lists that the launch `attention` walks. The kernel that makes the lists has the
+/// hooks of `attention`.
 Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const Launch& attention, ListScope scope);
 
-/// A function that gives the lists for a launch's parameters. The device makes them when the function is first called
-/// with the data of a hook, and keeps them until it is called with other data. `launch` comes from mask_launch(), and
-/// `kernel` is the kernel of `launch`.
+/// Returns a function that gives the lists for a launch's parameters. The device makes the lists when the function is
+/// first called with the data of a hook. The lists stay until the function is called with other data. `launch` comes
+/// from mask_launch(), and `kernel` is the kernel of `launch`.
 FlashOperation::Lists mask_lists(Device& device, const FlashConfig& config, const Launch& launch, const Kernel& kernel);
 
 }  // namespace attn

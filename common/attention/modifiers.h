@@ -20,8 +20,9 @@ struct Modifiers {
 #define ATTN_DRAWN_TABLE(element, name, ...)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-  int64_t documents = 0;      // keys of a document, on average; 0: there are no documents
-  std::string bias = "none";  // the axes of the bias tensor, of "bhqk"; the other axes share elements; "none": no bias
+  int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
+  /// The axes of the bias tensor, some of "bhqk". All positions along another axis share elements. "none": no bias.
+  std::string bias = "none";
   /// How alibi, soft_cap and bias come into the kernel. "constant": a modifier that is off is not compiled. "run_time":
   /// one kernel has all three, and branches on values in its data. "noinline": like "constant", but in a function that
   /// is called for each score.
@@ -42,12 +43,12 @@ struct Modifiers {
   bool change_kernel() const;
 };
 
-/// The texts and constants of the hooks. `dtype` is the type of Q, K and V.
+/// Returns the hooks: their texts and constants. `dtype` is the type of Q, K and V.
 AttentionHooks modifier_hooks(const Modifiers& modifiers, DType dtype);
 
-/// Slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of two, they
-/// are 2^(-8 i / heads) for i from 1. Else they are the slopes of the next smaller power of two, and then every second
-/// slope of the next larger one.
+/// Returns the slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of
+/// two, the slopes are 2^(-8 i / heads) for i from 1. Else they are the slopes of the next smaller power of two, and
+/// then every second slope of the next larger one.
 std::vector<double> alibi_slopes(int64_t heads);
 
 }  // namespace attn

@@ -24,37 +24,38 @@ void rope_require(bool right, const char* what, double value, const char* allowe
 }
 
 void rope_check_factor(double factor) {
-  rope_require(factor >= 1 && std::isfinite(factor), "factor", factor, "it is a number from 1");
+  rope_require(factor >= 1 && std::isfinite(factor), "factor", factor, "it must be a number from 1");
 }
 void rope_check_length(double length) {
-  rope_require(length > 0 && std::isfinite(length), "original_length", length, "it is more than 0 tokens");
+  rope_require(length > 0 && std::isfinite(length), "original_length", length, "it must be more than 0 tokens");
 }
 
 void rope_check_scaling(std::monostate, const RopeConfig&) {}
 void rope_check_scaling(const RopeLinear& linear, const RopeConfig&) { rope_check_factor(linear.factor); }
 void rope_check_scaling(const RopeNtk& ntk, const RopeConfig& config) {
   rope_check_factor(ntk.factor);
-  rope_require(config.rotary_dim > 2, "rotary_dim", static_cast<double>(config.rotary_dim), "NTK takes more than 2");
+  rope_require(config.rotary_dim > 2, "rotary_dim", static_cast<double>(config.rotary_dim),
+               "with NTK it must be more than 2");
 }
 void rope_check_scaling(const RopeYarn& yarn, const RopeConfig&) {
   rope_check_factor(yarn.factor);
   rope_check_length(yarn.original_length);
-  rope_require(yarn.beta_slow > 0, "beta_slow", yarn.beta_slow, "it is more than 0");
+  rope_require(yarn.beta_slow > 0, "beta_slow", yarn.beta_slow, "it must be more than 0");
   rope_require(yarn.beta_fast >= yarn.beta_slow && std::isfinite(yarn.beta_fast), "beta_fast", yarn.beta_fast,
-               "it is a number from beta_slow");
+               "it must be a number from beta_slow");
   const auto require_size = [](const char* what, double value, const char* allowed) {
     rope_require(value == 0 || (value >= 1e-6 && value <= 1e6), what, value, allowed);
   };
-  require_size("attention_factor", yarn.attention_factor, "it is from 10^-6 to 10^6, or 0 for the usual one");
-  require_size("mscale", yarn.mscale, "it is from 10^-6 to 10^6, or 0 for none");
-  require_size("mscale_all_dim", yarn.mscale_all_dim, "it is from 10^-6 to 10^6, or 0 for none");
+  require_size("attention_factor", yarn.attention_factor, "it must be from 10^-6 to 10^6, or 0 for the usual factor");
+  require_size("mscale", yarn.mscale, "it must be from 10^-6 to 10^6, or 0 for none");
+  require_size("mscale_all_dim", yarn.mscale_all_dim, "it must be from 10^-6 to 10^6, or 0 for none");
 }
 void rope_check_scaling(const RopeLlama3& llama, const RopeConfig&) {
   rope_check_factor(llama.factor);
   rope_check_length(llama.original_length);
-  rope_require(llama.low_freq_factor > 0, "low_freq_factor", llama.low_freq_factor, "it is more than 0");
+  rope_require(llama.low_freq_factor > 0, "low_freq_factor", llama.low_freq_factor, "it must be more than 0");
   rope_require(llama.high_freq_factor > llama.low_freq_factor, "high_freq_factor", llama.high_freq_factor,
-               "it is more than low_freq_factor");
+               "it must be more than low_freq_factor");
 }
 
 std::vector<double> rope_unscaled(double theta, int64_t rotary_dim) {
@@ -116,7 +117,7 @@ std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
 void rope_check_shape(const RopeShape& shape) {
   const auto check = [](int64_t value, const char* what, int64_t least, int64_t most) {
     if (value >= least && value <= most) return;
-    throw BadInput(fmt::format("rope: {}={}: it is from {} to {}", what, value, least, most));
+    throw BadInput(fmt::format("rope: {}={}: it must be from {} to {}", what, value, least, most));
   };
   check(shape.batch, "batch", 1, 65535);
   check(shape.rows, "rows", 1, int64_t{1} << 30);
@@ -136,12 +137,13 @@ RopeStrides rope_strides(const Strides& strides, int64_t heads, const RopeShape&
   const int64_t head = heads > 1 ? strides.head : 0, row = shape.rows > 1 ? strides.row : 0;
   for (const int64_t stride : {batch, head, row}) {
     if (stride * rope_element_bytes(shape.dtype) % alignment != 0) {
-      throw BadInput(fmt::format("rope: a stride of {} elements: its bytes are a multiple of {}", stride, alignment));
+      throw BadInput(
+          fmt::format("rope: a stride of {} elements: its bytes must be a multiple of {}", stride, alignment));
     }
   }
   for (const int64_t stride : {head, row}) {
     if (std::abs(stride) > std::numeric_limits<int32_t>::max()) {
-      throw BadInput(fmt::format("rope: a stride of {} elements: strides of heads and rows fit 32 bits", stride));
+      throw BadInput(fmt::format("rope: a stride of {} elements: strides of heads and rows must fit 32 bits", stride));
     }
   }
   return {batch, static_cast<int>(head), static_cast<int>(row)};
@@ -151,16 +153,16 @@ RopeTensor rope_tensor(const void* in, void* out, const Strides& in_strides, con
                        const RopeShape& shape, int64_t alignment) {
   if (heads == 0) return {};
   for (const void* address : {in, static_cast<const void*>(out)}) {
-    if (!address) throw BadInput("rope: a tensor that has heads has no address");
+    if (!address) throw BadInput("rope: a tensor with heads has no address");
     if (reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) != 0) {
-      throw BadInput(fmt::format("rope: address {}: it is a multiple of {}", address, alignment));
+      throw BadInput(fmt::format("rope: address {}: it must be a multiple of {}", address, alignment));
     }
   }
   const RopeTensor tensor{in, out, rope_strides(in_strides, heads, shape, alignment),
                           rope_strides(out_strides, heads, shape, alignment), static_cast<int>(heads)};
   const RopeStrides &a = tensor.in_strides, &b = tensor.out_strides;
   if (in == out && (a.batch != b.batch || a.head != b.head || a.row != b.row)) {
-    throw BadInput("rope: the output is the input with other strides; in place, both have the same strides");
+    throw BadInput("rope: the output is the input with other strides; in place, both must have the same strides");
   }
   return tensor;
 }
@@ -188,10 +190,10 @@ Launch rope_launch(const RopeConfig& config, const RopeShape& shape, const Devic
 void rope_check_config(const RopeConfig& config) {
   const int64_t dim = config.head_dim, rotary = config.rotary_dim;
   rope_require(dim >= 8 && dim <= 512 && dim % 8 == 0, "head_dim", static_cast<double>(dim),
-               "it is a multiple of 8 up to 512");
+               "it must be a multiple of 8, from 8 to 512");
   rope_require(rotary >= 2 && rotary <= dim && rotary % 2 == 0, "rotary_dim", static_cast<double>(rotary),
-               "it is even, from 2 to head_dim");
-  rope_require(config.theta > 1 && std::isfinite(config.theta), "theta", config.theta, "it is a number above 1");
+               "it must be even, from 2 to head_dim");
+  rope_require(config.theta > 1 && std::isfinite(config.theta), "theta", config.theta, "it must be a number above 1");
   std::visit([&](const auto& scaling) { rope_check_scaling(scaling, config); }, config.scaling);
 }
 
@@ -215,7 +217,7 @@ RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first)
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config);
   if (positions < 1 || positions > std::numeric_limits<int32_t>::max()) {
-    throw BadInput(fmt::format("rope: a table of {} positions: it has from 1 to 2^31 - 1", positions));
+    throw BadInput(fmt::format("rope: a table of {} positions: it must have from 1 to 2^31 - 1", positions));
   }
   const size_t pairs = frequencies.size();
   RopeTable table;

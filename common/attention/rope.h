@@ -63,13 +63,13 @@ struct RopeConfig {
 
 void rope_check_config(const RopeConfig& config);
 
-/// The angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
+/// Returns the angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.
 std::vector<double> rope_frequencies(const RopeConfig& config);
 
-/// The factor on cosines and sines: YaRN's attention factor, else 1.
+/// Returns the factor on cosines and sines: YaRN's attention factor, or 1 without YaRN.
 double rope_attention_factor(const RopeConfig& config);
 
-/// Cosines and sines, times the attention factor, of `positions` positions from `first` on; each is
+/// Cosines and sines of `positions` positions from `first` on, multiplied by the attention factor. Both tables are
 /// [positions, rotary_dim / 2].
 struct RopeTable {
   std::vector<float> cosines, sines;
@@ -85,9 +85,9 @@ struct RopeShape {
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
-/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, are
-/// multiples of the largest power of two, up to 16, that divides the bytes of rotary_dim / 2 elements. The output may
-/// be the input, with the same strides; otherwise they do not overlap.
+/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, must
+/// be multiples of an alignment. The alignment is the largest power of two, at most 16, that divides the size of
+/// rotary_dim / 2 elements in bytes. The output may be the input, with the same strides; otherwise they do not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
@@ -101,7 +101,7 @@ struct RopeTensors {
 struct RopeTiles {
   int64_t group = 1;            // elements that the kernel reads at once (its constant GROUP)
   int64_t rows = 1;             // rows that a threadgroup turns
-  int64_t alignment_bytes = 1;  // addresses and strides of tensors are multiples of it
+  int64_t alignment_bytes = 1;  // addresses of tensors, and strides in bytes, are its multiples
 };
 
 /// RoPE as an operation of a device.
@@ -114,8 +114,8 @@ class RopeOperation {
                          const RopeTiles& tiles) const = 0;
 };
 
-/// A plan of the launch "rope". Its work counts each tensor as read once and written once. Throws BadInput for a shape
-/// that no launch can have.
+/// Returns a plan of the launch "rope". The plan's work counts each tensor as read once and written once. Throws
+/// BadInput for a shape that no launch can have.
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
 
 /// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on

@@ -15,7 +15,7 @@ struct AttentionShape {
   double effective_scale() const;
   /// How many keys query q sees.
   int64_t keys_seen(int64_t q) const;
-  /// Query-key pairs that the causal mask leaves, over all heads of the whole batch.
+  /// The number of query-key pairs that the causal mask does not hide, over all heads of the whole batch.
   double unmasked_pairs() const;
   bool operator==(const AttentionShape&) const = default;
 };

@@ -18,15 +18,15 @@ struct DeviceMissing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A kernel did not compile: "KEY does not compile:\nLOG".
+/// A kernel did not compile. The message is "KEY does not compile:\nLOG".
 struct CompileError : std::runtime_error {
   /// `key` is KernelSource::key(), `log` all messages of the compiler, with the lines of the kernel's files.
   CompileError(const std::string& key, const std::string& log)
       : std::runtime_error(key + " does not compile:\n" + log), key_bytes_(key.size()), log_bytes_(log.size()) {}
-  /// For machine code, which has no source: the code is damaged, or does not load.
+  /// For machine code that is damaged or does not load. Machine code has no source, and so no key.
   explicit CompileError(const std::string& log) : std::runtime_error(log), log_bytes_(log.size()) {}
 
-  /// Empty if there is no source.
+  /// Returns the key of the source; empty for machine code.
   std::string_view key() const { return std::string_view(what()).substr(0, key_bytes_); }
   std::string_view log() const {
     const std::string_view text = what();

@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// The bytes of a file; nothing if it cannot be read.
+/// Returns the bytes of a file, or nullopt if the file cannot be read.
 std::optional<std::string> read_file(const std::filesystem::path& path);
 
 /// A file while it is written, under the name TARGET.part. It is locked: another process or thread that wants the same
@@ -20,7 +20,8 @@ class PendingFile {
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
 
-  /// Writes the text and renames the file to its target. False if the disk is full or the folder cannot be written.
+  /// Writes the text and renames the file to its target. Returns false if the disk is full or the folder cannot be
+  /// written.
   bool write(std::string_view text);
 
  private:

@@ -11,6 +11,7 @@
 namespace attn {
 namespace {
 
+/// Opens the file for each message, so that a log without messages makes no file.
 class LateFile : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit LateFile(std::string path) : path_(std::move(path)) {}

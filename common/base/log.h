@@ -9,12 +9,12 @@
 
 namespace attn {
 
-/// The logger of set_logger(), else spdlog's default logger.
+/// Returns the logger that set_logger() has set. If there is none, returns spdlog's default logger.
 std::shared_ptr<spdlog::logger> logger();
 void set_logger(std::shared_ptr<spdlog::logger> other);
 
-/// A logger that appends to a file. The logger creates the file with its first message; if it cannot create the file,
-/// messages are lost.
+/// Returns a logger that appends to a file. The logger creates the file with its first message. If the logger cannot
+/// create the file, messages are lost.
 std::shared_ptr<spdlog::logger> file_logger(const std::string& path);
 
 }  // namespace attn

@@ -12,9 +12,9 @@
 
 namespace attn {
 
-/// Calls body(begin, end) for parts of [0, count) of at most `grain` items, on at most `most` threads, including the
-/// calling thread. A thread takes a part when it is free. Returns when all parts are done; rethrows an exception of
-/// `body`.
+/// Cuts [0, count) into parts of at most `grain` items, and calls body(begin, end) for each part. At most `most`
+/// threads work on the parts, the calling thread included; a free thread takes the next part. Returns when all parts
+/// are done. Rethrows an exception of `body`.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most = std::thread::hardware_concurrency()) {
   std::atomic<int64_t> next = 0;

@@ -7,7 +7,7 @@
 namespace attn {
 
 struct ProcessResult {
-  int status = 0;  // exit status; 128 plus the signal's number if a signal ended it; 127 if there is no such program
+  int status = 0;      // exit status; 128 + the signal's number if a signal ended the program; 127 if it does not exist
   std::string output;  // the text of stdout and stderr together
 };
 

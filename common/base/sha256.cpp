@@ -23,7 +23,7 @@ constexpr std::array<uint32_t, 64> round_constants = {
 
 using State = std::array<uint32_t, 8>;
 
-/// FIPS 180-4, 6.2.2, for one block of 64 bytes.
+/// Adds one block of 64 bytes to the hash (FIPS 180-4, 6.2.2).
 void compress(State& state, const char* block) {
   std::array<uint32_t, 64> w;
   for (int t = 0; t < 16; ++t) {

@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// 64 lower-case hex digits.
+/// Returns the SHA-256 of `bytes` as 64 lower-case hex digits.
 std::string sha256(std::string_view bytes);
 
 }  // namespace attn

@@ -6,7 +6,7 @@
 
 namespace attn {
 
-/// A command line that a POSIX shell splits into these arguments.
+/// Returns a command line that a POSIX shell splits into these arguments.
 std::string shell_command(const std::vector<std::string>& arguments);
 
 }  // namespace attn

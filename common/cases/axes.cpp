@@ -64,16 +64,17 @@ std::vector<Axis> flash_input_axes(const std::string& path) {
   for (const auto& [name, tensor] : stored) {
     const bool empty = std::any_of(tensor.shape.begin(), tensor.shape.end(), [](int64_t size) { return size < 1; });
     if (tensor.shape.size() != 4 || empty) {
-      throw BadInput(fmt::format("{}: {} has shape [{}]; [batch, heads, seq, head_dim] is wanted, none of them 0", path,
-                                 name, fmt::join(tensor.shape, ", ")));
+      throw BadInput(fmt::format("{}: {} has shape [{}]; the shape must be [batch, heads, seq, head_dim], without a 0",
+                                 path, name, fmt::join(tensor.shape, ", ")));
     }
   }
   const auto fail = [&](const std::string& what) { throw BadInput(path + ": " + what); };
   if (k.shape != v.shape)
     fail(fmt::format("k [{}] and v [{}] differ in shape", fmt::join(k.shape, ", "), fmt::join(v.shape, ", ")));
   if (q.dtype != k.dtype || k.dtype != v.dtype) fail("q, k and v differ in dtype");
-  if (q.shape[0] != k.shape[0]) fail(fmt::format("q has batch {}, k and v {}", q.shape[0], k.shape[0]));
-  if (q.shape[3] != k.shape[3]) fail(fmt::format("q has head_dim {}, k and v {}", q.shape[3], k.shape[3]));
+  if (q.shape[0] != k.shape[0]) fail(fmt::format("q has batch {}, k and v have batch {}", q.shape[0], k.shape[0]));
+  if (q.shape[3] != k.shape[3])
+    fail(fmt::format("q has head_dim {}, k and v have head_dim {}", q.shape[3], k.shape[3]));
   if (q.shape[1] % k.shape[1] != 0)
     fail(fmt::format("{} key/value heads do not divide {} query heads", k.shape[1], q.shape[1]));
   std::vector<Axis> axes = {integers("batch", {q.shape[0]}),

@@ -46,7 +46,9 @@ DecodeConfig decode_config_of(const Case& config) {
                       .workers = config.integer("workers"),
                       .join_last = config.text("reduce") == "last"};
   if (decode.shape.q_heads % decode.shape.kv_heads != 0) {
-    throw BadInput(fmt::format("kv_heads={}: a divisor of q_heads={}", decode.shape.kv_heads, decode.shape.q_heads));
+    throw BadInput(
+        fmt::format("kv_heads={} does not divide q_heads={}; each key/value head serves the same number of query heads",
+                    decode.shape.kv_heads, decode.shape.q_heads));
   }
   return decode;
 }

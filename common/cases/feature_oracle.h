@@ -13,8 +13,8 @@ namespace attn {
 
 /// Applies the function to each value, in place. Called from one thread at a time.
 using FeatureFunction = std::function<void(std::span<double> values)>;
-/// Computes a named feature map by its formula, and a user's feature map on `device`. The function of a user's feature
-/// map keeps references to `device` and `pipelines`.
+/// Returns the function of a feature map: the formula of a named map, or a user's map that runs on `device`. The
+/// function of a user's map keeps references to `device` and `pipelines`.
 FeatureFunction double_precision(const Feature& feature, Device& device, PipelineCache& pipelines);
 FeatureFunction double_precision(const std::string& name);
 

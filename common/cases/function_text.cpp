@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-/// A text after a compiler's second phase, which joins lines that end in a backslash. It has the line number of each
-/// character.
+/// A text as a compiler sees it after translation phase 2, which joins a line that ends in a backslash with the next
+/// line. `lines` has, for each character of the joined text, the number of the character's line in the raw text.
 struct Spliced {
   explicit Spliced(std::string_view raw) {
     int line = 1;
@@ -35,8 +35,8 @@ struct Spliced {
 bool starts_word(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// The first word or directive of a text that no function may use, and its line; empty for a text without one. Comments
-/// and literals do not count.
+/// Finds the first word or directive in a text that is forbidden in a user's function, and returns it with its line
+/// number. Returns nothing if the text has none. Words in comments and literals are allowed.
 std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) {
   constexpr std::array words = {"asm", "__asm", "__asm__", "extern"};
   constexpr std::array includes = {"include", "include_next", "import", "embed"};
@@ -45,7 +45,7 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  // Whether the next token is the first token of a line, and whether it is the name of a directive.
+  // line_begins: the next token is the first token of a line. directive: the next token is the name of a directive.
   bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
@@ -90,8 +90,8 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   return std::nullopt;
 }
 
-/// The place of the first control character other than white space, or of the first sequence that is not UTF-8; npos
-/// where there is none.
+/// Returns the place of the first control character other than white space, or of the first sequence that is not UTF-8.
+/// Returns npos if the text has neither.
 size_t find_binary(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
@@ -122,8 +122,10 @@ std::optional<std::string> refused_text(std::string_view text) {
                        static_cast<unsigned char>(text[at]));
   }
   if (const auto found = find_forbidden(text)) {
-    return fmt::format("has {} in line {}, which is not allowed; the file stands alone, in plain C++", found->first,
-                       found->second);
+    return fmt::format(
+        "has {} in line {}, which is not allowed; the file must stand alone, without #include, #include_next, #import, "
+        "#embed, extern and asm",
+        found->first, found->second);
   }
   return std::nullopt;
 }

@@ -7,9 +7,9 @@
 
 namespace attn {
 
-/// The reason why a text is refused, with the line number. A text is refused if it has bytes that are not UTF-8 text,
-/// or reaches out of its file with #include, #include_next, #import, #embed, `extern` or `asm`. Comments and literals
-/// do not count. Empty for a text that is not refused.
+/// Returns the reason why a text of a user's function is refused, with the line number; returns nothing if the text is
+/// allowed. A text is refused if it has bytes that are not UTF-8 text, or if it reaches out of its file with #include,
+/// #include_next, #import, #embed, `extern` or `asm`. These words are allowed in comments and literals.
 std::optional<std::string> refused_text(std::string_view text);
 
 }  // namespace attn

@@ -18,7 +18,8 @@ class InputPool {
   InputPool() = default;
   explicit InputPool(size_t kept_bytes) : kept_bytes_(kept_bytes) {}
 
-  /// Known inputs for which fits(inputs) is true, else new inputs from make(), which returns a std::shared_ptr<Inputs>.
+  /// Returns known inputs for which fits(inputs) is true. If there are none, returns new inputs from make(), which
+  /// returns a std::shared_ptr<Inputs>.
   template <typename Fits, typename Make>
   std::shared_ptr<Inputs> get(const Fits& fits, const Make& make) {
     std::erase_if(known_, [](const std::weak_ptr<Inputs>& inputs) { return inputs.expired(); });

@@ -9,8 +9,8 @@
 namespace attn {
 namespace {
 
-// Above full_check_products multiplications the oracle checks a sample of rows, of about sampled_check_products
-// multiplications, so that checking stays cheaper than measuring.
+// If all rows take more than full_check_products multiplications, the oracle checks only a sample of rows, which takes
+// about sampled_check_products multiplications. So checking stays cheaper than measuring.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
@@ -31,7 +31,7 @@ AttentionInputs from_file(const std::string& path, Layout layout) {
           from_stored(stored.at("v"), layout)};
 }
 
-// 64 bits in which every bit depends on every bit of x (the finaliser of splitmix64; Steele et al. 2014).
+// Returns 64 bits, each of which depends on every bit of x (the finaliser of splitmix64; Steele et al. 2014).
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;

@@ -60,13 +60,13 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
     angles_ = rope_table(modifiers_.rotary.config, std::max(s.q_len, s.kv_len),
                          modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
-  if (modifiers_.block_sparse > 0) {  // with a generator of its own, the blocks do not depend on the other modifiers
-    std::mt19937_64 of_blocks(table_seed);
+  if (modifiers_.block_sparse > 0) {
+    std::mt19937_64 block_random(table_seed);  // its own generator: the blocks do not depend on the other modifiers
     const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
     blocks_.resize(static_cast<size_t>(count * words));
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t column = 0; column < count; ++column) {
-        const bool drawn = static_cast<int64_t>(of_blocks() % 100) < modifiers_.block_sparse;
+        const bool drawn = static_cast<int64_t>(block_random() % 100) < modifiers_.block_sparse;
         if (drawn || row == column) blocks_[static_cast<size_t>(row * words + column / 32)] |= 1u << column % 32;
       }
     }
@@ -82,8 +82,8 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
   }
 }
 
-// A value between -2 and 2, computed from the element's number: the tensor may have as many elements as there are
-// scores, so this class does not store the tensor.
+// Returns a value between -2 and 2, computed from the element's number. The tensor may have as many elements as there
+// are scores, so this class does not store the tensor.
 float ModifiedAttention::bias_at(int64_t element) const {
   uint64_t bits = static_cast<uint64_t>(element) * 0x9E3779B97F4A7C15u;
   bits = (bits ^ bits >> 32) * 0xD6E8FEB86659FD93u;
@@ -187,7 +187,7 @@ int64_t ModifiedAttention::keys_seen(int64_t batch, int64_t q) const {
   const int64_t own = own_key(q);
   const auto [begin, end] = range(batch, q);
   if (m.global_tokens == 0 || own < m.global_tokens) return keys_between(own, begin, end);
-  // The keys in the window, the global keys before the window, and the global keys after it.
+  // Adds up the keys in the window, the global keys before the window, and the global keys after the window.
   const auto [first, last] = window(own);
   const int64_t global = std::min(end, m.global_tokens);
   return keys_between(own, std::max(begin, first), std::min(end, last)) +

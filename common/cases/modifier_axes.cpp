@@ -46,10 +46,10 @@ Rotary rotary_of(const Case& config) {
   rotary.position = config.integer("rope_position");
   rope_frequencies(rotary.config);  // throws where the configuration is invalid
   if (rotary.in_kernel() && rotary.config.rotary_dim % 8 != 0) {
-    throw BadInput(
-        fmt::format("rope={}: rotary_dim={}: a kernel turns multiples of 8 on the way in; rope=before turns "
-                    "any even number",
-                    rotary.by, rotary.config.rotary_dim));
+    throw BadInput(fmt::format(
+        "rope={}: rotary_dim={}: a kernel turns multiples of 8 elements as it loads a row; rope=before turns "
+        "any even number",
+        rotary.by, rotary.config.rotary_dim));
   }
   if (rotary.in_place && rotary.by != "before") {
     throw BadInput(fmt::format("rope_in_place=1 is for rope=before, not rope={}", rotary.by));
@@ -87,13 +87,13 @@ std::string pointless(const Modifiers& m, const Case& config) {
     return fmt::format("prefix={}: without causal=1 every query sees those keys anyway", m.prefix);
   }
   if (m.global_tokens > 0 && !m.window()) {
-    return fmt::format("global_tokens={}: without window_left or window_right all see those keys anyway",
+    return fmt::format("global_tokens={}: without window_left or window_right every query sees those keys anyway",
                        m.global_tokens);
   }
   if (m.window_by_mask && !m.window()) return "window_by=mask: there is no window_left or window_right";
   if (m.score_by == "noinline" && !m.changes_scores()) return "score_by=noinline: there is no alibi, soft_cap or bias";
   if (m.score_by != "constant" && config.text("score_function") != "none") {
-    return fmt::format("score_by={}: a score function of yours comes with modifiers that are constants", m.score_by);
+    return fmt::format("score_by={}: with a score function of yours only score_by=constant is allowed", m.score_by);
   }
   if (!m.lists && !m.mask() && config.text("mask_function") == "none") {
     return "lists=0: only global_tokens, block_sparse, window_by=mask and a mask function have lists";

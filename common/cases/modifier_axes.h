@@ -26,12 +26,12 @@ const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 /// any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
-/// Why a value of a case's modifier axes changes nothing or cannot be combined with the other values; empty where all
-/// values have an effect. A sweep that crosses axes contains cases with pointless values.
+/// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns
+/// an empty text if all values have an effect. A sweep that crosses axes contains cases with pointless values.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
-/// The attention that the hooks modify. With a prefix this attention is not causal: the hook does all of the masking.
-/// Throws as flash_config_of() does.
+/// Returns the configuration of the attention that the hooks modify. With a prefix this attention is not causal: the
+/// hook does all of the masking. Throws as flash_config_of() does.
 FlashConfig modified_config(const Case& config);
 
 }  // namespace attn

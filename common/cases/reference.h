@@ -49,9 +49,9 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});
 
-/// RoPE: the rows of `tensor`, turned in double precision, as [batch, heads, seq, head_dim]. Row s of batch entry b
-/// has position offsets[b] + s, or s without offsets. Throws std::invalid_argument where the tensor or the offsets do
-/// not fit.
+/// Returns the rows of `tensor`, turned by RoPE in double precision, as [batch, heads, seq, head_dim]. Row s of batch
+/// entry b has position offsets[b] + s, or s without offsets. Throws std::invalid_argument where the tensor or the
+/// offsets do not fit.
 std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets = {});
 
 }  // namespace attn

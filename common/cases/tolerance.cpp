@@ -37,14 +37,14 @@ namespace attn {
 //    keys. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
-// The log-sum-exp contains neither V nor rounded weights. It errs by errors 2 to 5, which all weights have in common,
-// and by its own rounding. The tolerance has twice the bounds that kernels reach (of errors 1 and 6, for example), or
-// more, so that a correct kernel uses about half of the tolerance.
+// The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. The
+// tolerance has twice the bounds that kernels reach (of errors 1 and 6, for example), or more, so that a correct kernel
+// uses about half of the tolerance.
 //
 // Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
-// about normally distributed and differs between elements. The log-sum-exp moves by m / n. For m = 64 and n = 65536
-// these are 0.03 spread and 1e-3. bf16 has the widest tolerances. For these m and n they are 0.02 spread + 0.012 |o|
-// and 2.1e-4; |o| is about as large as spread.
+// about normally distributed and differs between elements. The log-sum-exp moves by m / n. For m = 64 and n = 65536, o
+// moves by about 0.03 spread and the log-sum-exp by 1e-3. The tolerances of bf16 are the widest: for these m and n they
+// are 0.02 spread + 0.012 |o| for o, and 2.1e-4 for the log-sum-exp; |o| is about as large as spread.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error) {
   constexpr double u = 0x1p-24;

@@ -28,7 +28,8 @@ namespace {
 
 constexpr size_t most_bytes = size_t{1} << 20;  // the largest file
 constexpr size_t most_message_bytes = 400;      // the longest part of a compiler's message that an error repeats
-// The most pairs that visible_pairs() counts, and the most bytes that a launch of MaskOracle writes for many rows.
+// visible_pairs() counts at most most_pairs pairs. A launch of MaskOracle that evaluates several rows writes at most
+// most_chunk_bytes bytes.
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
 
 std::string kind_name(FunctionKind kind) {
@@ -48,7 +49,8 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// The first error in the function's own text that a compiler's message has; else the first error of the message.
+/// Returns the first error of a compiler's message that lies in the function's own text. If there is none, returns the
+/// first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
   std::string first, own;
@@ -64,15 +66,15 @@ std::string first_error(const CompileError& error, const std::string& file) {
   return shortened(own.empty() ? first : own) + (errors > 1 ? fmt::format(" (and {} more)", errors - 1) : "");
 }
 
-/// The text between two marks; empty where the marks are missing.
+/// Returns the text between two marks; an empty text if a mark is missing.
 std::string between(std::string_view text, std::string_view open, std::string_view close) {
   const size_t begin = text.find(open);
   const size_t end = begin == text.npos ? begin : text.find(close, begin + open.size());
   return end == text.npos ? std::string() : std::string(text.substr(begin + open.size(), end - begin - open.size()));
 }
 
-/// The first function that clang's linker or NVRTC reports as undefined, as C++ writes its name; empty where the
-/// message reports something else. (The linker reports a symbol, which is demangled.)
+/// Returns the first function that clang's linker or NVRTC reports as undefined, with its name in C++. (The linker
+/// reports a symbol, which is demangled.) Returns an empty text if the message reports something else.
 std::string undefined_function(std::string_view message) {
   std::string name = between(message, "Symbols not found: [ ", " ]");
   if (name.empty()) name = between(message, "error: function \"", "\" was referenced but not defined");
@@ -93,8 +95,8 @@ ScoreContext context_of(const AttentionShape& shape, int64_t batch, int64_t head
           static_cast<int>(shape.q_len), static_cast<int>(shape.kv_len), nullptr};
 }
 
-/// A cpu device for double precision, because some devices have no double precision. Null where the device under test
-/// is the host and runs users' functions, or where the build has no cpu device.
+/// Opens a cpu device for double precision, because some devices have no double precision. Returns null if the device
+/// under test is the host and runs users' functions, or if the build has no cpu device.
 std::unique_ptr<Device> open_for_double(const Device& under_test) {
   const bool itself = under_test.info().on_host && under_test.info().operations->user_function;
   return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
@@ -306,9 +308,9 @@ double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
           const int64_t q = (first + row) * step;
           const KeyRange bound = rows_->ranges[static_cast<size_t>(row)];
           if (bound.begin < before.begin || bound.end < before.end) {
-            throw std::runtime_error(
-                fmt::format("keys() of query {} is [{}, {}), and [{}, {}) before: no end may decrease", q, bound.begin,
-                            bound.end, before.begin, before.end));
+            throw std::runtime_error(fmt::format(
+                "keys() of query {} is [{}, {}), but [{}, {}) for an earlier query; neither end may decrease", q,
+                bound.begin, bound.end, before.begin, before.end));
           }
           before = bound;
           const auto [begin, end] = range(batch, q);

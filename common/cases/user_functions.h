@@ -26,7 +26,8 @@ UserFunction read_function(FunctionKind kind, const std::string& path);
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path);
 
-/// Why there is no oracle for functions of this kind when `device` is under test; empty where there is an oracle.
+/// Returns why there is no oracle for functions of this kind when `device` is under test. Returns an empty text if
+/// there is an oracle.
 std::string function_unable(FunctionKind kind, const DeviceInfo& device);
 
 /// Throws BadInput where the function does not compile. The message has the compiler's first error, with the line

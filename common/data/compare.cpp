@@ -27,7 +27,8 @@ Check compare(std::span<const double> got, std::span<const double> want, std::sp
               const std::function<std::string(size_t)>& where) {
   if (got.size() != want.size() || got.size() != allowed.size()) {
     throw std::invalid_argument(
-        fmt::format("got {} elements, want {}, {} tolerances", got.size(), want.size(), allowed.size()));
+        fmt::format("{} elements, {} wanted elements and {} tolerances; the numbers must be equal", got.size(),
+                    want.size(), allowed.size()));
   }
   Check check;
   size_t worst = 0;

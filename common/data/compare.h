@@ -23,9 +23,10 @@ struct Check {
   void merge(const Check& other);
 };
 
-/// Element i passes if |got - want| <= allowed, or if both are the same infinity, or if both are NaN. A NaN does not
-/// pass where a number is wanted, nor a number where a NaN is wanted. where(i) is the name of element i in `worst`. The
-/// caller sets rows_checked. Throws std::invalid_argument if the sizes differ.
+/// Compares each element of `got` with its element of `want`. Element i passes if |got - want| <= allowed, or if both
+/// are the same infinity, or if both are NaN. A NaN does not pass where a number is wanted, nor a number where a NaN is
+/// wanted. where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws std::invalid_argument if
+/// the sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,
               const std::function<std::string(size_t)>& where);
 

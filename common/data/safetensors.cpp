@@ -47,7 +47,7 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Bytes of a tensor; nothing if they do not fit 63 bits, or if a size is negative.
+/// Returns the bytes of a tensor. Returns nullopt if their number does not fit 63 bits, or if a size is negative.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {
@@ -103,13 +103,14 @@ Header read_header(const Source& source, const std::set<std::string>& wanted) {
     names.erase("__metadata__");
     std::vector<std::string> some;
     for (auto it = names.begin(); it != names.end() && some.size() < 8; ++it) some.push_back(json(*it).dump());
-    source.fail("no tensor \"{}\" among its {}: {}{}", name, names.size(), fmt::join(some, ", "),
+    source.fail("there is no tensor \"{}\"; the file has {}: {}{}", name, names.size(), fmt::join(some, ", "),
                 some.size() < names.size() ? ", ..." : "");
   }
   return {std::move(entries), sizeof(header_bytes) + header_bytes};
 }
 
-/// A list of integers that fit int64 and are not negative; nothing for any other value.
+/// Returns the entry's list of integers with the name `key`. Returns nullopt if the value is no list, or if an item is
+/// no integer, is negative or does not fit int64.
 std::optional<std::vector<int64_t>> sizes(const json& entry, const char* key) {
   const auto found = entry.find(key);
   if (found == entry.end() || !found->is_array()) return std::nullopt;

@@ -26,8 +26,8 @@ struct Float {
   static Bits encode(double value) { return std::bit_cast<Bits>(static_cast<float>(value)); }
 };
 
-/// An IEEE format of 16 bits, or e4m3. In e4m3 the largest exponent also has numbers, and one NaN. Encoding goes from
-/// double to the format in one step; by way of float it would round twice.
+/// A floating-point format of 16 bits, or e4m3. With the largest exponent, e4m3 also has numbers, and only one NaN.
+/// encode() rounds a double to the format in one step; by way of float it would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;

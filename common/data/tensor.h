@@ -18,13 +18,13 @@ std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
 /// The value of a function constant that holds a dtype: an ElementType, E4M3 or INT8.
 int64_t element_type(DType dtype);
-/// "f32", "f16", "bf16", "e4m3" or "int8"; throws BadInput.
+/// Parses "f32", "f16", "bf16", "e4m3" or "int8". Throws BadInput for any other text.
 DType parse_dtype(std::string_view text);
 
 /// The order of a tensor's dimensions in memory: b batch, h heads, s sequence, d head_dim (innermost).
 enum class Layout { bhsd, bshd };
 std::string_view name(Layout layout);
-/// "bhsd" or "bshd"; throws BadInput.
+/// Parses "bhsd" or "bshd". Throws BadInput for any other text.
 Layout parse_layout(std::string_view text);
 
 /// Distance in elements between neighbours along each dimension; head_dim is contiguous.
@@ -49,10 +49,11 @@ struct Tensor {
   int64_t offset(int64_t b, int64_t h, int64_t s, int64_t d) const;
   double at(int64_t b, int64_t h, int64_t s, int64_t d) const { return load(offset(b, h, s, d)); }
   void set(int64_t b, int64_t h, int64_t s, int64_t d, double value) { store(offset(b, h, s, d), value); }
-  /// The element at a position in memory. store() rounds to nearest even in the tensor's dtype.
+  /// load() returns the element at a position in memory. store() replaces it, and rounds to nearest even in the
+  /// tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
-  /// The elements from `index` on; much faster than a call for each element.
+  /// The same for all elements from `index` on. One call is much faster than a call for each element.
   void load(int64_t index, std::span<double> values) const;
   void store(int64_t index, std::span<const double> values);
 };
@@ -72,13 +73,14 @@ struct StoredTensor {
   std::vector<std::byte> data;
 };
 
-/// The named tensors of a safetensors file (https://huggingface.co/docs/safetensors: 8-byte little-endian header size,
-/// JSON header, data). Other tensors of the file may have any dtype and are not read. Throws BadInput with one line
-/// that names the file and the error: a missing or truncated file, a header that contradicts itself or the file's size,
-/// a missing name, or a named tensor with a dtype other than F32, F16 or BF16.
+/// Reads the tensors `names` of a safetensors file (https://huggingface.co/docs/safetensors: 8-byte little-endian
+/// header size, JSON header, data). Other tensors of the file may have any dtype and are not read. Throws BadInput with
+/// one line that names the file and the error: a missing or truncated file, a header that contradicts itself or the
+/// file's size, a missing name, or a named tensor with a dtype other than F32, F16 or BF16.
 std::map<std::string, StoredTensor> read_safetensors(const std::string& path, const std::vector<std::string>& names);
 
-/// As read_safetensors(), from memory; `origin` names the bytes in messages. The fuzzer runs this function.
+/// Like read_safetensors(), but reads the file's bytes from memory. `origin` names the bytes in messages. The fuzzer
+/// runs this function.
 std::map<std::string, StoredTensor> parse_safetensors(std::span<const std::byte> bytes, const std::string& origin,
                                                       const std::vector<std::string>& names);
 

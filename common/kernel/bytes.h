@@ -11,8 +11,8 @@ DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
   return d;
 }
 
-/// Bytes FIRST and SECOND of `four` (byte 0 is the lowest), of type FROM (E4M3, INT8), as a pair of f16, FIRST in the
-/// low half. E4M3 has no infinities; before sm_89 its NaN becomes 480.
+/// Converts bytes FIRST and SECOND of `four` to a pair of f16, with byte FIRST in the low half. Byte 0 of `four` is the
+/// lowest. FROM is the bytes' type, E4M3 or INT8. E4M3 has no infinities; before sm_89 its NaN becomes 480.
 template <int FROM, int FIRST, int SECOND>
 DEVICE unsigned pair_of_four(unsigned four) {
   if constexpr (FROM == INT8) {

@@ -7,8 +7,9 @@
 /// The result of load_elements() for an element whose value is 1.
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
-/// N elements of type TYPE (an ElementType, E4M3, INT8) at `index`, as floats, times unit_of_type(TYPE). The NaN of
-/// E4M3 becomes 480, because a check for NaN here would take three quarters longer; rows_have_nan() checks for NaN.
+/// Loads N elements of type TYPE (an ElementType, E4M3, INT8) at `index`. Returns them as floats, multiplied by
+/// unit_of_type(TYPE). The NaN of E4M3 becomes 480, because a check for NaN here would take three quarters longer;
+/// rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -27,7 +28,7 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   }
 }
 
-/// One element, also times unit_of_type(TYPE). A NaN of E4M3 is NaN here.
+/// Loads one element, multiplied by unit_of_type(TYPE) too. A NaN of E4M3 stays NaN here.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -39,7 +40,7 @@ INLINE float load_element(const void* tensor, long long index) {
   }
 }
 
-/// Whether one of `count` rows of DIM elements of E4M3, DIM a multiple of N, has a NaN.
+/// Whether one of `count` rows has a NaN. A row has DIM elements of E4M3, and DIM is a multiple of N.
 template <int DIM, int N>
 INLINE bool rows_have_nan(const char* const* rows, int count) {
   using Bytes = Vector<unsigned char, N>;

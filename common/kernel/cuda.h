@@ -25,7 +25,7 @@ DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 #define __builtin_tanhf tanhf
 #define __builtin_fabsf fabsf
 
-/// Two floats as a pair of 16-bit floats, the first in the low half, rounded to nearest.
+/// Rounds two floats to nearest, and returns them as a pair of 16-bit floats with `low` in the low half.
 template <int TYPE>
 DEVICE unsigned pack(float low, float high) {
   unsigned pair;
@@ -101,7 +101,8 @@ DEVICE float at_least(float x, float least) {
   return larger;
 }
 
-/// The sum, and below it the maximum, over each group of four threads. All four threads get the result.
+/// sum_of_quad() returns the sum, and maximum_of_quad() the maximum, over each group of four threads. All four threads
+/// get the result.
 DEVICE float sum_of_quad(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);

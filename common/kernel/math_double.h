@@ -1,5 +1,5 @@
-// The functions of math.h in double precision, for the oracle, which compiles the text of a function with `double` for
-// `float`.
+// The functions of math.h in double precision, for the oracle. The oracle compiles the text of a function with `double`
+// in place of `float`.
 #ifdef __CUDACC__
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)

@@ -100,18 +100,19 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Low word of the descriptor of an operand in shared memory, in units of 16 bytes. If sums run along the columns of a
-/// panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the rows of a
-/// panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
+/// Returns the low word, in units of 16 bytes, of the descriptor of an operand in shared memory. If sums run along the
+/// columns of a panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the
+/// rows of a panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
-/// The high word of the descriptors that begin with operand(): the distance of groups of eight rows, and the swizzle of
-/// 128 bytes.
+/// The high word of the descriptors that begin with operand(): the distance between groups of eight rows, and the
+/// swizzle of 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 
-/// Low word of the descriptor of an operand of 16 columns (K major) that is not swizzled. It consists of groups of
-/// eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight columns.
+/// Returns the low word of the descriptor of a narrow operand: 16 columns (K major), not swizzled. The operand consists
+/// of groups of eight rows. A group has the first eight columns of its rows, 16 bytes a row, and then the other eight
+/// columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
 #define NARROW_OPERAND_HIGH (256 / 16)  // a macro, because a constant would be data in every kernel
 /// The index of element (row, column) in a narrow operand.
@@ -119,9 +120,10 @@ DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8
 
 // ---- results
 //
-// A thread has N / 2 results, in registers that have names in PTX and none in C++. As operands of every product, up to
-// 128 in and 128 out, they would take 9 to 13 % of a kernel's compile time. `s` has the results of products `shared`
-// and `narrow`, `o` the results of products `registers`.
+// A thread has N / 2 results, in registers that have names in PTX and none in C++. If results were variables of C++,
+// each product would have up to 128 operands for them in and 128 out, which would take 9 to 13 % of a kernel's compile
+// time. The registers `s` have the results of the products `shared` and `narrow`; the registers `o` have the results of
+// the products `registers`.
 
 /// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls it once, before all else. All functions that use
 /// these registers are inlined.
@@ -209,10 +211,10 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// Stores o from FROM to FROM + 7, which is two groups of eight columns, to shared memory, in 16 bits each. The address
-/// of lane l is the 16 bytes of row l % 16 of the warp in group l / 16. Each element changes `sums`, pairs of 16-bit
-/// floats, such that the sums are finite if all elements are. BF16 adds products of two elements. In f16 such products
-/// would overflow, so F16 adds elements times 0, which takes twice the instructions.
+/// Stores o from FROM to FROM + 7, which is two groups of eight columns, to shared memory, in 16 bits each. `address`
+/// of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Each element changes `sums`, pairs of
+/// 16-bit floats, such that the sums are finite if all elements are. BF16 adds products of two elements. In f16 such
+/// products would overflow, so F16 adds elements times 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \

@@ -1,4 +1,4 @@
-// The work of a launch, for rates and their ceiling.
+// The work of a launch: its flops and bytes. Rates are this work divided by a time, and are compared with a ceiling.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,9 @@
 
 namespace attn {
 
-/// The resource that limits the least possible time of some work: the rate of products, or the rate of memory. Work
-/// that memory limits is judged by its time with cold caches, and by the bytes that it moves in a second.
+/// The resource that sets the least time that some work can take: the rate of matrix products, or the rate of memory.
+/// If memory limits some work, the work is judged by its time with cold caches, and by the bytes that it moves in a
+/// second.
 enum class Bound { matrix, memory };
 std::string_view name(Bound bound);
 

@@ -19,7 +19,7 @@ Feature named_feature(const std::string& name) {
     feature.text = fmt::format("#include \"common/linear/kernels/features/{}.h\"\n", name);
     return feature;
   }
-  throw BadInput(fmt::format("feature '{}' is not allowed; identity, elu1 and relu are", name));
+  throw BadInput(fmt::format("feature '{}' is not allowed; allowed are identity, elu1 and relu", name));
 }
 
 Feature user_feature(const UserFunction& function) {

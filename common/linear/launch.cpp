@@ -119,7 +119,7 @@ std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!device.operations->linear) return no_kernel_for("linear attention");
   if (std::string why = linear_unable(config.head_dim, config.value_dim); !why.empty()) return why;
   if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most_elements)) {
-    return fmt::format("chunk {}: a multiple of 16, at most {}", config.chunk, most_elements);
+    return fmt::format("chunk {}: chunk must be a multiple of 16, at most {}", config.chunk, most_elements);
   }
   if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
   if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
@@ -134,14 +134,15 @@ std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
 Gate parse_gate(std::string_view text) {
   constexpr std::string_view names[] = {"none", "head", "token", "channel"};
   const auto found = std::ranges::find(names, text);
-  if (found == std::end(names)) throw BadInput(fmt::format("gate '{}' is none of none, head, token, channel", text));
+  if (found == std::end(names))
+    throw BadInput(fmt::format("gate '{}' is not allowed; allowed are none, head, token and channel", text));
   return static_cast<Gate>(found - std::begin(names));
 }
 
 std::string linear_unable(int64_t head_dim, int64_t value_dim) {
   for (const auto& [name, width] : {std::pair{"head_dim", head_dim}, {"value_dim", value_dim}}) {
     if (width < 8 || width % 8 != 0 || width > most_elements) {
-      return fmt::format("{} {}: a multiple of 8, at most {}", name, width, most_elements);
+      return fmt::format("{0} {1}: {0} must be a multiple of 8, at most {2}", name, width, most_elements);
     }
   }
   return {};
@@ -178,7 +179,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
-    // The pairs in a causal product of at_once tokens that are not masked, divided by the number of these tokens.
+    // A causal product of n tokens has n (n + 1) / 2 pairs that are not masked. `pairs` is this number divided by n.
     const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);

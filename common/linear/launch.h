@@ -35,8 +35,8 @@ struct LinearConfig {
   bool normalised = false;
   double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 if normalised
   Feature feature;
-  int64_t segments = 0;     // of fused: parts of a sequence that run at once; 0: linear_segments()
-  int64_t span_chunks = 0;  // chunks of a span, of scans on the device; 0: by rule
+  int64_t segments = 0;     // for fused: parts of a sequence that run at once; 0: linear_segments()
+  int64_t span_chunks = 0;  // for scans on the device: chunks of a span; 0: chosen by rule
   int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
 
   double effective_scale() const;
@@ -47,7 +47,7 @@ struct LinearConfig {
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
 };
 
-/// The memory, apart from the tensors, of a launch of a form that only one device has.
+/// The memory that a launch needs in addition to the tensors, for a form that only one device has.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;
@@ -60,32 +60,32 @@ class LinearWorkspace {
 class LinearOperation {
  public:
   virtual ~LinearOperation() = default;
-  /// The device's own reason not to take a configuration that is otherwise allowed; empty if there is none.
+  /// Returns why this device does not take a configuration that is otherwise allowed; an empty text if it does.
   virtual std::string unable(const LinearConfig& config) const = 0;
-  /// Tokens of a chunk whose products are computed at once.
+  /// Returns how many tokens of a chunk the device's kernels multiply at once.
   virtual int64_t step(const LinearConfig& config) const = 0;
-  /// Rows of the state for a threadgroup of a scan, a divisor of head_dim.
+  /// Returns how many rows of the state a threadgroup of a scan has. The number divides head_dim.
   virtual int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// How many threadgroups of a scan in passes keep the device busy.
+  /// Returns how many threadgroups of a scan in passes keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
   virtual Bound bound(const LinearConfig& config) const = 0;
-  /// linear_chunk() of the variants "phases" and "fused".
+  /// Returns linear_chunk() of `variant`, which is "phases" or "fused".
   virtual int64_t chunk(const std::string& variant) const = 0;
-  /// Adds to the launch what only this device's kernel of the launch's entry needs: constants, grid, threads and
-  /// threadgroup memory.
+  /// Adds the constants, grid, threads and threadgroup memory that only this device's kernel needs. The launch's entry
+  /// names the kernel.
   virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// The workspace of a form that needs other memory than LinearLaunch has; null for the other forms.
+  /// Returns the workspace of a form that needs memory that LinearLaunch does not have; null for the other forms.
   virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
     return nullptr;
   }
-  /// Whether the device's scans reset flags and tickets. Otherwise each launch clears them.
+  /// Whether the device's scans reset flags and tickets. If not, each launch clears them.
   virtual bool resets_flags() const = 0;
 };
 
-/// The default tokens of a chunk of a variant on the device.
+/// Returns how many tokens a chunk of a variant has by default on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
-/// Segments of each sequence by rule: one segment if sequences and heads alone fill the device.
+/// Returns into how many segments the rule cuts each sequence: one if sequences and heads alone fill the device.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
 /// The tensors of a launch, on its device; strides are in elements. On a GPU addresses and strides are multiples of 16
@@ -94,7 +94,8 @@ struct LinearTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
   Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
-  /// Logarithms of decays, none above 0: by gate [heads], [batch, heads, tokens] or [batch, heads, tokens, head_dim].
+  /// Logarithms of decays; none is above 0. The shape is [heads] by head, [batch, heads, tokens] by token, and [batch,
+  /// heads, tokens, head_dim] by channel.
   const float* gate = nullptr;
   Strides gate_strides{};
   /// States [sequences, heads, head_dim, value_dim], key sums [sequences, heads, head_dim]. A null initial tensor means
@@ -105,32 +106,35 @@ struct LinearTensors {
   const void* feature_data = nullptr;
 };
 
-/// The launches of a configuration, and the work of its tokens; or the reason why the device does not take the
+/// Returns the launches of a configuration and the work of its tokens, or the reason why the device does not take the
 /// configuration. With scan host the plan has the launches before and after the scan, and Plan::host is true.
 ///
-/// Work: the arithmetic of the recurrence, 4 head_dim value_dim a token and head, and, if causal, the products inside
-/// chunks that are not masked. Bytes: Q, K, V and O once, the gate, and states that are read or written.
+/// The work's arithmetic is the recurrence (4 head_dim value_dim for each token and head) and, if causal, the products
+/// inside chunks that are not masked. The work's bytes are Q, K, V and O once, the gate, and the states that are read
+/// or written.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
-/// The reason why no launch takes these widths, head_dim of Q and K, value_dim of V; empty if a launch does.
+/// Returns why no launch takes these widths, head_dim of Q and K and value_dim of V; an empty text if a launch does.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
-/// Arithmetic of the recurrence alone, the same for all forms: 4 head_dim value_dim for each token and head.
+/// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. It is the same for all
+/// forms.
 double recurrence_flops(const LinearConfig& config);
 
 /// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
 /// run twice at the same time. Its device and pipelines outlive it.
 class LinearLaunch {
  public:
-  /// Runs the launches of the plan, which is of this configuration. Throws CompileError, OutOfMemory, and BadInput if
-  /// the device does not take the plan.
+  /// encode() runs the launches of `plan`, which must be the plan of `config`. Throws CompileError, OutOfMemory, and
+  /// BadInput if the device does not take the plan.
   LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
-  /// All launches in turn. Throws std::logic_error with scan host.
+  /// Encodes all launches in turn. Throws std::logic_error with scan host.
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
 
-  /// With scan host: the launches before the scan, the scan, and the launches after it. scan_on_host() copies what each
-  /// chunk adds to the host, computes the state before each chunk, and copies these states back.
+  /// With scan host: the launches before the scan, the scan, and the launches after it. scan_on_host() copies to the
+  /// host what each chunk adds to the state, computes the state before each chunk, and copies these states back to the
+  /// device.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
   void encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const;
   struct HostScan {
@@ -139,7 +143,7 @@ class LinearLaunch {
   /// starts: the values of LinearTensors::starts, on the host; empty unless ragged.
   HostScan scan_on_host(const LinearTensors& tensors, const std::vector<int>& starts);
 
-  /// Bytes of the memory between phases.
+  /// Returns the bytes of the memory between phases.
   size_t bytes() const;
   bool guards_intact() const;
 

@@ -18,7 +18,7 @@ constexpr int32_t no_page = -1;
 CacheSizes checked_sizes(const CacheSizes& sizes) {
   const auto check = [](const char* what, int64_t value, int64_t allowed) {
     if (value >= 1 && value <= allowed) return;
-    throw BadInput(fmt::format("paged cache: {}={} is not allowed; from 1 to {}", what, value, allowed));
+    throw BadInput(fmt::format("paged cache: {}={} is not allowed; allowed are 1 to {}", what, value, allowed));
   };
   check("pages", sizes.pages, max_index);
   check("page_size", sizes.page_size, max_index);
@@ -51,8 +51,8 @@ PagedKvCache::PagedKvCache(const CacheSizes& sizes)
 int32_t PagedKvCache::checked(SequenceId id) const {
   const bool known = id.row >= 0 && id.row < sizes_.max_sequences && id.generation == generations_[id.row];
   if (known && id.generation % 2 == 1) return id.row;
-  throw BadInput(fmt::format("paged cache: the id of row {}, generation {}, is stale; its sequence has to exist",
-                             id.row, id.generation));
+  throw BadInput(fmt::format("paged cache: the id of row {}, generation {}, is stale; its sequence must exist", id.row,
+                             id.generation));
 }
 
 SequenceId PagedKvCache::create() {
@@ -80,8 +80,10 @@ std::optional<PageCopy> PagedKvCache::append(SequenceId id, int64_t tokens) {
   const int32_t row = checked(id);
   const int64_t length = lengths_[row], room = sizes_.max_pages * sizes_.page_size - length;
   if (tokens < 0 || tokens > room) {
-    throw BadInput(fmt::format("paged cache: append of {} tokens to {}; from 0 to {} fit into {} pages of {}", tokens,
-                               length, room, sizes_.max_pages, sizes_.page_size));
+    throw BadInput(
+        fmt::format("paged cache: append of {} tokens to a sequence of {}; allowed are 0 to {}, because a sequence has "
+                    "at most {} pages of {}",
+                    tokens, length, room, sizes_.max_pages, sizes_.page_size));
   }
   const int64_t filled = length % sizes_.page_size;  // tokens on the last page; 0 if that page is full
   const int64_t had = pages_for(length), has = pages_for(length + tokens);
@@ -238,7 +240,8 @@ void validate_page_table(std::span<const int32_t> table, std::span<const int32_t
   const int64_t rows = lengths.size();
   if (page_size < 1) fail(fmt::format("a page has {} tokens; at least 1 is allowed", page_size));
   if (rows == 0 ? !table.empty() : table.size() % rows != 0) {
-    fail(fmt::format("{} entries for {} lengths; as many are allowed for each length", table.size(), rows));
+    fail(
+        fmt::format("{} entries for {} lengths; each length must have the same number of entries", table.size(), rows));
   }
   if (!holders.empty() && static_cast<int64_t>(holders.size()) != pages) {
     fail(fmt::format("holders of {} pages; the pool has {}", holders.size(), pages));
@@ -256,7 +259,7 @@ void validate_page_table(std::span<const int32_t> table, std::span<const int32_t
         fail(fmt::format("row {}, column {}: page {}; from 0 to {} are in the pool", row, column, page, pages - 1));
       }
       if (!holders.empty() && holders[page] == 0) {
-        fail(fmt::format("row {}, column {}: page {} is free; a sequence has to hold it", row, column, page));
+        fail(fmt::format("row {}, column {}: page {} is free; a sequence must hold it", row, column, page));
       }
     }
   }

@@ -65,8 +65,9 @@ struct CacheFigures {
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
   int64_t wasted_slots;  // slots of used pages that have no token of any sequence
   double waste;          // wasted_slots as a share of the slots of used pages
-  double fragmentation;  // the share of neighbours in rows of the table whose second page does not follow the first
-                         // one in the pool: 0 if each sequence lies in one piece
+  /// The share of pairs of neighbouring pages in rows of the table where the second page does not follow the first page
+  /// in the pool; 0 if each sequence lies in one piece.
+  double fragmentation;
 };
 
 /// The pool has too few free pages, or the table has no free row. The call may succeed once a sequence is freed.
@@ -122,7 +123,7 @@ class PagedKvCache {
 
   /// The time of figures() grows with max_sequences, because of wasted_slots.
   CacheFigures figures() const;
-  /// The host memory of the cache, which does not grow.
+  /// Returns the bytes of the cache's host memory, which does not grow.
   size_t bytes() const;
 
   bool operator==(const PagedKvCache&) const = default;

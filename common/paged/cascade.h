@@ -8,17 +8,17 @@
 
 namespace attn {
 
-/// The launches "prefix_attend", "attend" and "merge". `keys`, the tokens of all sequences together, set the work; the
-/// tokens of the prefix are read once. The plan is unable if the cache is not on pages, if the prefix is not a whole
-/// number of pages, at least one and fewer than kv_len tokens, if a sequence has more than one query, or if tokens are
-/// appended.
+/// Returns a plan with the launches "prefix_attend", "attend" and "merge". The work follows from `keys`, the tokens of
+/// all sequences together; the tokens of the prefix are read once. The plan is unable if the cache is not on pages, if
+/// a sequence has more than one query, or if tokens are appended. It is also unable if the prefix is not a whole number
+/// of pages, has no page, or has kv_len tokens or more.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
 /// One CascadeLaunch must not run twice at the same time. Its device and pipelines outlive it.
 class CascadeLaunch {
  public:
-  /// Runs the launches of the plan, which is of this configuration and prefix. Every sequence begins with the pages
-  /// that hold the first `prefix` tokens of the first sequence. Throws as DecodeLaunch does.
+  /// encode() runs the launches of `plan`, which must be the plan of `config` and `prefix`. Every sequence begins with
+  /// the pages that hold the first `prefix` tokens of the first sequence. Throws as DecodeLaunch does.
   CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix, const Plan& plan);
 
   /// own_lengths, [batch], on the device: tokens of a sequence after the prefix. tensors.lengths is not read.

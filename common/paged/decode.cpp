@@ -17,11 +17,12 @@ int64_t tiles_of(const DecodeConfig& config, int64_t tile_rows) {
 
 std::string why_unable_to_append(const DecodeConfig& config) {
   if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: tokens are appended to a cache of Q's type, {}", name(config.cache_dtype),
+    return fmt::format("cache_dtype {}: tokens are appended only to a cache of Q's type, {}", name(config.cache_dtype),
                        name(config.dtype));
   }
   if (config.rotary_dim < 0 || config.rotary_dim % 2 != 0 || config.rotary_dim > config.shape.head_dim) {
-    return fmt::format("rotary_dim {}: an even number, at most head_dim, {}", config.rotary_dim, config.shape.head_dim);
+    return fmt::format("rotary_dim {}: an even number, at most head_dim ({}), is allowed", config.rotary_dim,
+                       config.shape.head_dim);
   }
   return {};
 }

@@ -42,27 +42,28 @@ class DecodeOperation {
   static constexpr int64_t most_rows = 64;  // of a tile
 
   virtual ~DecodeOperation() = default;
-  /// The reason why no launch takes the configuration's types and widths; empty if a launch does.
+  /// Returns why no launch takes the configuration's types and widths; an empty text if a launch does.
   virtual std::string unable(const DecodeConfig& config) const = 0;
-  /// The reason why no launch takes the configuration's block_c; empty if a launch does.
+  /// Returns why no launch takes the configuration's block_c; an empty text if a launch does.
   virtual std::string unable_block(const DecodeConfig& config) const = 0;
-  /// Rows of a tile, for as few tiles as possible.
+  /// Returns how many rows a tile has, so that there are as few tiles as possible.
   virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
-  /// Workers that run at once.
+  /// Returns how many workers run at once.
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Adds to the launch what only this device's kernel needs: constants, threads and threadgroup memory.
   virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
-  /// Threadgroup memory of the launch "join". attend_bytes: threadgroup memory of the launch "attend".
+  /// Returns the threadgroup memory of the launch "join". attend_bytes is the threadgroup memory of the launch
+  /// "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
   /// As complete(), for the kernel that joins the results of a shared prefix and of each sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };
 
-/// The number of workers that run at once, or up to a tenth fewer if these share the tiles evenly. The result is at
-/// most the number of blocks of keys that sequences of kv_len keys have.
+/// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
+/// the tiles evenly. The result is at most the number of blocks of keys that sequences of kv_len keys have.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
-/// The reason why no launch takes the configuration's types and widths on the device; empty if a launch does.
+/// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
 /// The plan has the launch "attend", then the launch "join" if a second launch joins the parts; or the reason why the
@@ -90,7 +91,8 @@ struct DecodeTensors {
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of the cache's
-  /// type. Of the members above AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length - q_len
+  /// type. Of the members above, AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length -
+  /// q_len
   /// + i; a token with a negative number is not appended. A page that takes new tokens belongs to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
@@ -103,8 +105,8 @@ NewTokens new_tokens(const DecodeTensors& tensors);
 /// Writes new values, and new keys without a turn, to the cache.
 class AppendLaunch {
  public:
-  /// Runs the launch "append" of the plan, which is of this configuration. Throws CompileError, and BadInput if the
-  /// device does not take the plan.
+  /// encode() runs the launch "append" of `plan`, which must be the plan of `config`. Throws CompileError, and BadInput
+  /// if the device does not take the plan.
   AppendLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
 
@@ -119,14 +121,14 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 /// not run twice at the same time. Its device and pipelines outlive it.
 class DecodeLaunch {
  public:
-  /// Runs the launches "attend" and "join" of the plan, which is of this configuration; in the plan their names begin
-  /// with `prefix`. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
+  /// encode() runs the launches "attend" and "join" of `plan`, which must be the plan of `config`. In the plan their
+  /// names begin with `prefix`. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
   DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                const std::string& prefix = "");
 
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   int64_t workers() const { return config_.workers; }
-  /// Threadgroup memory of each worker.
+  /// Returns the threadgroup memory of each worker.
   size_t threadgroup_bytes() const { return launches_.front().threadgroup_bytes; }
   /// Whether all counters of parts are 0, as between two launches, and no guard band was overwritten.
   bool at_rest() const;

@@ -18,10 +18,10 @@ std::string wrapper(const std::string& name) {
 }
 
 /// The hooks of prefill, which call the caller's hooks.
-AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* of_caller) {
+AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* caller_hooks) {
   AttentionHooks hooks;
   hooks.change = ScoreChange::none;
-  if (of_caller) hooks = *of_caller;
+  if (caller_hooks) hooks = *caller_hooks;
   hooks.includes.erase(hook_file("mask"));
   const auto wrap = [&](const std::string& name) {
     hooks.includes[own_file(name)] = hooks.includes[hook_file(name)];
@@ -65,13 +65,13 @@ FlashConfig untiled(const DecodeConfig& config) {
 
 std::string prefill_unable(const DecodeConfig& config) {
   if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: prefill takes a cache of Q's type, {}", name(config.cache_dtype),
+    return fmt::format("cache_dtype {}: prefill takes only a cache of Q's type, {}", name(config.cache_dtype),
                        name(config.dtype));
   }
   const int64_t turned = config.appends ? config.rotary_dim : 0;
   if (turned % 8 != 0 || turned < 0 || turned > config.shape.head_dim) {
-    return fmt::format("rotary_dim {}: a multiple of 8, at most head_dim, {}, with task prefill", config.rotary_dim,
-                       config.shape.head_dim);
+    return fmt::format("rotary_dim {}: a multiple of 8, at most head_dim ({}), is allowed with task prefill",
+                       config.rotary_dim, config.shape.head_dim);
   }
   return {};
 }
@@ -112,10 +112,12 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  constexpr int64_t of_unit = 4;  // more shares than run at once, so that a threadgroup that begins late takes few
+  // There are more shares than threadgroups that run at once, so that a threadgroup that begins late takes few shares.
+  constexpr int64_t unit_shares = 4;
   const Launch& launch = planned_launch(plan, "attention", device.info());
-  shares_ = static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, of_unit * device.info().units,
-                                                static_cast<int64_t>(launch.grid.count())}));
+  shares_ =
+      static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, unit_shares * device.info().units,
+                                          static_cast<int64_t>(launch.grid.count())}));
 }
 
 bool PrefillLaunch::at_rest() const {

@@ -17,7 +17,7 @@ namespace attn {
 /// if block_c is 0, prefill_config() chooses it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
-/// The reason why no launch takes the configuration's types and rotary_dim; empty if a launch does.
+/// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
 /// The plan has the launch "attention", or the reason why the device does not take the configuration. The work follows
@@ -31,8 +31,8 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 /// pipelines outlive it.
 class PrefillLaunch {
  public:
-  /// Runs the launch "attention" of the plan, which is of this configuration. pool_pages: the cache's pages, or the
-  /// sequences of a contiguous cache. Throws CompileError, and BadInput if the device does not take the plan.
+  /// encode() runs the launch "attention" of `plan`, which must be the plan of `config`. pool_pages: the cache's pages,
+  /// or the sequences of a contiguous cache. Throws CompileError, and BadInput if the device does not take the plan.
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 

@@ -9,15 +9,16 @@
 
 namespace attn {
 
-/// The scales, [batch, pages of a sequence, heads]: the largest magnitude of a head on the page, divided by 448 for
-/// e4m3 and by 127 for int8; 1 if a page has only zeros or no tokens. values: [batch, heads, tokens, dim]; sequence b
-/// has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for another dtype.
+/// Returns the scales, [batch, pages of a sequence, heads]. A scale is the largest magnitude of a head on the page,
+/// divided by 448 for e4m3 and by 127 for int8; it is 1 if the page has only zeros or no tokens. values: [batch, heads,
+/// tokens, dim]; sequence b has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for
+/// another dtype.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
-/// values / scale in dtype, rounded to nearest even.
+/// Returns values / scale in dtype, rounded to nearest even.
 Tensor quantised(const Tensor& values, DType dtype, int64_t page_size, std::span<const float> scales);
 
-/// scale * stored in f32.
+/// Returns scale * stored in f32.
 Tensor dequantised(const Tensor& stored, int64_t page_size, std::span<const float> scales);
 
 }  // namespace attn

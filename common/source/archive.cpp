@@ -25,7 +25,7 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
   if (!rest.starts_with(archive_magic)) throw BadInput(fmt::format("{} is not a pipeline archive", path));
   rest.remove_prefix(archive_magic.size());
   PipelineArchive archive;
-  // Each entry: "CACHE_KEY BYTES\n" and that many bytes.
+  // An entry is the line "CACHE_KEY BYTES\n", and then BYTES bytes.
   while (!rest.empty()) {
     const size_t newline = rest.find('\n');
     const size_t space = rest.substr(0, newline).rfind(' ');
@@ -45,8 +45,8 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
     rest.remove_prefix(newline + 1 + bytes);
   }
   if (archive.damaged_ > 0) {
-    logger()->warn("pipeline archive {}: {} damaged, {} read; what is missing is compiled again", path,
-                   archive.damaged_, archive.size());
+    logger()->warn("pipeline archive {}: damaged entries: {}, good entries: {}; missing kernels are compiled again",
+                   path, archive.damaged_, archive.size());
   }
   return archive;
 }

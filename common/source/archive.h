@@ -9,11 +9,12 @@
 
 namespace attn {
 
-/// Many binaries in one file. With it an application ships all its variants or loads them at once. Metal calls this a
-/// binary archive. The file is written to a temporary name and renamed; each entry carries a checksum.
+/// Many binaries in one file. An application can ship all its variants in an archive, and load them at once. Metal
+/// calls this a binary archive. The file is written to a temporary name and renamed; each entry carries a checksum.
 class PipelineArchive {
  public:
-  /// Reads an archive. A missing or foreign file throws BadInput; a damaged entry is left out, counted and reported.
+  /// Reads an archive. Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them
+  /// and logs a warning.
   static PipelineArchive load(const std::string& path);
   void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
   const Binary* find(const std::string& cache_key) const;

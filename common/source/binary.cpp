@@ -9,9 +9,9 @@
 namespace attn {
 namespace {
 
-// Detects any damage to a single word, and all but one in 2^64 of other damage, because each step can be undone
-// (FNV-1a, over words of 8 bytes and with the high half mixed in). It is only for damage; SHA-256, at a twentieth of
-// the speed, is for identity.
+// FNV-1a over words of 8 bytes. Each step also mixes the high half of the sum into the low half. Each step can be
+// undone, so damage to a single word always changes the checksum. Other damage leaves the checksum as it was in one of
+// 2^64 cases. The checksum is only for damage. SHA-256, at a twentieth of the speed, is for identity.
 std::string checksum(std::string_view bytes) {
   uint64_t sum = 0xcbf29ce484222325 ^ bytes.size();
   while (!bytes.empty()) {

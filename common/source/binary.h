@@ -37,10 +37,10 @@ struct Binary {
   FunctionConstants run_time;     // values that Device::load() sets; not part of the code, and not in a file
 };
 
-/// A binary as a text: the checksum of the rest of the text, a line of JSON, the code. The JSON has the cache key, so
-/// deserialize() refuses a text that lies under the name of another entry.
+/// Returns a binary as a text: a line with the checksum of the rest of the text, a line of JSON, and the code. The JSON
+/// has the cache key, so deserialize() refuses a text that lies under the name of another entry.
 std::string serialize(const std::string& cache_key, const Binary& binary);
-/// Nothing if the text is not exactly what serialize() wrote for this key.
+/// Returns nullopt if the text is not exactly the text that serialize() wrote for this key.
 std::optional<Binary> deserialize(const std::string& cache_key, std::string_view text);
 
 }  // namespace attn

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
 
-// The place where `name` is, or would be.
+// Returns the place of `name` in the sorted entries, or the place where `name` would be inserted.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
   return std::lower_bound(entries.begin(), entries.end(), name,
@@ -68,7 +68,7 @@ FunctionConstants KernelSource::run_time_values() const {
     if (!constants.contains(name)) throw BadInput(fmt::format("{} is no constant of {}", name, path));
     const int64_t value = constants.at(name);
     if (value != static_cast<int>(value)) {
-      throw BadInput(fmt::format("{}={} is no int; only those can be set at run time", name, value));
+      throw BadInput(fmt::format("{}={} does not fit int; a constant that is set at run time must fit", name, value));
     }
     values[name] = value;
   }
@@ -96,7 +96,8 @@ std::string KernelSource::key() const {
 
 namespace {
 
-/// Entry and function constants of "flash_forward[BLOCK_C=128,...]"; nothing if the text has more than these.
+/// Parses the entry, the function constants and the assembler's option of "flash_forward[BLOCK_C=128,...]". Returns
+/// nullopt if the text has anything else.
 std::optional<KernelSource> parse_source(std::string_view text) {
   const size_t open = text.find('[');
   if (open == text.npos || text.back() != ']') return std::nullopt;
@@ -172,8 +173,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
 
 namespace {
 
-/// The source folder of an installed libattn, if this code is in one; empty in the libattn of a build, and in other
-/// programs.
+/// If this code is in an installed libattn, returns the folder of the sources that were installed with it. In the
+/// libattn of a build, and in other programs, returns an empty text.
 std::string installed_sources() {
   Dl_info here{};
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
@@ -226,8 +227,8 @@ std::string read_source(const KernelSource& source, const std::string& path) {
 
 namespace {
 
-/// NAME if the line is #include "NAME", else nothing. It does not matter whether the preprocessor would reach the line:
-/// a file too many in the identity costs a recompilation, but a file too few gives a wrong result.
+/// Returns NAME if the line is #include "NAME", else an empty text. A line that the preprocessor would skip counts too:
+/// one file too many in the identity costs a recompilation, but one file too few gives a wrong result.
 std::string_view included_name(std::string_view line) {
   size_t at = line.find_first_not_of(" \t");
   if (at == line.npos || line[at] != '#') return {};
@@ -259,7 +260,7 @@ void collect(const KernelSource& source, const std::string& path, std::set<std::
   });
 }
 
-/// C++ without comments; text in quotes does not change.
+/// Returns C++ text without its comments. Text in quotes does not change.
 std::string without_comments(std::string_view text) {
   std::string kept;
   char quote = 0;  // the quote with which the current literal began
@@ -297,7 +298,7 @@ void expand(const KernelSource& source, const std::string& path, std::set<std::s
   });
 }
 
-/// Whether a file is not C++, and so includes nothing.
+/// Whether a file is not C++. Such a file includes no other file.
 bool is_whole(const std::string& path) { return is_program(path) || is_machine_code(path); }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // The input of a compilation: a kernel's text, its function constants, and the identity of both.
 //
-// A function constant (Metal's term) is a compile-time integer that the kernel does not declare. Before the source the
-// device's compiler puts a `constexpr` line for the constant, and a #define of a symbol NAME_VALUE. A kernel has no
-// defaults, so a misspelt constant does not compile. A constant that the kernel does not use does not compile either.
+// A function constant (Metal's term) is a compile-time integer that the kernel does not declare. The device's compiler
+// declares the constant in two lines before the source: a `constexpr` line, and a #define of the symbol NAME_VALUE. A
+// kernel has no defaults, so a misspelt constant does not compile. A constant that the kernel does not use does not
+// compile either.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +64,8 @@ struct KernelSource {
   /// fragment has no run-time constants.
   std::set<std::string> run_time = {};
   std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
-  /// The source includes a user's text. A device survives the text's faults as far as it can. `guarded` does not change
-  /// the kernel's code.
+  /// Whether the source includes a user's text. A device survives the text's faults as far as it can. `guarded` does
+  /// not change the kernel's code.
   bool guarded = false;
 
   /// The values of `run_time`. Throws BadInput for a name that is not a constant, or a value that does not fit int.
@@ -79,9 +80,9 @@ struct KernelSource {
   bool operator==(const KernelSource&) const = default;
 };
 
-/// The source of a KernelSource::key(), without its paths, which the key does not have. Nothing if the text is no key.
-/// Nothing if the source has replaced headers or values read at run time, because the key does not have their texts and
-/// values.
+/// Returns the source whose KernelSource::key() is `key`, but without paths, because a key has no paths. Returns
+/// nullopt if the text is no key. Also returns nullopt if the source has replaced headers or constants that are read at
+/// run time, because a key has neither the headers' texts nor the constants' values.
 std::optional<KernelSource> parse_key(std::string_view key);
 
 /// The hash for tables with a source as key; quick, and valid only in this process.
@@ -89,13 +90,13 @@ struct KernelSourceHash {
   size_t operator()(const KernelSource& source) const;
 };
 
-/// The lines of C++ before a source: a constexpr line and a #define NAME_VALUE for each constant, the text of `declare`
-/// for each constant that is read at run time, and a #line directive for the source itself.
+/// Returns the lines of C++ that stand before a source: a constexpr line and a #define NAME_VALUE for each constant,
+/// the text of `declare` for each constant that is read at run time, and a #line directive for the source itself.
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
-/// The folder from which kernels are read, as an absolute path: $ATTENTION_PROTO_SOURCE, else the sources that were
-/// installed with libattn, else the source tree of the build.
+/// Returns the folder from which kernels are read, as an absolute path: $ATTENTION_PROTO_SOURCE. If that is not set,
+/// the sources that were installed with libattn. If there are none, the source tree of the build.
 std::string source_root();
 
 /// Whether the file is not C++ but a program, *.py, that writes machine code.
@@ -105,27 +106,30 @@ bool is_program(std::string_view path);
 /// it is. A source whose file is machine code has no constants.
 bool is_machine_code(std::string_view path);
 
-/// Paths of the kernels under the root: the *.cpp, *.cu and *.py of folders that are called `kernels`, and machine
-/// code.
+/// Returns the paths of the kernels under the root: the files *.cpp, *.cu and *.py in folders that are called
+/// `kernels`, and machine code in any folder.
 std::vector<std::string> kernel_files();
 
-/// Text of a kernel source or header, from KernelSource::includes, else from the source root. Throws BadInput.
+/// Returns the text of a kernel source or header, from KernelSource::includes or else from the source root. Throws
+/// BadInput if the file cannot be read.
 std::string read_source(const KernelSource& source, const std::string& path);
 
 struct SourceFile {
   std::string path, text;
 };
-/// The source and every header that it reaches through #include "NAME", each once, the source first. Throws BadInput.
+/// Returns the source, and then every header that it reaches through #include "NAME", each once. Throws BadInput if a
+/// file cannot be read.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// The text with the first #include "NAME" of each file replaced by the file's text. Later #include "NAME" lines of the
-/// file, comments, blank lines and #pragma once are left out. The result is all text that can change the code; the
-/// names of the files are not part of it. For a program or machine code, the whole file. Throws BadInput.
+/// Returns the text of the source, in which the text of each file replaces the first #include "NAME" of the file. Later
+/// #include lines of the same file, comments, blank lines and #pragma once are left out. The result is all text that
+/// can change the code; it does not have the names of the files. For a program or machine code, returns the whole file.
+/// Throws BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);
 
-/// Identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's option, the
-/// expanded text, and the same parts of every fragment. The identity does not change if a file is moved or its comments
-/// change.
+/// Returns the identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's
+/// option, the expanded text, and the same parts of every fragment. The identity does not change if a file is moved or
+/// its comments change.
 std::string source_sha256(const KernelSource& source);
 
 }  // namespace attn

@@ -6,12 +6,12 @@
 
 namespace attn {
 
-/// $ATTENTION_PROTO_PYTHON, else the Python of .venv under the source root, where scripts/tools/venv puts packages,
-/// else python3.
+/// Returns $ATTENTION_PROTO_PYTHON. If that is not set, returns the Python of .venv under the source root, where
+/// scripts/tools/venv puts packages. If there is no .venv, returns python3.
 std::string python();
 
-/// The version of a Python package, major * 10000 + minor * 100 + patch; 0 if the package is missing. A process asks
-/// Python once for each package.
+/// Returns the version of a Python package, major * 10000 + minor * 100 + patch; 0 if the package is missing. A process
+/// asks Python only once for each package.
 int64_t python_package(const std::string& name);
 
 }  // namespace attn

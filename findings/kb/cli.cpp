@@ -8,11 +8,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iostream>
 #include <map>
 #include <sstream>
 
@@ -21,6 +18,7 @@
 #include "common/base/text_table.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
+#include "findings/kb/record_input.h"
 #include "findings/kb/store.h"
 #include "findings/kb/verify.h"
 
@@ -124,13 +122,10 @@ std::string one_of(const std::string& option, const std::string& text, const std
 /// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
   const bool standard_input = name == "-";
-  std::ifstream file;
+  RecordInput file(name);
   size_t megabytes = 0;
   if (!standard_input) {
     std::error_code error;
-    if (std::filesystem::is_directory(name, error)) throw BadInput(fmt::format("{}: is a folder; name a file", name));
-    file.open(name, std::ios::binary);
-    if (!file) throw BadInput(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
     megabytes = std::filesystem::file_size(name, error) >> 20;
     if (error) megabytes = 0;
   }
@@ -139,13 +134,13 @@ Ingested ingest(Store& store, const std::string& name) {
   size_t shown = 0;
   const auto advance = [&](size_t bytes) {
     for (; shown < bytes >> 20; ++shown) {
-      if (shown >= megabytes) progress.add(1);  // the size of a pipe is not known beforehand
+      if (shown >= megabytes) progress.add(1);  // the size of a pipe or of gzip's text is not known beforehand
       progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
       progress.finish("");
     }
     return !stopped;
   };
-  Ingested result = store.ingest(standard_input ? std::cin : file, advance);
+  Ingested result = store.ingest(file, advance);
   progress.clear();
   for (const BadLine& bad : result.bad) {
     fmt::print(stderr, "kb: {}: line {}: {}\n", standard_input ? "stdin" : name, bad.line, printable(bad.problem));
@@ -596,7 +591,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   CLI::App* sub =
       command("ingest", "add records: all sound lines of a FILE or none; known records are skipped", run_ingest);
-  list(sub, "FILE", given.files, "measurements.jsonl, findings.jsonl, or '-' for stdin (default)");
+  list(sub, "FILE", given.files,
+       "measurements.jsonl, findings.jsonl, a recorded run (.jsonl.gz), or '-' for stdin (default); plain or gzip");
 
   sub = command("add", "add a note by hand", run_add);
   text(sub, "DOMAIN", given.note.domain, "", "the field of knowledge, e.g. attention_kernels")->required();

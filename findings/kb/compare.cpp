@@ -15,7 +15,7 @@ namespace {
 /// The latest measurement of a configuration on one side.
 struct Latest {
   Json json;
-  std::string device;
+  std::string device, ts;
 };
 
 std::optional<Interval> time_of(const Json& measurement, const std::string& scope) {
@@ -49,7 +49,8 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
     if (record.kind != "measurement") continue;
     Json json = record.json();
     const std::string key = key_of(record.experiment, json.at("case"), by_device ? record.device : "");
-    latest[key] = {std::move(json), record.device};
+    Latest& one = latest[key];
+    if (one.ts <= record.ts) one = {std::move(json), record.device, record.ts};  // files of runs arrive in any order
   }
   if (latest.empty()) throw BadInput(fmt::format("{}: there are no measurements to compare", side.label));
   return latest;

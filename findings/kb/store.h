@@ -76,7 +76,7 @@ class Store {
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
   /// bad lines. Keeps nothing where it throws (SqlError, Interrupted, std::runtime_error for input that cannot be read
-  /// to its end).
+  /// to its end, BadInput for damaged gzip).
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
   /// Adds a record. Returns whether it was new.
   bool add(const Json& record);

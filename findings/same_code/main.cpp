@@ -3,31 +3,20 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/source/kernel_source.h"
+#include "findings/kb/record_input.h"
 #include "findings/same_code/same_code.h"
 
 namespace {
 
-std::vector<std::string> record_files() {
-  std::vector<std::string> files;
-  for (const auto& folder : std::filesystem::directory_iterator(attn::source_root() + "/findings/recorded")) {
-    for (const char* name : {"findings.jsonl", "measurements.jsonl"}) {
-      if (const auto file = folder.path() / name; std::filesystem::exists(file)) files.push_back(file);
-    }
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 int compare(const std::string& old_root, std::vector<std::string> files, bool dry) {
   using namespace attn;
-  if (files.empty()) files = record_files();
+  if (files.empty()) files = kb::recorded_files(source_root());
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);
   fmt::print("{} kernels are current, {} more have the same machine code, {} do not, {} are not known\n",
@@ -53,7 +42,7 @@ int main(int argc, char** argv) {
       ->required()
       ->check(CLI::ExistingDirectory);
   app.add_flag("--dry-run", dry, "print only");
-  app.add_option("FILE", files, "record files; default: all of findings/recorded");
+  app.add_option("FILE", files, "record files, plain or gzip; default: all of findings/recorded");
   CLI11_PARSE(app, argc, argv);
   try {
     return compare(std::filesystem::absolute(old_root), files, dry);

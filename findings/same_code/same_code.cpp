@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "common/base/parallel.h"
 #include "common/base/progress.h"
 #include "common/base/sha256.h"
+#include "findings/kb/record_input.h"
 
 namespace attn::kb {
 namespace {
@@ -104,8 +104,7 @@ std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& fil
   std::map<std::string, Json> devices;
   std::map<std::tuple<std::string, std::string, std::string>, RecordedKernel> found;  // device, hash, key
   for (const std::string& file : files) {
-    std::ifstream lines(file);
-    if (!lines) throw BadInput(file + ": cannot be read");
+    RecordInput lines(file);
     for (std::string line; std::getline(lines, line);) {
       const Json record = Json::parse(line, nullptr, false);
       if (record.is_discarded()) throw BadInput(file + ": a line is no JSON");

@@ -1,10 +1,17 @@
 """Functions that read records, for the programs that make pages from records."""
 
+import errno
+import gzip
 import json
 import pathlib
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RECORDED = "findings/recorded/*/*.jsonl"
+RECORDED = "findings/recorded"
+COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
+GZIP = b"\x1f\x8b"
+# A run that was measured again in place of an earlier run has the time of the earlier run: pages keep their order.
+IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
 
@@ -19,30 +26,71 @@ def modifiers_on(case):
     return {axis: case[axis] for axis, off in MODIFIERS.items() if case.get(axis, off) != off}
 
 
+def lines_of(path):
+    """The lines of a file of records, as bytes without their ends; gzip is told by the first two bytes. Throws OSError,
+    also for gzip that is damaged."""
+    data = path.read_bytes()
+    if data.startswith(GZIP) or path.suffix == ".gz":
+        try:
+            if not data.startswith(GZIP):
+                raise EOFError("it does not begin as gzip does")
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise OSError(errno.EIO, f"damaged: {error}", str(path)) from None
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def run_of(record):
+    """What a record says about its run: its id, experiment, device, and the time of the record."""
+    if record["schema"] == "finding/1":
+        data = record["data"]
+        return data["run"]["id"], data["experiment"], data["device"], data["run"]["ts"]
+    return record["run_id"], record["experiment"], record["device"], record["run"]["ts"]
+
+
+def when(path):
+    """The time of the first record of a recorded run, and the record's device. Empty if the first line is no record."""
+    try:
+        with gzip.open(path) as lines:
+            run, _, device, time = run_of(json.loads(lines.readline()))
+        return IN_PLACE_OF.get(run, time), device
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error):
+        return "", ""  # load() says what is wrong with the file
+
+
+def in_order(paths):
+    """The files by folder, in the order of the paths. In each folder the recorded runs stand last, in the order of the
+    times of their first records."""
+    paths = list(map(pathlib.Path, paths))
+    folders = {folder: place for place, folder in reversed(list(enumerate(path.parent for path in paths)))}
+    return sorted(paths, key=lambda path: (folders[path.parent],
+                                           (*when(path), path.name) if path.name.endswith(COMPRESSED) else ("", "", "")))
+
+
 def load(paths):
-    """Findings, measurements, and a message for each line that is no record, in the order of the files. A record that
-    occurs twice counts once."""
+    """Findings, measurements, and a message for each line that is no record. The files are read as in_order() says. A
+    record that occurs twice counts once."""
     findings, measurements, problems = {}, {}, []
     kinds = {"finding/1": findings, "measurement/1": measurements}
-    for path in map(pathlib.Path, paths):
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                    schema = record["schema"]
-                    if schema != "note/1":
-                        record["file"] = path.name
-                        kinds[schema][record["id"]] = record
-                except (ValueError, KeyError, TypeError):
-                    problems.append(f"{path} line {number}: no record")
+    for path in in_order(paths):
+        for number, line in enumerate(lines_of(path), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8", "replace"))
+                schema = record["schema"]
+                if schema != "note/1":
+                    record["file"] = path.name
+                    kinds[schema][record["id"]] = record
+            except (ValueError, KeyError, TypeError):
+                problems.append(f"{path} line {number}: no record")
     return list(findings.values()), list(measurements.values()), problems
 
 
 def recorded():
-    """The files of records that the project's own runs wrote."""
-    return sorted(ROOT.glob(RECORDED))
+    """The files of the project's own runs, in order."""
+    return in_order(sorted((ROOT / RECORDED).glob("*/*" + COMPRESSED)))
 
 
 def published():
@@ -50,20 +98,26 @@ def published():
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
+def latest(records, key):
+    """By key, the latest record by the time in the record; of equal times the last. A run may have paused for others, so
+    that the order of the runs does not tell."""
+    found = {}
+    for record in records:
+        known = found.setdefault(key(record), record)
+        if run_of(record)[-1] >= run_of(known)[-1]:
+            found[key(record)] = record
+    return found
+
+
 def latest_findings(findings):
-    """The last finding of each claim, in the order in which claims were first made."""
-    claims = {}
-    for finding in findings:
-        claims[finding["claim_key"]] = finding
-    return list(claims.values())
+    """The latest finding of each claim, in the order in which claims were first made."""
+    return list(latest(findings, lambda finding: finding["claim_key"]).values())
 
 
 def latest_measurements(measurements):
-    """The last measurement of each configuration on each device."""
-    latest = {}
-    for record in measurements:
-        latest[record["experiment"], record["device"], case_key(record["case"])] = record
-    return list(latest.values())
+    """The latest measurement of each configuration on each device."""
+    return list(latest(measurements, lambda record: (record["experiment"], record["device"],
+                                                     case_key(record["case"]))).values())
 
 
 def case_key(case, without=()):
@@ -95,9 +149,9 @@ def rate(record):
 
 
 def environments(findings):
-    """By device, the environment in its last run. Findings that compare two devices belong to no device."""
-    return {finding["data"]["device"]: finding["data"]["env"] for finding in findings
-            if finding["data"]["env"].get("device")}
+    """By device, the environment in its latest finding. Findings that compare two devices belong to no device."""
+    own = [finding for finding in findings if finding["data"]["env"].get("device")]
+    return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 
 
 def published_value(claim):

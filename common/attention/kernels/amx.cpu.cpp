@@ -8,8 +8,8 @@
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
 // Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix:
-// K is transposed by words, V has the values of two keys next to each other. Both are staged once a block, for all rows
-// of the tile. The softmax runs along rows.
+// K is transposed by words, V has the values of two keys next to each other. K and V are copied in this form once a
+// block, for all rows of the tile. The softmax runs along rows.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
 // 32. Elements beyond the last query, head_dim and the last key are zero:
@@ -114,7 +114,8 @@ INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-// (__builtin_reduce_max handles NaNs, and takes three instructions for each instruction here.)
+// Returns the largest lane. (__builtin_reduce_max also handles NaNs, and takes three instructions for each instruction
+// here.)
 INLINE float largest_lane(Floats x) {
   x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
   x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
@@ -131,7 +132,7 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // the unit of scores and maxima, in natural logarithms and in base 4; more than 0
+  float unit, factor;        // a score of 1 in natural logarithms, and in base 4; both are more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -159,13 +160,13 @@ struct Tile {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // How many of the `keys` keys from `first_key` on come up to the last key that the query may see.
+  // How many of the `keys` keys from `first_key` on are not after the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of the `keys` keys from `first_key` on come before the first key that the query may see.
+  // How many of the `keys` keys from `first_key` on are before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -237,7 +238,8 @@ struct Tile {
     }
   }
 
-  // Works on the tile's 32 rows from `first` on and the block of keys.
+  // Computes scores and weights of the tile's 32 rows from `first` on with the block of keys, and adds the weighted
+  // values to the outputs.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);
@@ -246,8 +248,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If they came next, they would
-    // delay the maximum of the next row.
+    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If they came right after it,
+    // they would delay the maximum of the next row.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -270,7 +272,8 @@ struct Tile {
   }
 
   // Of the block's keys from `begin` to `keys`, a row sees the keys from `hidden` to `visible`. This function hides the
-  // other keys. If the seen keys raise the row's maximum, the function scales the outputs and sums so far down.
+  // other keys. If the seen keys raise the row's maximum, the function scales down the outputs and sums that the row
+  // has so far.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};

@@ -1,4 +1,5 @@
-// Applies the feature map to numbers, for the oracle. The text of the map has `double` for `float` (math_double.h).
+// Applies the feature map to numbers, for the oracle. In the text of the map, math_double.h turns every `float` into
+// `double`.
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/feature_oracle.h"

@@ -4,10 +4,10 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// A list for each tile of BLOCK_R rows: the blocks of BLOCK_C keys of which some pair takes part, in ascending order.
-/// An entry is twice the block's number, plus 1 if the block's pairs must be masked. They must be masked if not all
-/// keys of the block exist, or if not all pairs of these keys and the tile's rows take part. In a list whose count is
-/// 0, the first entry is still 1: block 0, masked.
+/// Each tile of BLOCK_R rows has a list, or shares it. The list has, in ascending order, the blocks of BLOCK_C keys in
+/// which some pair takes part. An entry is twice the block's number, plus 1 if the block's pairs must be masked. They
+/// must be masked if not all keys of the block exist, or if not all pairs of these keys and the tile's rows take part.
+/// In a list whose count is 0, the first entry is still 1: block 0, masked.
 struct MaskLists {
   int* counts;            // entries of each list
   int* entries;           // [lists][capacity]

@@ -8,7 +8,7 @@ struct MmaSyncLayout {
   static constexpr long long stages = 2;  // buffers for blocks of K, and as many for blocks of V
 
   long long dim;        // head_dim, rounded up to whole matrix products, which take 32 bytes of a row each
-  long long row_bytes;  // an odd number of 16 bytes, so that 8 rows next to each other share no bank
+  long long row_bytes;  // an odd multiple of 16, so that 8 rows next to each other share no bank
   long long warp_rows;  // rows of a warp: 32 if registers allow it, so that keys are read half as often; else 16
   long long threads;
   long long kv_bytes;        // of one block of K or V

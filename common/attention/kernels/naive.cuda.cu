@@ -1,5 +1,6 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. It is the first step of the ladder: it reads K and V anew for every row, and holds a whole row of scores.
+// sum of V. It is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V anew
+// for every row, and holds a whole row of scores.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.

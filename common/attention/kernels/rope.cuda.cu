@@ -2,11 +2,11 @@
 // kernel: a thread has two groups of GROUP elements of rope_heads heads in flight before it works out their angles.
 //
 // A unit is two groups of a row that one thread takes. They hold GROUP pairs: each group has one element of every pair,
-// or each group has whole pairs. The last units are of the elements beyond ROTARY_DIM, which are copied.
+// or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only copies.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
-// ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (divides ROTARY_DIM / 2; addresses and
-// strides are multiples of its bytes, at most 16).
+// ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (divides ROTARY_DIM / 2; a group has at
+// most 16 bytes, and addresses and strides are multiples of its size).
 // Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); threads: tile_rows times the units.
 //
 // Checked: rope_rotate[GROUP=8,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,ROTARY_DIM=128,TABLE=0] without spills
@@ -33,7 +33,7 @@ constexpr int UNITS = TURNED_UNITS + (COPIED_GROUPS + 1) / 2;
 
 // Whether a pair has one element in each group of its unit.
 constexpr bool ACROSS = !INTERLEAVED || GROUP == 1;
-// How many of a unit's angles are neighbours.
+// How many of a unit's angles are neighbours in memory.
 constexpr int RUN = ACROSS ? GROUP : GROUP / 2;
 
 using Group = unsigned[WORDS];

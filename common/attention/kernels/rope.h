@@ -36,8 +36,8 @@ struct RopeAngle {
   float cosine, sine;
 };
 
-/// Cosine and sine of `turns` / 2^32 turns, within 1e-7, by minimax polynomials of the angle to the nearest quarter
-/// turn.
+/// Returns cosine and sine of `turns` / 2^32 turns, within 1e-7. The arguments of the minimax polynomials are angles
+/// from the nearest quarter turn.
 inline RopeAngle rope_angle(unsigned turns) {
   const unsigned quarter = (turns + (1u << 29)) >> 30;
   const float v = static_cast<float>(static_cast<int>(turns - (quarter << 30))) * 0x1p-30f;  // -1/2 to 1/2
@@ -49,8 +49,8 @@ inline RopeAngle rope_angle(unsigned turns) {
   return {(quarter + 1) & 2 ? -c : c, quarter & 2 ? -s : s};
 }
 
-/// Cosine and sine of the angle at a position, which may be negative. The product wraps around; modulo one turn it is
-/// exact.
+/// Returns cosine and sine of the angle at a position, which may be negative. The product of frequency and position
+/// wraps around, so it is exact modulo one turn.
 inline RopeAngle rope_angle_at(unsigned long long frequency, long long position) {
   return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned long long>(position)) >> 32));
 }

@@ -1,5 +1,5 @@
-// Applies the score function to a row of scores, for the oracle. The text of the function has `double` for `float`
-// (math_double.h).
+// Applies the score function to a row of scores, for the oracle. In the text of the function, math_double.h turns every
+// `float` into `double`.
 //
 // Grid: as many threads as keys, or more.
 //

@@ -5,7 +5,7 @@
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Bits for the KEYS / 4 scores that a thread has of one row; score i is of key number key + i / 2 * 8 + i % 2.
+/// Bits for the KEYS / 4 scores that a thread has of one row; score i belongs to key number key + i / 2 * 8 + i % 2.
 /// Bit i % 32 of word i / 32 says whether pair i takes part.
 template <int KEYS>
 struct SeenKeys {

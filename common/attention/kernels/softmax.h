@@ -59,9 +59,9 @@ struct RowEnd {
   float share, lse;
 };
 
-/// `maximum` (in units of `unit` natural logarithms) is the maximum of the scores that the row has seen, and `sum` the
-/// sum of their weights, which is 0 if the row has seen none. The sink joins them here. `share` is NaN if a score or
-/// the sink is NaN or infinite.
+/// Computes the end of a row. `maximum` (in units of `unit` natural logarithms) is the maximum of the scores that the
+/// row has seen, and `sum` the sum of their weights, which is 0 if the row has seen none. The sink joins them here.
+/// `share` is NaN if a score or the sink is NaN or infinite.
 INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] const ScoreContext& context) {
   const bool seen = sum != 0;
   const float sink = SINK_IS_NONE ? hidden_score : sink_logit(context), own = seen ? maximum * unit : hidden_score;

@@ -1,6 +1,7 @@
 // Variants `tiled_scalar` and `tiled_vector`: flash attention's tiles and online softmax (Dao et al. 2022, algorithm
-// 1), with one element at a time, or LANES elements. In the ladder these variants show the gain from tiling alone, and
-// then from vectors alone: there is no register tile, every operand comes from the cache.
+// 1). `tiled_scalar` works on one element at a time (LANES is 1), `tiled_vector` on LANES elements. The step from
+// `naive` to `tiled_scalar` shows the gain from tiling alone. The step from `tiled_scalar` to `tiled_vector` shows the
+// gain from vectors alone. Neither variant has a register tile: every operand comes from the cache.
 //
 // Threadgroup memory, in floats: TiledLayout in tiled.h. Grid: (query tiles, q_heads, batch). Tiles of a causal kernel
 // run from the last rows to the first.
@@ -62,7 +63,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   float* maximum = memory + layout.maximum;
   float* sum = memory + layout.sum;
 
-  // element(load, row, d) gives the copied element; load(d) reads an element of the tensor's row.
+  // copy_rows() writes element(load, row, d) to place d of row `row`. load(d) reads element d of the tensor's row.
   const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count,
                             const auto& element) {
     for (int row = 0; row < count; ++row) {

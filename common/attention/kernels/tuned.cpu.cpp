@@ -85,10 +85,10 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum, where sum is over i < depth of
-/// (a's word at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows
-/// of bf16 need not begin at a word. If `maximum` is not null, raises it to the largest result of each lane. The
-/// function is not inlined: all calls share its two instances, which halves the code to compile.
+/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum. The sum has a term for each i < depth: (the word of a
+/// at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows of bf16
+/// need not begin at a word. If `maximum` is not null, raises it to the largest result of each lane. The function is
+/// not inlined: all calls share its two instances, which halves the code to compile.
 template <int ROWS>
 NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
@@ -142,8 +142,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// The rows of the next tile if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves enough
-/// rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
+/// How many rows the next tile has if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves
+/// enough rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -151,7 +151,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit;                // the unit of scores and maxima, in natural logarithms; more than 0
+  float unit;                // a score of 1 in natural logarithms; more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -186,13 +186,13 @@ struct Tile {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // How many of the `keys` keys from `first_key` on come up to the last key that the query may see.
+  // How many of the `keys` keys from `first_key` on are not after the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of the `keys` keys from `first_key` on come before the first key that the query may see.
+  // How many of the `keys` keys from `first_key` on are before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -313,7 +313,8 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    // How many keys of the block come up to the last key that the lane may see, and before the first; may be negative.
+    // `visible`: how many keys of the block are not after the last key that the lane may see. `hidden`: how many are
+    // before the first key that the lane may see. Both may be negative.
     Ints visible[VECTORS];
     [[maybe_unused]] Ints hidden[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {

@@ -25,8 +25,8 @@
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
 // buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
 // Barriers; `copy ... -> B` arrives at B with its bytes. [first] and [last] are the turns of the first and of the last
-// block: for the producer of all blocks of the tile, for a consumer of the blocks that it walks. A consumer has one
-// more turn, [end], after [last].
+// block. The producer counts all blocks of the tile, a consumer counts only the blocks that it walks. A consumer has
+// one more turn, [end], after [last].
 //
 //   producer                                       consumer c
 //   ---------------------------------              --------------------------------------------------------------------
@@ -843,7 +843,7 @@ struct Consumer {
 
   DEVICE int& first_kept() const { return barriers().first_kept[index * 4 + thread / WARP]; }
 
-  // Adds the warp's 16 rows to its list. One thread of the warp calls it, or several.
+  // Adds the warp's 16 rows to the warp's list. One or several threads of the warp call this function.
   DEVICE void keep_for_later(const WgmmaTile& tile) {
 #ifdef SCORE_AHEAD  // as in the #else, with one register fewer
     const int query = tile.first_query + (static_cast<int>(threadIdx.x) - WARPGROUP) / WARP * 16;
@@ -911,8 +911,8 @@ struct Consumer {
     const int query = tile.first_query + index * 64;
     if (thread == 0) wait_stores_read();  // until the previous panels have been read
     sync_consumer();
-    // A lane gives the address of 16 bytes: a group of 8 columns, of two groups, in a row, of the warp's 16 rows.
-    // Within a row of a panel the groups are permuted in the way that the copies expect (Swizzle::bytes_128).
+    // A lane gives the address of 16 bytes: one of two groups of 8 columns, in one of the warp's 16 rows. Within a row
+    // of a panel the groups are permuted in the way that the copies expect (Swizzle::bytes_128).
     const int lane = thread % 32;
     const unsigned to =
         shared_address(panels) + (thread / 32 * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;

@@ -1,4 +1,4 @@
-// The kernels of the cpu as other hosts compile them, with the constants and the instructions of a host of each family.
+// Compiles the kernels of the cpu as other hosts do: with the constants and the instructions of a host of each family.
 // The tests compile for all families on every host. A host runs the kernels of its own architecture, without the
 // instructions that the host lacks: the compiler splits vectors of any width into vectors that the host has.
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 
 namespace attn::test {
 
-/// Includes for a kernel of the cpu dialect that replace the instructions by plain code.
+/// Returns KernelSource::includes for a kernel of the cpu dialect. They replace the instructions by plain code.
 inline std::map<std::string, std::string> emulated_instructions() {
   constexpr const char* header = "common/kernel/cpu.h";
   constexpr const char* text = R"(

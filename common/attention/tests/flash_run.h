@@ -24,7 +24,7 @@ inline FlashConfig small(const std::string& variant) {
   return config;
 }
 
-/// Why the device does not take the configuration; nullopt if it takes it.
+/// Returns why the device does not take the configuration, or nullopt if the device takes it.
 inline std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& info = device().info()) {
   const FlashOperation& operation = FlashOperation::of(info);
   if (auto reason = operation.skip_reason(config, info)) return reason;
@@ -43,7 +43,7 @@ inline std::string describe(const FlashConfig& c) {
                      name(c.layout), c.block_r, c.block_c);
 }
 
-/// Launches the configuration on `inputs` and checks it.
+/// Launches the configuration on `inputs`, and checks the results.
 inline Check run(const FlashConfig& config, const std::shared_ptr<FlashInputs>& inputs,
                  const std::optional<AttentionHooks>& hook = {}, Device& on = device(),
                  PipelineCache& cache = pipelines(), int launches = 1) {

@@ -53,8 +53,8 @@ bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   return own >= 0 && (own < cut) == (k < cut);
 }
 
-/// A causal mask that leaves rows without keys; and hooks that hide the pairs of different documents, each by another
-/// kind of hook.
+/// Returns ways to hide pairs: a causal mask that leaves rows without keys, and for each kind of hook a hook that hides
+/// the pairs of different documents.
 std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
   const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
@@ -96,18 +96,18 @@ std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_ho
 
 /// More queries than keys, and blocks that end within the first document.
 Tested more_queries(const std::string& kernel) {
-  Tested of = test::tested(kernel);
-  of.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};
-  return of;
+  Tested setup = test::tested(kernel);
+  setup.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};
+  return setup;
 }
 
-/// A description of the first element that differs from the oracle's; empty if no element differs.
-std::string wrong_of(const std::string& kernel, Tested of, const Tensors& tensors, const Hooks& hooks,
+/// Describes the first element that differs from the oracle's. Returns an empty text if no element differs.
+std::string wrong_of(const std::string& kernel, Tested setup, const Tensors& tensors, const Hooks& hooks,
                      PipelineCache& cache = test::pipelines()) {
-  of.config.shape.causal = hooks.causal;
-  const ReferenceRows want = reference_attention(of.config.shape, tensors.q, tensors.k, tensors.v,
-                                                 all_rows(of.config.shape), hooks.reference, hooks.sink);
-  return test::difference(of.config, test::run(kernel, of, tensors, hooks.includes, hooks.data, cache), want.o,
+  setup.config.shape.causal = hooks.causal;
+  const ReferenceRows want = reference_attention(setup.config.shape, tensors.q, tensors.k, tensors.v,
+                                                 all_rows(setup.config.shape), hooks.reference, hooks.sink);
+  return test::difference(setup.config, test::run(kernel, setup, tensors, hooks.includes, hooks.data, cache), want.o,
                           want.lse);
 }
 
@@ -121,8 +121,8 @@ class HiddenVariants : public test::OnDevice<testing::TestWithParam<std::string>
   static const std::string& kernel() { return GetParam(); }
   static bool takes_score_hooks() { return kernel() != "amx"; }
   static Tested small() { return more_queries(kernel()); }
-  static std::string wrong(const Tested& of, const Tensors& tensors, const Hooks& hooks) {
-    return wrong_of(kernel(), of, tensors, hooks);
+  static std::string wrong(const Tested& setup, const Tensors& tensors, const Hooks& hooks) {
+    return wrong_of(kernel(), setup, tensors, hooks);
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels()),
@@ -132,13 +132,13 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
-  const Tested of = small();
-  const Tensors tensors = test::random_tensors(of.config);
+  const Tested setup = small();
+  const Tensors tensors = test::random_tensors(setup.config);
   std::vector<double> scales = {0.54, 0.593, 0.839, 0.892, 1 / std::sqrt(200.0), 0, -0.3, 1e-30, 1e-42, 3};
   for (double scale = 0.03; scale < 2; scale *= 1.09) scales.push_back(scale);
-  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     for (const double scale : scales) {
-      Tested at = of;
+      Tested at = setup;
       at.config.shape.scale = scale;
       EXPECT_EQ(wrong(at, tensors, hooks), "") << hooks.name << ", scale " << scale;
     }
@@ -155,14 +155,14 @@ Tensor constant(const Tensor& like, double value) {
 
 // Equal scores have equal weights, however large they are.
 TEST_P(HiddenVariants, EqualScoresOfAnySize) {
-  const Tested of = small();
-  const bool wide = of.config.dtype != DType::f16;
-  Tensors tensors = test::random_tensors(of.config);
+  const Tested setup = small();
+  const bool wide = setup.config.dtype != DType::f16;
+  Tensors tensors = test::random_tensors(setup.config);
   for (const double size : {0x1p10, 0x1p15, wide ? 0x1p48 : 0x1p14, wide ? 0x1p60 : 0x1p12}) {
     tensors.q = constant(tensors.q, size);
     tensors.k = constant(tensors.k, size);
     for (const double scale : {1.0, -1.0, 0.7}) {
-      Tested at = of;
+      Tested at = setup;
       at.config.shape.scale = scale;
       EXPECT_EQ(wrong(at, tensors, {.name = "causal", .causal = true}), "") << size << ", scale " << scale;
       EXPECT_EQ(wrong(at, tensors, {.name = "full"}), "") << size << ", scale " << scale;
@@ -171,21 +171,21 @@ TEST_P(HiddenVariants, EqualScoresOfAnySize) {
 }
 
 // Scores near the limit of f32, at a scale of 3.8: scores times log2(e) would be infinite.
-Tensors at_the_edge_of_f32(const Tested& of) {
-  Tensors tensors = test::random_tensors(of.config);
+Tensors at_the_edge_of_f32(const Tested& setup) {
+  Tensors tensors = test::random_tensors(setup.config);
   tensors.q = constant(tensors.q, 0);
   tensors.k = constant(tensors.k, 1);
-  for (const RowIndex& row : all_rows(of.config.shape)) tensors.q.set(row.batch, row.head, row.q, 7, 0x1p126);
+  for (const RowIndex& row : all_rows(setup.config.shape)) tensors.q.set(row.batch, row.head, row.q, 7, 0x1p126);
   return tensors;
 }
 TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
-  const Tested of = small();
-  if (of.config.dtype == DType::f16) GTEST_SKIP() << "f16 has no such products";
-  const Tensors tensors = at_the_edge_of_f32(of);
+  const Tested setup = small();
+  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "f16 has no such products";
+  const Tensors tensors = at_the_edge_of_f32(setup);
   for (const double scale : {3.8, -3.8}) {
-    Tested at = of;
+    Tested at = setup;
     at.config.shape.scale = scale;
-    for (const Hooks& hooks : ways_to_hide(of.config.shape, false)) {
+    for (const Hooks& hooks : ways_to_hide(setup.config.shape, false)) {
       EXPECT_EQ(wrong(at, tensors, hooks), "") << hooks.name << ", scale " << scale;
     }
   }
@@ -194,8 +194,8 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
 // A bias of any size is added in f32; only -infinity hides.
 TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
-  const Tested of = small();
-  const AttentionShape& shape = of.config.shape;
+  const Tested setup = small();
+  const AttentionShape& shape = setup.config.shape;
   std::vector<float> bias(static_cast<size_t>(shape.q_len * shape.kv_len));
   const auto fill = [&](int64_t q, auto value) {
     for (int64_t k = 0; k < shape.kv_len; ++k)
@@ -254,17 +254,17 @@ TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
                   scores[k] = static_cast<float>(scores[k]) + bias[static_cast<size_t>(q * shape.kv_len) + k];
                 }
               }};
-  EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "");
+  EXPECT_EQ(wrong(setup, test::random_tensors(setup.config), hooks), "");
 }
 
 // Sums of weighted values may overflow before they are divided by the sum of the weights.
 TEST_P(HiddenVariants, ValuesOfAnySize) {
-  Tested of = small();
-  if (of.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 do not overflow";
-  of.config.out_dtype = of.config.dtype;
-  Tensors tensors = test::random_tensors(of.config);
+  Tested setup = small();
+  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 do not overflow";
+  setup.config.out_dtype = setup.config.dtype;
+  Tensors tensors = test::random_tensors(setup.config);
   tensors.v = constant(tensors.v, 0x1.8p127);
-  EXPECT_EQ(wrong(of, tensors, {.name = "full"}), "");
+  EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "");
 }
 
 // ---- NaN and infinity, seen and not seen
@@ -272,64 +272,64 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 // NaN or infinity in elements of K or V, or in a whole row of K or V, in a few places. A row that does not see an
 // element with NaN or infinity does not change. A NaN reaches all rows that see it.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
-  const Tested of = small();
-  const AttentionShape& shape = of.config.shape;
-  const double huge = of.config.dtype == DType::f16 ? 6e4 : 1e36;
+  const Tested setup = small();
+  const AttentionShape& shape = setup.config.shape;
+  const double huge = setup.config.dtype == DType::f16 ? 6e4 : 1e36;
   for (const Hooks& hooks : ways_to_hide(shape, takes_score_hooks())) {
     for (const double garbage : {huge, infinity, -infinity, nan_value}) {
       for (const int64_t key : {int64_t{3}, cut - 1, cut, shape.kv_len - 1}) {
-        Tensors in_k = test::random_tensors(of.config), in_v = in_k;
+        Tensors in_k = test::random_tensors(setup.config), in_v = in_k;
         in_k.k.set(0, 0, key, 5, garbage);
         in_v.v.set(0, 0, key, 5, garbage);
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           in_k.k.set(1, 0, key, d, d % 2 == 0 || std::isnan(garbage) ? garbage : 0);
           in_v.v.set(1, 0, key, d, garbage);
         }
-        EXPECT_EQ(wrong(of, in_k, hooks), "") << hooks.name << ": " << garbage << " in K, key " << key;
-        EXPECT_EQ(wrong(of, in_v, hooks), "") << hooks.name << ": " << garbage << " in V, key " << key;
+        EXPECT_EQ(wrong(setup, in_k, hooks), "") << hooks.name << ": " << garbage << " in K, key " << key;
+        EXPECT_EQ(wrong(setup, in_v, hooks), "") << hooks.name << ": " << garbage << " in V, key " << key;
       }
     }
   }
 }
 
 TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
-  const Tested of = small();
-  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
-    Tensors tensors = test::random_tensors(of.config);
+  const Tested setup = small();
+  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
+    Tensors tensors = test::random_tensors(setup.config);
     for (const int64_t q : {0, 20, 77, 129}) tensors.q.set(q % 2, 1, q, q % 40, nan_value);
-    EXPECT_EQ(wrong(of, tensors, hooks), "") << hooks.name;
+    EXPECT_EQ(wrong(setup, tensors, hooks), "") << hooks.name;
   }
 }
 
 TEST_P(HiddenVariants, AllThatIsNaN) {
-  const Tested of = small();
-  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+  const Tested setup = small();
+  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     for (const bool in_v : {false, true}) {
-      Tensors tensors = test::random_tensors(of.config);
+      Tensors tensors = test::random_tensors(setup.config);
       Tensor& tensor = in_v ? tensors.v : tensors.k;
       tensor = constant(tensor, nan_value);
-      EXPECT_EQ(wrong(of, tensors, hooks), "") << hooks.name << (in_v ? " V" : " K");
+      EXPECT_EQ(wrong(setup, tensors, hooks), "") << hooks.name << (in_v ? " V" : " K");
     }
   }
 }
 
 // Every bit of a NaN may be set, also its sign.
 TEST_P(HiddenVariants, NaNOfAnyBits) {
-  const Tested of = small();
-  const size_t element = size_bytes(of.config.dtype);
+  const Tested setup = small();
+  const size_t element = size_bytes(setup.config.dtype);
   for (const bool in_v : {false, true}) {
-    Tensors tensors = test::random_tensors(of.config);
+    Tensors tensors = test::random_tensors(setup.config);
     Tensor& tensor = in_v ? tensors.v : tensors.k;
     std::byte* const first = tensor.data.data() + static_cast<size_t>(tensor.offset(0, 0, 50, 9)) * element;
     std::fill(first, first + element, std::byte{0xff});
     ASSERT_TRUE(std::isnan(tensor.at(0, 0, 50, 9)));
-    EXPECT_EQ(wrong(of, tensors, {.name = "causal", .causal = true}), "") << (in_v ? "V" : "K");
+    EXPECT_EQ(wrong(setup, tensors, {.name = "causal", .causal = true}), "") << (in_v ? "V" : "K");
   }
 }
 
 TEST_P(HiddenVariants, ScoresOfAHookThatAreNoNumbers) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
-  const Tested of = small();
+  const Tested setup = small();
   for (const unsigned bits : {0x7f800000u, 0x7fc00000u, 0xffffffffu}) {
     const double value = bits == 0x7f800000u ? infinity : nan_value;
     const Hooks hooks{
@@ -344,14 +344,14 @@ TEST_P(HiddenVariants, ScoresOfAHookThatAreNoNumbers) {
           return q % 5 == 2 && k == 2 * (q / 3) ? value : s;
         }),
         .causal = true};
-    EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "") << bits;
+    EXPECT_EQ(wrong(setup, test::random_tensors(setup.config), hooks), "") << bits;
   }
 }
 
 TEST_P(HiddenVariants, SinksOfAnySize) {
-  const Tested of = small();
+  const Tested setup = small();
   for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
-    for (Hooks hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
+    for (Hooks hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
       const std::vector<float> table = {0.25f, static_cast<float>(sink)};
       const auto bytes = std::as_bytes(std::span(table));
       hooks.data = {bytes.begin(), bytes.end()};
@@ -359,7 +359,7 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
           header("#define SINK_IS_NONE 0",
                  "float sink_logit(const ScoreContext& c) { return static_cast<const float*>(c.data)[c.head]; }");
       hooks.sink = [sink](int64_t, int64_t head) { return head == 0 ? 0.25 : sink; };
-      EXPECT_EQ(wrong(of, test::random_tensors(of.config), hooks), "") << hooks.name << ", sink " << sink;
+      EXPECT_EQ(wrong(setup, test::random_tensors(setup.config), hooks), "") << hooks.name << ", sink " << sink;
     }
   }
 }
@@ -370,10 +370,10 @@ TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
                                      "store(first + d, 7 + static_cast<float>(");
   PipelineCache fresh(test::device(), "");
-  const Tested of = small();
-  const Tensors tensors = test::random_tensors(of.config);
-  for (const Hooks& hooks : ways_to_hide(of.config.shape, takes_score_hooks())) {
-    EXPECT_EQ(wrong_of(kernel(), of, tensors, hooks, fresh), "") << hooks.name;
+  const Tested setup = small();
+  const Tensors tensors = test::random_tensors(setup.config);
+  for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
+    EXPECT_EQ(wrong_of(kernel(), setup, tensors, hooks, fresh), "") << hooks.name;
   }
 }
 
@@ -430,8 +430,8 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenMutations, testing::ValuesIn(hidden_mutation
 TEST_P(HiddenMutations, AreCaught) {
   const HiddenMutation& mutation = GetParam();
   const std::string kernel = mutation.kernel;
-  const Tested of = more_queries(kernel);
-  const Tensors plain = test::random_tensors(of.config);
+  const Tested setup = more_queries(kernel);
+  const Tensors plain = test::random_tensors(setup.config);
   Tensors equal = plain, in_k = plain, in_v = plain, large = plain;
   equal.q = constant(plain.q, 0x1p60);
   equal.k = constant(plain.k, 0x1p60);
@@ -440,15 +440,15 @@ TEST_P(HiddenMutations, AreCaught) {
   in_v.v.set(1, 0, cut, 5, infinity);
   large.v.set(0, 0, cut, 5, 1e38);
   const auto found = [&](PipelineCache& cache) {
-    for (const Hooks& hooks : ways_to_hide(of.config.shape, false)) {
+    for (const Hooks& hooks : ways_to_hide(setup.config.shape, false)) {
       for (const auto& [tensors, scale] : {std::pair{plain, 0.593},
                                            {equal, 0.7},
-                                           {at_the_edge_of_f32(of), 3.8},
-                                           {at_the_edge_of_f32(of), -3.8},
+                                           {at_the_edge_of_f32(setup), 3.8},
+                                           {at_the_edge_of_f32(setup), -3.8},
                                            {in_k, 0.593},
                                            {in_v, 0.1},
                                            {large, 0.1}}) {
-        Tested at = of;
+        Tested at = setup;
         at.config.shape.scale = scale;
         if (std::string first = wrong_of(kernel, at, tensors, hooks, cache); !first.empty()) return first;
       }

@@ -1,6 +1,7 @@
 // Hooks of the kernels: which keys a row sees, where keys lie, and how rows are turned. The tests compare every kernel
 // with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. They
-// also check that they catch kernels whose use of a hook is broken on purpose. They run on the device under test.
+// also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run on the device
+// under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -69,12 +70,13 @@ TEST_P(HooksTest, KeysOfEveryRule) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}, {130, 129}}) {
       for (const bool causal : {false, true}) {
         if (causal && !hook.takes_causal) continue;
-        Tested of = tested(GetParam());
-        of.config.shape.q_len = q_len;
-        of.config.shape.kv_len = kv_len;
-        of.config.shape.causal = causal;
-        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        EXPECT_EQ(keys_difference(GetParam(), of, hook), "") << hook.name << " " << describe(GetParam(), of.config);
+        Tested setup = tested(GetParam());
+        setup.config.shape.q_len = q_len;
+        setup.config.shape.kv_len = kv_len;
+        setup.config.shape.causal = causal;
+        setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        EXPECT_EQ(keys_difference(GetParam(), setup, hook), "")
+            << hook.name << " " << describe(GetParam(), setup.config);
       }
     }
   }
@@ -85,13 +87,13 @@ TEST_P(HooksTest, KeysOfLargerTiles) {
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
     for (const int64_t rows : {64, 128, 192}) {
       for (const bool causal : {false, true}) {
-        Tested of = tested(GetParam());
-        of.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
-        of.config.shape.causal = causal;
-        of.config.block_r = rows;
+        Tested setup = tested(GetParam());
+        setup.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
+        setup.config.shape.causal = causal;
+        setup.config.block_r = rows;
         if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // this tile does not fit
-        EXPECT_EQ(keys_difference(GetParam(), of, keys_hook(name)), "")
-            << name << " " << describe(GetParam(), of.config);
+        EXPECT_EQ(keys_difference(GetParam(), setup, keys_hook(name)), "")
+            << name << " " << describe(GetParam(), setup.config);
       }
     }
   }
@@ -99,15 +101,15 @@ TEST_P(HooksTest, KeysOfLargerTiles) {
 
 TEST_P(HooksTest, KeysWithAScoreHook) {
   if (GetParam() == "amx") GTEST_SKIP() << "takes no score hook";
-  Tested of = tested(GetParam());
-  const AttentionShape& shape = of.config.shape;
+  Tested setup = tested(GetParam());
+  const AttentionShape& shape = setup.config.shape;
   const KeysHook& hook = keys_hook("window_both");
   Includes includes = hook.includes();
   includes[score_file] =
       "#pragma once\n#include \"common/attention/kernels/attention.h\"\n#define SCORE_IS_IDENTITY 0\n"
       "static inline float score(float s, int q, int k, const ScoreContext& c) {\n"
       "  return s + 0.05f * static_cast<float>(k - q - 9 * c.head);\n}\n";
-  const Tensors tensors = random_tensors(of.config);
+  const Tensors tensors = random_tensors(setup.config);
   const ScoreFunction mask = masked_by(hook, {}, shape);
   const auto score = [&](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k)
@@ -115,36 +117,38 @@ TEST_P(HooksTest, KeysWithAScoreHook) {
     mask(scores, batch, head, q);
   };
   const ReferenceRows want = reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape), score);
-  EXPECT_EQ(difference(of.config, run(GetParam(), of, tensors, includes, bytes_of_table({0})), want.o, want.lse), "");
+  EXPECT_EQ(difference(setup.config, run(GetParam(), setup, tensors, includes, bytes_of_table({0})), want.o, want.lse),
+            "");
 }
 
 TEST_P(HooksTest, RowsWithoutKeysAreZero) {
-  const Tested of = tested(GetParam());
+  const Tested setup = tested(GetParam());
   const KeysHook& hook = keys_hook("lengths");
-  const Attended got =
-      run(GetParam(), of, random_tensors(of.config), hook.includes(), bytes_of_table(hook.table(of.config.shape)));
-  const auto rows = static_cast<size_t>(of.config.shape.q_heads * of.config.shape.q_len);  // rows of the first sequence
+  const Attended got = run(GetParam(), setup, random_tensors(setup.config), hook.includes(),
+                           bytes_of_table(hook.table(setup.config.shape)));
+  const auto rows =
+      static_cast<size_t>(setup.config.shape.q_heads * setup.config.shape.q_len);  // rows of the first sequence
   EXPECT_TRUE(
-      std::all_of(got.o.begin(), got.o.begin() + rows * of.config.shape.head_dim, [](double x) { return x == 0; }));
+      std::all_of(got.o.begin(), got.o.begin() + rows * setup.config.shape.head_dim, [](double x) { return x == 0; }));
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
 // V has NaN where no row sees it. The NaN do not get into the result, because nothing reads them.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
   for (const char* name : {"lengths", "window_left"}) {
-    Tested of = tested(GetParam());
-    const AttentionShape& shape = of.config.shape;
+    Tested setup = tested(GetParam());
+    const AttentionShape& shape = setup.config.shape;
     const KeysHook& hook = keys_hook(name);
     const std::vector<int> table = hook.table(shape);
-    Tensors tensors = random_tensors(of.config);
-    const Attended before = run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table));
+    Tensors tensors = random_tensors(setup.config);
+    const Attended before = run(GetParam(), setup, tensors, hook.includes(), bytes_of_table(table));
     int64_t poisoned = 0;
     for (int64_t batch = 0; batch < shape.batch; ++batch) {
       const int64_t begin = std::max<int64_t>(hook.range(table, shape, batch, 0).first, 0);
       const int64_t end = std::max<int64_t>(hook.range(table, shape, batch, shape.q_len - 1).second, 1);
       for (int64_t key = 0; key < shape.kv_len; ++key) {
-        const int64_t block = key / of.config.block_c;
-        if (block >= begin / of.config.block_c && block <= (end - 1) / of.config.block_c) continue;
+        const int64_t block = key / setup.config.block_c;
+        if (block >= begin / setup.config.block_c && block <= (end - 1) / setup.config.block_c) continue;
         ++poisoned;
         for (int64_t head = 0; head < shape.kv_heads; ++head) {
           for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -155,7 +159,7 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
       }
     }
     ASSERT_GT(poisoned, 0);
-    EXPECT_TRUE(run(GetParam(), of, tensors, hook.includes(), bytes_of_table(table)) == before) << name;
+    EXPECT_TRUE(run(GetParam(), setup, tensors, hook.includes(), bytes_of_table(table)) == before) << name;
   }
 }
 
@@ -167,28 +171,29 @@ TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
       for (const int64_t apart : {on_cuda ? 8 : 1, on_cuda ? 24 : 3, 8}) {
-        Tested of = tested(GetParam());
+        Tested setup = tested(GetParam());
         if (GetParam() == "naive" || GetParam().starts_with("tiled") || GetParam() == "tuned") {
-          of.config.dtype = of.config.out_dtype = dtype;
-        } else if (dtype != of.config.dtype) {
+          setup.config.dtype = setup.config.out_dtype = dtype;
+        } else if (dtype != setup.config.dtype) {
           continue;
         } else {
-          of.config.out_dtype = dtype;
+          setup.config.out_dtype = dtype;
         }
-        of.config.shape.causal = causal;
-        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        of.apart = apart;
-        const AttentionShape& shape = of.config.shape;
-        const Tensors tensors = random_tensors(of.config);
+        setup.config.shape.causal = causal;
+        setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        setup.apart = apart;
+        const AttentionShape& shape = setup.config.shape;
+        const Tensors tensors = random_tensors(setup.config);
         const ReferenceRows want = reference_attention(shape, tensors.q, tensors.k, tensors.v, all_rows(shape));
-        EXPECT_EQ(difference(of.config, run(GetParam(), of, tensors, {}, bytes_of_table({0})), want.o, want.lse), "")
-            << apart << " " << name(dtype) << " " << describe(GetParam(), of.config);
+        EXPECT_EQ(difference(setup.config, run(GetParam(), setup, tensors, {}, bytes_of_table({0})), want.o, want.lse),
+                  "")
+            << apart << " " << name(dtype) << " " << describe(GetParam(), setup.config);
       }
     }
   }
 }
 
-// The pages of every sequence, in a shuffled order.
+// Returns the numbers of the pages of every sequence, in a shuffled order.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
   const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
   std::vector<int> table;
@@ -209,7 +214,7 @@ Includes pages_hook(int64_t page_keys) {
                        page_keys, only_within("key", "c.kv_len"))}};
 }
 
-/// K or V in pages, in the order of the table. Elements beyond the last key of a sequence are random numbers.
+/// Returns K or V in pages, in the order of the table. Elements beyond the last key of a sequence are random numbers.
 Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t page_keys) {
   const int64_t pages = (tensor.seq + page_keys - 1) / page_keys;
   Tensor paged =
@@ -224,37 +229,37 @@ Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t pag
   }
   return paged;
 }
-/// The configuration with pages of `page_keys` keys. K and V have as many pages as the table names.
-Tested on_pages(Tested of, const std::vector<int>& table, int64_t page_keys) {
-  of.config.page_size = page_keys;
-  of.config.pool_pages = static_cast<int64_t>(table.size());
-  return of;
+/// Returns the configuration with pages of `page_keys` keys. K and V have as many pages as the table names.
+Tested on_pages(Tested setup, const std::vector<int>& table, int64_t page_keys) {
+  setup.config.page_size = page_keys;
+  setup.config.pool_pages = static_cast<int64_t>(table.size());
+  return setup;
 }
 
-std::string pages_difference(const std::string& name, Tested of, int64_t page_keys,
+std::string pages_difference(const std::string& name, Tested setup, int64_t page_keys,
                              PipelineCache& cache = pipelines()) {
-  of.copies = true;
-  const Tensors tensors = random_tensors(of.config);
-  const std::vector<int> table = shuffled_pages(of.config.shape, page_keys);
+  setup.copies = true;
+  const Tensors tensors = random_tensors(setup.config);
+  const std::vector<int> table = shuffled_pages(setup.config.shape, page_keys);
   const Tensors paged = {tensors.q, in_pages(tensors.k, table, page_keys), in_pages(tensors.v, table, page_keys)};
-  const Attended want = run(name, of, tensors, {}, bytes_of_table({0}));
+  const Attended want = run(name, setup, tensors, {}, bytes_of_table({0}));
   const Attended got =
-      run(name, on_pages(of, table, page_keys), paged, pages_hook(page_keys), bytes_of_table(table), cache);
-  return got == want ? "" : "other bits. " + difference(of.config, got, want.o, want.lse);
+      run(name, on_pages(setup, table, page_keys), paged, pages_hook(page_keys), bytes_of_table(table), cache);
+  return got == want ? "" : "other bits. " + difference(setup.config, got, want.o, want.lse);
 }
 
 TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   for (const int64_t page_keys : {1, 8, 16, 24, 32, 64}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}}) {
       for (const bool causal : {false, true}) {
-        Tested of = tested(GetParam());
-        of.config.shape.q_len = q_len;
-        of.config.shape.kv_len = kv_len;
-        of.config.shape.causal = causal;
-        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        Tested setup = tested(GetParam());
+        setup.config.shape.q_len = q_len;
+        setup.config.shape.kv_len = kv_len;
+        setup.config.shape.causal = causal;
+        setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
         if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;  // blocks have 32 keys
-        EXPECT_EQ(pages_difference(GetParam(), of, page_keys), "")
-            << page_keys << " " << describe(GetParam(), of.config);
+        EXPECT_EQ(pages_difference(GetParam(), setup, page_keys), "")
+            << page_keys << " " << describe(GetParam(), setup.config);
       }
     }
   }
@@ -321,13 +326,13 @@ Includes rotate_hook() {
                only_within("key", "c.kv_len") + "  return turned(load, key, d, c);\n}\n"}};
 }
 
-std::string rotate_difference(const std::string& name, Tested of, PipelineCache& cache = pipelines()) {
-  of.copies = true;
-  const AttentionShape& shape = of.config.shape;
-  const Tensors tensors = random_tensors(of.config);
+std::string rotate_difference(const std::string& name, Tested setup, PipelineCache& cache = pipelines()) {
+  setup.copies = true;
+  const AttentionShape& shape = setup.config.shape;
+  const Tensors tensors = random_tensors(setup.config);
   const Tensors before = {turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v};
-  const Attended want = run(name, of, before, {}, bytes_of_table({0}));
-  return difference(of.config, run(name, of, tensors, rotate_hook(), angles(shape), cache), want.o, want.lse);
+  const Attended want = run(name, setup, before, {}, bytes_of_table({0}));
+  return difference(setup.config, run(name, setup, tensors, rotate_hook(), angles(shape), cache), want.o, want.lse);
 }
 
 bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
@@ -337,13 +342,13 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
       for (const bool causal : {false, true}) {
-        Tested of = tested(GetParam());
-        of.config.shape.head_dim = head_dim;
-        of.config.shape.q_len = q_len;
-        of.config.shape.kv_len = kv_len;
-        of.config.shape.causal = causal;
-        of.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        EXPECT_EQ(rotate_difference(GetParam(), of), "") << describe(GetParam(), of.config);
+        Tested setup = tested(GetParam());
+        setup.config.shape.head_dim = head_dim;
+        setup.config.shape.q_len = q_len;
+        setup.config.shape.kv_len = kv_len;
+        setup.config.shape.causal = causal;
+        setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
+        EXPECT_EQ(rotate_difference(GetParam(), setup), "") << describe(GetParam(), setup.config);
       }
     }
   }
@@ -352,21 +357,21 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
 // A kernel that takes no rotate hook does not compile with one. It does not ignore the hook.
 TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes it";
-  const Tested of = tested(GetParam());
-  EXPECT_THROW(pipelines().get(kernel_of(GetParam(), of, rotate_hook()).source), CompileError);
+  const Tested setup = tested(GetParam());
+  EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }
 
 // The rotate, pages and keys hooks at once: turned keys on pages, with a window.
 TEST_P(HooksTest, HooksTogether) {
-  Tested of = tested(GetParam());
-  of.copies = true;
-  const AttentionShape& shape = of.config.shape;
+  Tested setup = tested(GetParam());
+  setup.copies = true;
+  const AttentionShape& shape = setup.config.shape;
   const bool turns = takes_rotate_hook(GetParam());
-  const Tensors tensors = random_tensors(of.config);
+  const Tensors tensors = random_tensors(setup.config);
   const KeysHook& hook = keys_hook("window_both");
   Includes includes = hook.includes();
   const Attended want =
-      run(GetParam(), of,
+      run(GetParam(), setup,
           turns ? Tensors{turned(tensors.q, shape.kv_len - shape.q_len), turned(tensors.k, 0), tensors.v} : tensors,
           includes, bytes_of_table({0}));
   // One table for all hooks: first the pages, then the angles.
@@ -383,8 +388,9 @@ TEST_P(HooksTest, HooksTogether) {
     includes.merge(rotate);
   }
   const Tensors paged = {tensors.q, in_pages(tensors.k, table, 32), in_pages(tensors.v, table, 32)};
-  EXPECT_EQ(difference(of.config, run(GetParam(), on_pages(of, table, 32), paged, includes, data), want.o, want.lse),
-            "");
+  EXPECT_EQ(
+      difference(setup.config, run(GetParam(), on_pages(setup, table, 32), paged, includes, data), want.o, want.lse),
+      "");
 }
 
 // Without a GPU: the GPU's kernels compile with every keys hook, and do not spill registers.
@@ -406,7 +412,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
         source.includes = hook.includes();
         const test::CapturedLog log;
         EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << hook.name << " " << source.key();
-        EXPECT_EQ(log.text(), "") << "matrix products done one after the other, for one";
+        EXPECT_EQ(log.text(), "") << "the compiler warns, for example that it does matrix products one after the other";
       }
     }
   }
@@ -524,17 +530,17 @@ INSTANTIATE_TEST_SUITE_P(All, HookMutations, testing::ValuesIn(mutations(on_cuda
 TEST_P(HookMutations, AreCaught) {
   const HookMutation& mutation = GetParam();
   if (!is_here(mutation.kernel)) GTEST_SKIP() << "not on this device";
-  Tested of = tested(mutation.kernel);
-  of.config.shape.q_len = 200;
-  of.config.shape.kv_len = 211;
-  of.config.block_r = 192;  // panels, warps and consumers see different keys of a block
-  of.config.block_c = 64;
-  if (on_cuda) of.config.shape.scale = 2;  // so that scores that are masked too late change the result
+  Tested setup = tested(mutation.kernel);
+  setup.config.shape.q_len = 200;
+  setup.config.shape.kv_len = 211;
+  setup.config.block_r = 192;  // panels, warps and consumers see different keys of a block
+  setup.config.block_c = 64;
+  if (on_cuda) setup.config.shape.scale = 2;  // so that scores that are masked too late change the result
   const std::string hook = mutation.hook;
   const auto found = [&](PipelineCache& cache) {
-    if (hook == "pages") return pages_difference(mutation.kernel, of, 32, cache);
-    if (hook == "rotate") return rotate_difference(mutation.kernel, of, cache);
-    return keys_difference(mutation.kernel, of, keys_hook(hook), cache);
+    if (hook == "pages") return pages_difference(mutation.kernel, setup, 32, cache);
+    if (hook == "rotate") return rotate_difference(mutation.kernel, setup, cache);
+    return keys_difference(mutation.kernel, setup, keys_hook(hook), cache);
   };
   ASSERT_EQ(found(pipelines()), "");
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);

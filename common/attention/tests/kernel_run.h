@@ -29,13 +29,13 @@ inline constexpr const char* keys_file = "common/attention/kernels/keys.h";
 inline constexpr const char* mask_file = "common/attention/kernels/mask.h";
 inline constexpr const char* sink_file = "common/attention/kernels/sink.h";
 
-// A text for the start of a hook's body. On the cpu it ends the program if a kernel asks for an index outside [0,
-// length).
+// Returns a text for the start of a hook's body. On the cpu the text ends the program if a kernel asks for an index
+// outside [0, length).
 inline std::string only_within(const std::string& index, const std::string& length) {
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels; a variant with different code for different element types has a name for each code
+// ---- the kernels. If a variant has different code for different element types, each code has a name.
 
 struct Tested {
   FlashConfig config;
@@ -64,7 +64,8 @@ inline Tested tested(const std::string& name) {
 /// Whether the GPU has the instructions that the kernel needs. Instructions that a host lacks are emulated.
 inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
 
-/// The device under test. For a kernel that only some hosts run, the device is described as one of these hosts.
+/// Returns the description of the device under test. For a kernel that only some hosts run, returns a description of
+/// the device as one of these hosts.
 inline DeviceInfo info_of(const std::string& name) {
   DeviceInfo info = device().info();
   if (name != "amx" && name != "tuned_pairs") return info;
@@ -215,7 +216,8 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   return outcome;
 }
 
-/// A description of the first wrong element; empty if all elements are right. NaN is right only where NaN is wanted.
+/// Describes the first wrong element. Returns an empty text if all elements are right. NaN is right only where NaN is
+/// wanted.
 inline std::string difference(const FlashConfig& config, const Attended& got, const std::vector<double>& o,
                               const std::vector<double>& lse) {
   const bool exact = config.dtype == DType::f32;
@@ -242,7 +244,7 @@ inline std::string describe(const std::string& name, const FlashConfig& c) {
 
 // ---- which keys a row sees
 
-/// A keys hook, and its rule for the oracle, which gives the range of keys of (batch, q).
+/// A keys hook. For the oracle, `range` gives the same range of keys for a batch entry and a query q.
 struct KeysHook {
   const char* name;
   bool at_zero;

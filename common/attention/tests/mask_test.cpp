@@ -1,6 +1,6 @@
-// The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and a kernel with lists
-// with the same kernel without lists. They check the contents of the lists, that kernels walk only listed blocks, and
-// that they catch broken kernels. They run on the device under test.
+// The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and each kernel that walks
+// lists with the same kernel without lists. They check the contents of the lists, and that kernels walk only listed
+// blocks. They also check that the comparisons catch broken kernels. The tests run on the device under test.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -201,7 +201,7 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// The right list of a tile, found by asking the mask about its pairs one by one.
+/// Returns the right list of a tile, found by asking the mask about its pairs one by one.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;
@@ -220,7 +220,7 @@ std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int6
   return list;
 }
 
-/// A description of the first wrong list; empty if all lists are right.
+/// Describes the first wrong list. Returns an empty text if all lists are right.
 std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCache& cache) {
   const DeviceInfo& info = device().info();
   const AttentionShape& s = config.shape;
@@ -292,16 +292,16 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   params.q_heads = static_cast<int>(config.shape.q_heads);
   params.q_len = static_cast<int>(config.shape.q_len);
   params.kv_len = static_cast<int>(config.shape.kv_len);
-  const auto first_count = [&](const Buffer& of) {
-    params.score_data = of.data();
+  const auto first_count = [&](const Buffer& hook_data) {
+    params.score_data = hook_data.data();
     int count = -1;
     device().download(&count, make(params).counts, sizeof count);
     return count;
   };
   EXPECT_GT(first_count(data), 0);
   data.upload(nothing.data(), nothing.size());
-  EXPECT_GT(first_count(data), 0) << "made anew for the same data";
-  EXPECT_EQ(first_count(other), 0) << "lists of other data";
+  EXPECT_GT(first_count(data), 0) << "the lists were made anew for the same data";
+  EXPECT_EQ(first_count(other), 0) << "the lists were not made anew for other data";
 }
 
 // With lists that differ from the mask, a kernel reads only the listed blocks, and asks the hook only about listed

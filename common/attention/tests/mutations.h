@@ -91,7 +91,8 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
 
 // ---- a block of keys among 16384
 
-/// A way to a kernel. `name` is part of the tests' names. If `host` is not empty, the cpu is described as this host.
+/// How a test reaches a kernel: by a variant, a type and a host. `name` is part of the tests' names. If `host` is not
+/// empty, the cpu is described as this host.
 struct KernelPath {
   const char *name, *variant, *file;
   DType dtype;

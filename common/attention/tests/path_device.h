@@ -1,4 +1,4 @@
-// Tests of one way to a kernel, on the device under test or on the cpu described as another host.
+// Tests of one KernelPath, on the device under test or on the cpu described as another host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 namespace attn::test {
 
-/// A device described as the host `host`, or, if `host` is empty, as a host that runs the kernel of `file`. Null if
-/// `device` itself does.
+/// Returns a device that is described as the host `host`. For the file of the AMX kernel, returns a device that is
+/// described as a host that runs this kernel. Returns null if `device` can stay as it is.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {
@@ -28,7 +28,7 @@ inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, st
   return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);
 }
 
-/// A test of a path. It skips itself if the device does not have the path.
+/// A test of one KernelPath. The test skips itself if the device does not have the path.
 template <typename Param>
 class OnPath : public OnDevice<testing::TestWithParam<Param>> {
  protected:

@@ -1,5 +1,5 @@
-// RoPE: tests of the frequencies against values worked out by hand, of the oracle, and, on the device under test, of
-// the kernel against the oracle.
+// Tests of RoPE. They compare the frequencies with values that were worked out by hand, and test the oracle. On the
+// device under test they compare the kernel with the oracle.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
@@ -186,7 +186,7 @@ struct RopeSide {
   }
 };
 
-/// A description of the first wrong element of Q or K; empty if all elements are right.
+/// Describes the first wrong element of Q or K. Returns an empty text if all elements are right.
 std::string rope_difference(const RopeCase& test, PipelineCache& cache = pipelines()) {
   RopeSide q(test, test.shape.q_heads, 0), k(test, test.shape.kv_heads, 1);
   Buffer offsets;
@@ -377,14 +377,19 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
     change(config);
     return refusal([&] { rope_frequencies(config); });
   };
-  EXPECT_EQ(refused([](RopeConfig& c) { c.head_dim = 65; }), "rope: head_dim=65: it is a multiple of 8 up to 512");
-  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 33; }), "rope: rotary_dim=33: it is even, from 2 to head_dim");
-  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 66; }), "rope: rotary_dim=66: it is even, from 2 to head_dim");
-  EXPECT_EQ(refused([](RopeConfig& c) { c.theta = 1; }), "rope: theta=1: it is a number above 1");
-  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLinear{0.5}; }), "rope: factor=0.5: it is a number from 1");
-  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{NAN, 4096}; }), "rope: factor=nan: it is a number from 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.head_dim = 65; }),
+            "rope: head_dim=65: it must be a multiple of 8, from 8 to 512");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 33; }),
+            "rope: rotary_dim=33: it must be even, from 2 to head_dim");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.rotary_dim = 66; }),
+            "rope: rotary_dim=66: it must be even, from 2 to head_dim");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.theta = 1; }), "rope: theta=1: it must be a number above 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLinear{0.5}; }),
+            "rope: factor=0.5: it must be a number from 1");
+  EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{NAN, 4096}; }),
+            "rope: factor=nan: it must be a number from 1");
   EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeYarn{2, 0}; }),
-            "rope: original_length=0: it is more than 0 tokens");
+            "rope: original_length=0: it must be more than 0 tokens");
   const auto yarn = [&](auto change) {
     return refused([&](RopeConfig& c) {
       RopeYarn scaling{.factor = 2, .original_length = 4096};
@@ -393,33 +398,36 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
     });
   };
   EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = y.beta_slow = 4; }), "it is taken");
-  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = 0.5; }), "rope: beta_fast=0.5: it is a number from beta_slow");
-  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = INFINITY; }), "rope: beta_fast=inf: it is a number from beta_slow");
-  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_slow = 0; }), "rope: beta_slow=0: it is more than 0");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = 0.5; }), "rope: beta_fast=0.5: it must be a number from beta_slow");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = INFINITY; }),
+            "rope: beta_fast=inf: it must be a number from beta_slow");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_slow = 0; }), "rope: beta_slow=0: it must be more than 0");
   EXPECT_EQ(yarn([](RopeYarn& y) { y.attention_factor = -1; }),
-            "rope: attention_factor=-1: it is from 10^-6 to 10^6, or 0 for the usual one");
-  EXPECT_EQ(yarn([](RopeYarn& y) { y.mscale = NAN; }), "rope: mscale=nan: it is from 10^-6 to 10^6, or 0 for none");
+            "rope: attention_factor=-1: it must be from 10^-6 to 10^6, or 0 for the usual factor");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.mscale = NAN; }),
+            "rope: mscale=nan: it must be from 10^-6 to 10^6, or 0 for none");
   EXPECT_EQ(yarn([](RopeYarn& y) { y.mscale_all_dim = 1e7; }),
-            "rope: mscale_all_dim=10000000: it is from 10^-6 to 10^6, or 0 for none");
+            "rope: mscale_all_dim=10000000: it must be from 10^-6 to 10^6, or 0 for none");
   EXPECT_EQ(refused([](RopeConfig& c) { c.scaling = RopeLlama3{.high_freq_factor = 1}; }),
-            "rope: high_freq_factor=1: it is more than low_freq_factor");
+            "rope: high_freq_factor=1: it must be more than low_freq_factor");
   EXPECT_EQ(refused([](RopeConfig& c) {
               c.rotary_dim = 2;
               c.scaling = RopeNtk{2};
             }),
-            "rope: rotary_dim=2: NTK takes more than 2");
+            "rope: rotary_dim=2: with NTK it must be more than 2");
 }
 
 TEST_F(RopeTest, RefusesShapesThatCannotBe) {
   const auto refused = [](const RopeShape& shape) {
     return refusal([&] { rope_plan(rope_of(64, 64), shape, device().info()); });
   };
-  EXPECT_EQ(refused({.batch = 0}), "rope: batch=0: it is from 1 to 65535");
-  EXPECT_EQ(refused({.q_heads = 0, .kv_heads = 0}), "rope: q_heads + kv_heads=0: it is from 1 to 131070");
-  EXPECT_EQ(refused({.rows = 0}), "rope: rows=0: it is from 1 to 1073741824");
-  EXPECT_EQ(refused({.rows = int64_t{1} << 31}), "rope: rows=2147483648: it is from 1 to 1073741824");
-  EXPECT_EQ(refused({.rows = 9, .table_positions = 8}), "rope: table_positions=8: it is from 9 to 2147483647");
-  EXPECT_EQ(refusal([] { rope_table(rope_of(64, 64), 0); }), "rope: a table of 0 positions: it has from 1 to 2^31 - 1");
+  EXPECT_EQ(refused({.batch = 0}), "rope: batch=0: it must be from 1 to 65535");
+  EXPECT_EQ(refused({.q_heads = 0, .kv_heads = 0}), "rope: q_heads + kv_heads=0: it must be from 1 to 131070");
+  EXPECT_EQ(refused({.rows = 0}), "rope: rows=0: it must be from 1 to 1073741824");
+  EXPECT_EQ(refused({.rows = int64_t{1} << 31}), "rope: rows=2147483648: it must be from 1 to 1073741824");
+  EXPECT_EQ(refused({.rows = 9, .table_positions = 8}), "rope: table_positions=8: it must be from 9 to 2147483647");
+  EXPECT_EQ(refusal([] { rope_table(rope_of(64, 64), 0); }),
+            "rope: a table of 0 positions: it must have from 1 to 2^31 - 1");
 }
 
 TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
@@ -434,19 +442,19 @@ TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
     return refusal([&] { launch.encode(encoder, tensors); });
   };
   EXPECT_EQ(refused({.q = q, .q_strides = strides, .q_out_strides = strides}),
-            "rope: a tensor that has heads has no address");
+            "rope: a tensor with heads has no address");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = strides, .q_out_strides = {384, 64, 128}}),
-            "rope: the output is the input with other strides; in place, both have the same strides");
+            "rope: the output is the input with other strides; in place, both must have the same strides");
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {0, int64_t{1} << 31, 64}, .q_out_strides = strides}),
-            "rope: a stride of 2147483648 elements: strides of heads and rows fit 32 bits");
+            "rope: a stride of 2147483648 elements: strides of heads and rows must fit 32 bits");
   // The stride of a dimension with one element does not matter.
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "it is taken");
   const int64_t aligned = on_cuda ? 16 : 4;
   EXPECT_EQ(refused({.q = reinterpret_cast<std::byte*>(q) + 2, .q_out = q, .q_strides = strides}),
-            fmt::format("rope: address {}: it is a multiple of {}",
+            fmt::format("rope: address {}: it must be a multiple of {}",
                         static_cast<const void*>(reinterpret_cast<std::byte*>(q) + 2), aligned));
   const std::string odd = refused({.q = q, .q_out = q, .q_strides = {0, 193, 64}, .q_out_strides = {0, 193, 64}});
-  EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes are a multiple of 16" : "it is taken");
+  EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes must be a multiple of 16" : "it is taken");
 }
 
 TEST_F(RopeTest, ThePlanCountsBytesOnce) {

@@ -45,7 +45,7 @@ std::vector<std::string> variants() {
   return {"naive", "tiled_scalar", "tiled_vector", "tuned"};
 }
 
-// A test skips itself where the device cannot run the variant, or none of the test's configurations.
+// A test skips itself where the device cannot run the variant, or can run none of the test's configurations.
 class Variants : public OnDevice<testing::TestWithParam<std::string>> {
  protected:
   void SetUp() override {
@@ -159,8 +159,9 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// More tiles than a GPU runs at the same time. Their 16-bit outputs pass through memory that the previous tile has
-// used. The outputs end within a tile. With a causal mask the outputs may also begin in the middle of a tile.
+// The tensors have more tiles than a GPU runs at the same time. A tile's 16-bit outputs pass through memory that the
+// previous tile has used. The outputs end within a tile. With a causal mask the outputs may also begin in the middle of
+// a tile.
 TEST_P(Variants, OutputsOfManyTiles) {
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {

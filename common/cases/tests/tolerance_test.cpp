@@ -213,8 +213,9 @@ TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
-  // With BF16_DOT, the exponent of the factor for older outputs and sums is a fused difference. It is not exactly 0
-  // where the maximum stays: there, outputs and sums shrink or grow a little with every block.
+  // With BF16_DOT, the factor for older outputs and sums has an exponent that is computed as a fused difference. This
+  // exponent is not exactly 0 where the maximum stays. There the outputs and sums shrink or grow a little with every
+  // block.
   EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
 }
 

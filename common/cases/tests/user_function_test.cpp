@@ -165,7 +165,8 @@ TEST_F(UserFunctionTest, PairsAreCountedWithinWhatOtherRulesLeave) {
     pairs("bool visible(int, int) { return true; } KeyRange keys(int q) { return {0, q == 4 ? 3 : 8}; }", all);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "keys() of query 4 is [0, 3), and [0, 8) before: no end may decrease");
+    EXPECT_STREQ(error.what(),
+                 "keys() of query 4 is [0, 3), but [0, 8) for an earlier query; neither end may decrease");
   }
 }
 

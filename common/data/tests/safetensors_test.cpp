@@ -134,8 +134,9 @@ std::vector<Malformed> malformed_files() {
       {"deep object", file_of(R"({"a":{"b":{"c":1}}})", ""), not_outline},
       {"nested shape", file_of(q_header(f32, "[[2]]", "[0,8]"), "abcdefgh"), not_outline},
       {"same name twice", file_of(R"({"q":1,"q":2})", ""), "names tensor \"q\" twice"},
-      {"missing", good, "no tensor \"k\" among its 1: \"q\"", {"q", "k"}},
-      {"missing, nothing there", file_of(R"({"__metadata__":{"a":"b"}})", ""), "no tensor \"q\" among its 0"},
+      {"missing", good, "there is no tensor \"k\"; the file has 1: \"q\"", {"q", "k"}},
+      {"missing, nothing there", file_of(R"({"__metadata__":{"a":"b"}})", ""),
+       "there is no tensor \"q\"; the file has 0"},
       {"not an object", file_of(R"({"q":5})", ""), "tensor \"q\" is not described by a JSON object"},
       {"no dtype", file_of(R"({"q":{"shape":[2],"data_offsets":[0,8]}})", "abcdefgh"), "dtype null"},
       {"dtype not text", file_of(q_header("32", "[2]", "[0,8]"), "abcdefgh"),
@@ -191,7 +192,7 @@ TEST(SafetensorsTest, AMissingNameListsAFewOfThoseThere) {
   std::string header = "{";
   for (int i = 10; i < 30; ++i) header += (i > 10 ? ",\"t" : "\"t") + std::to_string(i) + "\":{}";
   const std::string message = error_of(file_of(header + "}", ""));
-  EXPECT_NE(message.find(R"(among its 20: "t10", "t11")"), std::string::npos) << message;
+  EXPECT_NE(message.find(R"(the file has 20: "t10", "t11")"), std::string::npos) << message;
   EXPECT_NE(message.find(R"("t17", ...)"), std::string::npos) << message;
   EXPECT_EQ(message.find("t18"), std::string::npos) << message;
 }
@@ -296,7 +297,7 @@ TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {
   EXPECT_EQ(text_of(read_safetensors(path("x"), {"q"}).at("q").data), "abcd");
 }
 
-// Files that the fuzzer kept (fuzz/safetensors_fuzz.cpp), and some files by hand.
+// The corpus has the files that the fuzzer kept (fuzz/safetensors_fuzz.cpp), and some files that were made by hand.
 TEST(SafetensorsTest, CorpusParsesOrIsRefused) {
   int parsed = 0, refused = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(ATTN_TEST_DATA) / "fuzz" / "corpus")) {

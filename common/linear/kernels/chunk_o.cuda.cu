@@ -1,5 +1,6 @@
-// Computes the outputs of each chunk from the state before it and its own tokens: linear.h has the contract. On tensor
-// cores of sm_80 and later; 64 rows of Q at a time, 16 for each warp, with their outputs in registers.
+// Computes the outputs of each chunk from the state before it and its own tokens: linear.h has the contract. The kernel
+// runs on tensor cores of sm_80 and later. It computes 64 rows of Q at a time, 16 for each warp, with their outputs in
+// registers.
 //
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
 //

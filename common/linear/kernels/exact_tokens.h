@@ -34,7 +34,7 @@ struct ExactTokens {
     return p.gate[at(p.gate_strides, token) + (GATE == GATE_CHANNEL ? d : 0)] * log2_e;
   }
 
-  /// What tokens 0 to `count` - 1 add to an element of the state.
+  /// Returns what tokens 0 to `count` - 1 add to an element of the state.
   DEVICE float added(int count, int d, int column) const {
     float sum = 0, since = 0;
 #pragma unroll 1
@@ -45,9 +45,9 @@ struct ExactTokens {
     return sum;
   }
 
-  /// f(q) of token `of_query` times the state after tokens 0 to `count` - 1; state(d, column) is the state before token
-  /// 0. All lanes of a warp call it. A lane has column first_column + lane and every 32nd column after it, before
-  /// `columns`.
+  /// Multiplies f(q) of token `of_query` by the state after tokens 0 to `count` - 1; state(d, column) is the state
+  /// before token 0. All lanes of a warp call it. `o` has a lane's results: column first_column + lane and every 32nd
+  /// column after it, before `columns`.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
     constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane

@@ -295,7 +295,7 @@ struct Warpgroup {
     return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + warp) * CHUNK;
   }
 
-  // The address, in a 64 x 64 panel, of a lane's 16 bytes of two groups of 8 columns, for stmatrix.
+  // Returns the address of a lane's 16 bytes in a 64 x 64 panel, for stmatrix of two groups of 8 columns.
   DEVICE unsigned matrix_address(const void* panel) const {
     return shared_address(panel) + (warp * 16 + lane % 16) * PANEL_ROW_BYTES + (lane / 16 ^ lane % 8) * 16;
   }

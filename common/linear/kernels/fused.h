@@ -28,8 +28,8 @@ struct FusedParams {
   float* states;
 };
 
-/// Floats of one slice's state: for each panel of 64 rows 128 threads have 32 floats of S each, and, if normalised, 4
-/// of z.
+/// Returns the floats of one slice's state. For each panel of 64 rows, 128 threads have 32 floats of S each and, if
+/// normalised, 4 floats of z.
 constexpr long long fused_state_floats(long long head_dim, bool normalised) {
   return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
 }

@@ -8,11 +8,12 @@
 //
 // (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
 // 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
-// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself.
+// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself. A
+// state takes up a token t when it goes from S_{t-1} to S_t.
 //
-// Function constants, each only of the kernels that read it: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of
-// q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does not read
-// does not compile.
+// Function constants, of which a kernel has only those that it reads: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL,
+// IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does
+// not read does not compile.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -31,7 +32,8 @@ struct LinearParams {
   const void *q, *k, *v;
   void* o;
   TensorStrides q_strides, k_strides, v_strides, o_strides;
-  /// Logarithms of decays, f32: by GATE [heads], [batch, heads, tokens] or [batch, heads, tokens, HEAD_DIM]; else null.
+  /// Logarithms of decays, f32. The shape is [heads] for GATE_HEAD, [batch, heads, tokens] for GATE_TOKEN, and [batch,
+  /// heads, tokens, HEAD_DIM] for GATE_CHANNEL. Null for GATE_NONE.
   const float* gate;
   TensorStrides gate_strides;
   /// S [sequences, heads, HEAD_DIM, VALUE_DIM], and z [sequences, heads, HEAD_DIM]. A null initial tensor means zeros;
@@ -113,7 +115,7 @@ EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LinearParams& p, int s
           (rows + chunk - 1) / chunk};
 }
 
-/// The chunk of a number. If rows is 0, the number has no chunk.
+/// The chunk that has a given number. If rows is 0, no chunk has this number.
 struct ChunkPlace {
   int sequence, chunk;     // chunk: of the sequence, from 0
   int first_chunk;         // the sequence's first number
@@ -135,5 +137,6 @@ EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int numbe
       sequence, i, rows.first_chunk, rows.batch, rows.first + i * chunk, left < 0 ? 0 : left < chunk ? left : chunk};
 }
 
-/// The index of a chunk's or span's state of a head: in states in units of a state, in key_sums in units of HEAD_DIM.
+/// Returns the index of a head's state of a chunk or span. In `states` the index counts whole states, in `key_sums`
+/// rows of HEAD_DIM elements.
 EITHER_SIDE constexpr long long state_index(long long number, int heads, int head) { return number * heads + head; }

@@ -11,7 +11,7 @@ constexpr int phases_threads = 128;
 /// multiprocessor.
 constexpr long long phases_most_bytes = 232448;
 
-/// Bytes from row to row for which eight rows share no bank: an odd multiple of 16 bytes.
+/// Returns the bytes from row to row, an odd multiple of 16, so that eight rows share no bank.
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
@@ -92,8 +92,8 @@ struct ChunkHLayout {
   }
 };
 
-/// chunk_o: 64 rows of Q at a time, 16 a warp; blocks of `block` keys, and of `state_rows` rows of the state, through a
-/// ring of stages.
+/// chunk_o computes 64 rows of Q at a time, 16 for each warp. Blocks of `block` keys, and of `state_rows` rows of the
+/// state, pass through a ring of stages.
 struct ChunkOLayout {
   int rows;
   int k_columns, v_columns;  // rounded up to the columns of a product
@@ -163,8 +163,8 @@ struct ChunkOLayout {
   }
 };
 
-/// SCAN_ROWS of the scans, a divisor of head_dim, such that a thread has four elements of S, or one element of z, for
-/// all chunks.
+/// Returns SCAN_ROWS of the scans. It divides head_dim, and is such that a thread has four elements of S, or one
+/// element of z, for all chunks.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;
@@ -182,7 +182,7 @@ struct CudaRecurrentLayout {
 
   int slices;  // of a state
   int rows;    // of a thread
-  // Offsets in floats. For each token: q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and
+  // Offsets in bytes. For each token: q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and
   // to o's divisor.
   long long q, k, decays, v, parts, sums, bytes;
 

@@ -102,9 +102,9 @@ DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(g
 
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
-/// GATE_HEAD and GATE_TOKEN, by one warp: calls take(t, sum) for the chunk's tokens. `sum` is the sum of the decays of
-/// tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in double, so that their differences are right.
-/// Tokens after the chunk's last token do not decay. Returns the sum of all decays.
+/// For GATE_HEAD and GATE_TOKEN. One warp calls it. It calls take(t, sum) for the chunk's tokens, where `sum` is the
+/// sum of the decays of tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in double, so that their
+/// differences are right. Tokens after the chunk's last token do not decay. Returns the sum of all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;
@@ -125,7 +125,7 @@ DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int 
   return before;
 }
 
-/// The sum of the decays of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
+/// Returns the sum of the decays of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
 template <int COLUMNS>
 DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   float2 sum{};

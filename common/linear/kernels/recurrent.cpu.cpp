@@ -47,7 +47,8 @@ struct State {
   }
 };
 
-/// BLOCK columns from e on. PAST_CACHES: states are larger than the caches, so stores bypass the caches.
+/// Computes BLOCK columns, from column e on, for one token. With PAST_CACHES states are larger than the caches, so
+/// stores bypass the caches.
 template <bool PAST_CACHES>
 INLINE void one_token(const State& s, int e) {
   Floats values[VECTORS], out[VECTORS] = {};

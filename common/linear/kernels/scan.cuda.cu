@@ -4,8 +4,9 @@
 // chunks.
 //
 // Two scans:
-//   scan           in passes: PASS. With one span the state takes up all chunks of its sequence in turn. Several spans
-//                  fill the device if there are few heads; then the scan reads twice what chunks add
+//   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
+//                  sequence in turn. Several spans fill the device if there are few heads; then the scan reads twice
+//                  what chunks add
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
 //                  nearest span that has published the state after it. Decays combine as (d1, S1), (d2, S2) ->
@@ -238,7 +239,7 @@ struct Board {
   }
 };
 
-/// The state before a span, from what the spans before it have published, 32 spans at a time.
+/// Computes the state before a span from what the spans before it have published, 32 spans at a time.
 DEVICE Value look_back(const Board& board, const Item& item, int slice, int span) {
   // heard[0]: how many spans directly before `end` have published only what they add. heard[1]: whether the span before
   // these spans has published the state after itself.

@@ -13,7 +13,7 @@ struct LinearMutation {
   Gate gate;
   std::string file;
   const char *what, *from, *to;
-  bool looks_back = false;  // shows only with several segments
+  bool looks_back = false;  // the mistake shows only with several segments
 };
 
 inline std::vector<LinearMutation> linear_mutations(bool cuda) {

@@ -47,8 +47,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
-// UNIT, FACTOR: the unit of scores and maxima in natural logarithms, and their factor to base 4. Without a hook Q is
-// scaled so that scores and maxima are in base 4.
+// UNIT is the unit of scores and maxima, in natural logarithms. FACTOR converts scores and maxima to base 4. Without a
+// hook Q is scaled so that scores and maxima are in base 4.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
@@ -72,7 +72,7 @@ INLINE Quad folded(Vector<float, N> v) {
   }
 }
 
-/// The sums of the lanes of four vectors.
+/// Returns the sums of the lanes of four vectors.
 INLINE Quad lane_sums(const Floats (&v)[4]) {
   const Quad a = folded<LANES>(v[0]), b = folded<LANES>(v[1]), c = folded<LANES>(v[2]), d = folded<LANES>(v[3]);
   const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
@@ -260,8 +260,8 @@ struct Worker {
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 
-  /// Turns the new keys of the blocks from `from` to before `to`. In the sequence's first tile also writes these keys
-  /// and their values to the cache.
+  /// Turns the new keys of the blocks from `from` to before `to`. If the tile is the sequence's first tile, also writes
+  /// these keys and their values to the cache.
   INLINE void take_new(int from, int to) {
     const KvCacheView& cache = p.cache;
     const NewTokens& tokens = tokens_of(p);
@@ -317,7 +317,7 @@ struct Worker {
     for (int i = block.keys; i % DOT_KEYS != 0; ++i) block.k[i] = block.k[block.keys - 1];
   }
 
-  /// Scores of COUNT rows from `row` on and of four keys from `i` on.
+  /// Computes the scores of COUNT rows from `row` on and of four keys from `i` on.
   template <int COUNT>
   INLINE void multiply_keys(const Block& block, int row, int i) {
     Floats acc[COUNT][DOT_KEYS] = {};

@@ -59,8 +59,10 @@ static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTAR
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-__shared__ bool some_lost;  // the table names a page that the cache does not have; this worker keeps its later tiles
-__shared__ bool some_kept;  // some tiles have rows that are to be computed anew
+// A tile is kept if its rows are to be computed anew (keep_for_later). some_lost: the table names a page that the cache
+// does not have; from then on this worker keeps its tiles. some_kept: some tiles are kept.
+__shared__ bool some_lost;
+__shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
 /// 2 or e to the power of a difference of scores or shifts.
@@ -127,7 +129,8 @@ struct Line {
     return sum;
   }
 
-  // The place of a block; with `of_batch`, the place of that sequence's first block.
+  // Returns the place of the block `index` of the line. If `of_batch` is not negative, returns the place of the first
+  // block of sequence `of_batch` instead.
   DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
     Share share = first_share;
     long long before = 0;
@@ -194,7 +197,8 @@ DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
   return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
 }
 
-/// The factor of a row's sum of weighted V, once all keys are added up. Writes the row's log-sum-exp to memory.
+/// Returns the factor by which a row's sum of weighted V is multiplied once all keys are added up. Writes the row's
+/// log-sum-exp to memory.
 DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
                         float sum, bool writes) {
   float factor = 1;
@@ -338,8 +342,8 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile, by all threads: four rows at a time, and the parts of a row in several slices, through
-/// layout.join_bytes of threadgroup memory. Returns whether all results are finite.
+/// Joins the parts of a tile. All threads call it. It joins four rows at a time, and the parts of a row in several
+/// slices, through layout.join_bytes of threadgroup memory. Returns whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -629,8 +633,8 @@ struct Worker {
 
   // ---- products
 
-  // The operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of 8
-  // bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
+  // Loads the operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of
+  // 8 bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
       // If the tile has no rows 8 to 15, rows 0 to 7 take their place; no thread reads the results.

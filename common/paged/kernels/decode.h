@@ -87,13 +87,13 @@ struct AppendParams {
   int most_keys, kv_heads, q_len;
 };
 
-/// The first block of the line that a worker takes; its last block is before the next worker's first. If there are more
-/// workers than blocks, the last workers take none.
+/// Returns the first block of the line that a worker takes. The worker takes the blocks up to the next worker's first
+/// block. If there are more workers than blocks, the last workers take no block.
 SHARED_WITH_HOST constexpr long long first_block_of(int worker, int workers, long long blocks) {
   if (workers > blocks) return worker < blocks ? worker : blocks;
   return blocks * worker / workers;
 }
-/// The worker that takes a block of the line.
+/// Returns the worker that takes a block of the line.
 SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long blocks) {
   if (workers > blocks) return static_cast<int>(block);
   return static_cast<int>(((block + 1) * workers - 1) / blocks);

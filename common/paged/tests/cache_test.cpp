@@ -179,7 +179,7 @@ TEST_F(PagedKvCacheTest, ASharedPageIsFreeWhenItsLastHolderLeaves) {
 TEST_F(PagedKvCacheTest, AStaleIdIsRefusedByEveryFunction) {
   cache.append(a, 2);
   cache.free(a);
-  const std::string stale = "paged cache: the id of row 0, generation 1, is stale; its sequence has to exist";
+  const std::string stale = "paged cache: the id of row 0, generation 1, is stale; its sequence must exist";
   const auto check = [&] {
     const PagedKvCache before = cache;
     EXPECT_EQ(bad_input([&] { cache.free(a); }), stale);
@@ -209,7 +209,8 @@ TEST_F(PagedKvCacheTest, LengthsAndPositionsOutOfRangeAreRefused) {
   cache.append(a, 6);
   const PagedKvCache before = cache;
   EXPECT_EQ(bad_input([&] { cache.append(a, 15); }),
-            "paged cache: append of 15 tokens to 6; from 0 to 14 fit into 5 pages of 4");
+            "paged cache: append of 15 tokens to a sequence of 6; allowed are 0 to 14, because a sequence has at most "
+            "5 pages of 4");
   EXPECT_NE(bad_input([&] { cache.append(a, -1); }), "no error");
   EXPECT_NE(bad_input([&] { cache.append(a, INT64_MAX); }), "no error");
   EXPECT_EQ(bad_input([&] { cache.truncate(a, 7); }), "paged cache: truncate to 7 tokens; the sequence has 6");
@@ -308,10 +309,10 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
 
 TEST(CacheSizesTest, SizesThatCannotBeAreRefused) {
   const auto refused = [](const CacheSizes& sizes) { return bad_input([&] { PagedKvCache cache(sizes); }); };
-  EXPECT_EQ(refused({0, 16, 4, 4}), "paged cache: pages=0 is not allowed; from 1 to 2147483647");
-  EXPECT_EQ(refused({8, 0, 4, 4}), "paged cache: page_size=0 is not allowed; from 1 to 2147483647");
-  EXPECT_EQ(refused({8, 16, 0, 4}), "paged cache: max_sequences=0 is not allowed; from 1 to 536870911");
-  EXPECT_EQ(refused({8, 16, 4, -1}), "paged cache: max_pages=-1 is not allowed; from 1 to 134217727");
+  EXPECT_EQ(refused({0, 16, 4, 4}), "paged cache: pages=0 is not allowed; allowed are 1 to 2147483647");
+  EXPECT_EQ(refused({8, 0, 4, 4}), "paged cache: page_size=0 is not allowed; allowed are 1 to 2147483647");
+  EXPECT_EQ(refused({8, 16, 0, 4}), "paged cache: max_sequences=0 is not allowed; allowed are 1 to 536870911");
+  EXPECT_EQ(refused({8, 16, 4, -1}), "paged cache: max_pages=-1 is not allowed; allowed are 1 to 134217727");
   EXPECT_NE(refused({max_int + 1, 16, 4, 4}), "no error");
   EXPECT_NE(refused({8, 16, 4, 134217728}), "no error");
   EXPECT_NE(refused({8, 16, 536870912, 4}), "no error");
@@ -331,11 +332,12 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
   EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; from 0 to 3 are in the pool");
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths), "no error");
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths, holders),
-            "page table: row 2, column 1: page 2 is free; a sequence has to hold it");
+            "page table: row 2, column 1: page 2 is free; a sequence must hold it");
   EXPECT_EQ(error(sound, {5, 9, 8}),
             "page table: row 1: length 9; lengths from 0 to those of 2 pages of 4 are allowed");
   EXPECT_NE(error(sound, {-1, 0, 8}), "no error");
-  EXPECT_EQ(error(sound, {5, 0, 8, 1}), "page table: 6 entries for 4 lengths; as many are allowed for each length");
+  EXPECT_EQ(error(sound, {5, 0, 8, 1}),
+            "page table: 6 entries for 4 lengths; each length must have the same number of entries");
   EXPECT_NE(error(sound, {}), "no error");
   EXPECT_EQ(error(sound, lengths, {1, 1}), "page table: holders of 2 pages; the pool has 4");
   EXPECT_NE(bad_input([&] { validate_page_table(sound, lengths, 0, 4); }), "no error");

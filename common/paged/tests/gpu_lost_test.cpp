@@ -153,18 +153,18 @@ std::string wrong(const Attempt& lost, const Result& right) {
 class GpuLostTest : public test::OnDevice<testing::Test> {
  protected:
   /// Runs with every wrong length and page number of the second sequence.
-  void expect_nan_and_nothing_else(const Attempt& run_of) {
-    const Result right = run(run_of);
+  void expect_nan_and_nothing_else(const Attempt& attempt) {
+    const Result right = run(attempt);
     for (const int length : {-1, -100, static_cast<int>(most_keys) + 1, std::numeric_limits<int>::max(),
                              std::numeric_limits<int>::min()}) {
-      Attempt lost = run_of;
+      Attempt lost = attempt;
       lost.lengths[1] = length;
       EXPECT_EQ(wrong(lost, right), "") << lost.text();
     }
-    if (run_of.page_size == 0) return;
-    for (const int page : {-1, static_cast<int>(sequences * most_keys / run_of.page_size), 1'000'000'000,
+    if (attempt.page_size == 0) return;
+    for (const int page : {-1, static_cast<int>(sequences * most_keys / attempt.page_size), 1'000'000'000,
                            std::numeric_limits<int>::min()}) {
-      Attempt lost = run_of;
+      Attempt lost = attempt;
       lost.lost_page_of_second = page;
       EXPECT_EQ(wrong(lost, right), "") << lost.text();
     }

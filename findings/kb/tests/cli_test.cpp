@@ -29,6 +29,11 @@ class KbCliTest : public KbTest {
     for (const std::string& line : lines_of(text)) all.push_back(Json::parse(line));
     return all;
   }
+  /// Compresses a file as gzip does, into another file, and returns the other file's path.
+  static std::string gzip(const std::string& file) {
+    EXPECT_EQ(std::system(fmt::format("gzip -9nkf '{}'", file).c_str()), 0);
+    return file + ".gz";
+  }
   std::set<std::string> ids() const {
     std::set<std::string> all;
     for (const Json& one : json_lines(run({"list", "--json"}).out)) all.insert(one["id"]);
@@ -65,6 +70,64 @@ TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   EXPECT_EQ(report["known"], 3);
   EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin is the default";
   EXPECT_EQ(ids().size(), 3u);
+}
+
+TEST_F(KbCliTest, GzipIsTheTextThatItStandsFor) {
+  const std::string packed = gzip(records_);
+  EXPECT_NE(run({"ingest", packed}).out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos);
+  EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
+  // The bytes tell gzip, not the name.
+  const std::string renamed = write_text("renamed.jsonl", text_of(packed));
+  EXPECT_EQ(Json::parse(run({"ingest", renamed, "--json"}).out)["known"], 3);
+  EXPECT_EQ(Json::parse(run({"ingest", "-", "--json"}, packed).out)["known"], 3);
+  const std::string more = gzip(write_text("more.jsonl", many_records(2000, "more")));
+  const std::string joined = write_text("joined.jsonl.gz", text_of(packed) + text_of(more));
+  EXPECT_NE(run({"ingest", joined}).out.find("2000 added, 3 known already, 0 bad, of 2003 lines"), std::string::npos);
+  EXPECT_EQ(run({"verify", packed}).status, 0);
+  EXPECT_EQ(run({"compare", packed, records_}).status, 0);
+
+  const Outcome none = run({"ingest", gzip(write_text("none.jsonl", ""))});
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_NE(none.out.find("of 0 lines"), std::string::npos) << none.out;
+  const Outcome bad = run({"ingest", gzip(write_text("bad.jsonl", finding(1.7).dump() + "\noops\n{"))});
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_NE(bad.err.find("line 2: no JSON"), std::string::npos) << bad.err;
+  EXPECT_NE(bad.err.find("line 3: torn"), std::string::npos) << bad.err;
+}
+
+TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
+  ingest();
+  const std::string whole = text_of(gzip(write_text("whole.jsonl", many_records(2000, "whole"))));
+  std::string flipped = whole;
+  flipped[whole.size() / 2] ^= 0x55;
+  std::string other_sum = whole;
+  other_sum[whole.size() - 6] ^= 1;
+  for (const auto& [what, bytes] : std::map<std::string, std::string>{{"half", whole.substr(0, whole.size() / 2)},
+                                                                      {"no length", whole.substr(0, whole.size() - 1)},
+                                                                      {"no sum", whole.substr(0, whole.size() - 8)},
+                                                                      {"head", whole.substr(0, 10)},
+                                                                      {"two bytes", whole.substr(0, 2)},
+                                                                      {"flipped", flipped},
+                                                                      {"other sum", other_sum},
+                                                                      {"more", whole + "more"}}) {
+    const std::string file = write_text("damaged.jsonl.gz", bytes);
+    for (const auto& [outcome, name] :
+         {std::pair(run({"ingest", file}), file), std::pair(run({"ingest", "-"}, file), std::string("stdin"))}) {
+      EXPECT_EQ(outcome.status, 2) << what;
+      EXPECT_EQ(outcome.out, "") << what;
+      EXPECT_EQ(outcome.err.find("kb: " + name + ": is damaged gzip: "), 0u) << what << ": " << outcome.err;
+      EXPECT_EQ(lines_of(outcome.err).size(), 1u) << what << ": " << outcome.err;
+    }
+    EXPECT_EQ(run({"verify", file}).status, 2) << what;
+    EXPECT_EQ(run({"compare", records_, file}).status, 2) << what;
+    EXPECT_EQ(ids().size(), 3u) << what;
+  }
+  // Nothing is left of a file that its name calls gzip.
+  for (const char* bytes : {"", "\x1f", "{}\n"}) {
+    const Outcome outcome = run({"ingest", write_text("empty.jsonl.gz", bytes)});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_NE(outcome.err.find("empty.jsonl.gz: is damaged gzip: "), std::string::npos) << outcome.err;
+  }
 }
 
 TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {

@@ -66,6 +66,18 @@ TEST(Compare, EachConfigurationOnce) {
   EXPECT_EQ(compare(a, a, 0.02).same, 5);
 }
 
+TEST(Compare, TheLatestMeasurementIsTheLatestByTimeAndThenByArrival) {
+  Json later = measurement(shape(64), 2e-3, "A CPU, 2 units", "r2");
+  later["run"]["ts"] = "2026-02-01T00:00:00Z";
+  const Json first = measurement(shape(64), 1e-3), second = measurement(shape(64), 4e-3, "A CPU, 2 units", "r3");
+  const Side one = side("one", {first});
+  for (const Side& both : {side("b", {with_id(later), first}), side("b", {first, with_id(later)})}) {
+    EXPECT_NEAR(*compare(one, both, 0.02).configurations.at(0).ratio, 2, 1e-9);
+  }
+  EXPECT_NEAR(*compare(one, side("b", {first, second}), 0.02).configurations.at(0).ratio, 4, 1e-9);
+  EXPECT_NEAR(*compare(one, side("b", {second, first}), 0.02).configurations.at(0).ratio, 1, 1e-9);
+}
+
 TEST(Compare, TheLatestMeasurementCountsAndTheOrderOfAxesDoesNot) {
   Case swapped;
   for (const char* axis : {"dtype", "head_dim", "variant"}) {

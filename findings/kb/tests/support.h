@@ -12,6 +12,7 @@
 
 #include "common/records/finding.h"
 #include "common/testing/program.h"
+#include "findings/kb/record_input.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
@@ -28,11 +29,9 @@ inline std::vector<std::string> lines_of(const std::string& text) {
 /// All recorded lines of the project's own runs.
 inline std::vector<std::string> recorded_lines() {
   std::vector<std::string> lines;
-  for (const auto& folder : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/findings/recorded")) {
-    for (const char* name : {"findings.jsonl", "measurements.jsonl"}) {
-      std::ifstream file(folder.path() / name);
-      for (std::string line; std::getline(file, line);) lines.push_back(line);
-    }
+  for (const std::string& name : recorded_files(ATTN_SOURCE_DIR)) {
+    RecordInput file(name);
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
   }
   return lines;
 }

@@ -93,6 +93,20 @@ TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
 TEST_F(SameCodeTest, RefusesWhatItCannotRead) {
   EXPECT_EQ(run({"--old", path("old"), path("none.jsonl")}).status, 2);
   EXPECT_NE(run({path("none.jsonl")}).status, 0);
+  const test::Outcome damaged = run({"--old", path("old"), write_text("damaged.jsonl.gz", "\x1f\x8b\x08")});
+  EXPECT_EQ(damaged.status, 2);
+  EXPECT_NE(damaged.err.find("damaged.jsonl.gz: is damaged gzip: it ends early"), damaged.err.npos) << damaged.err;
+}
+
+TEST_F(SameCodeTest, ReadsGzipAndTheRecordedRuns) {
+  ASSERT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).status, 0);
+  ASSERT_EQ(std::system(("gzip -9n '" + path("records.jsonl").string() + "'").c_str()), 0);
+  const test::Outcome packed = run({"--old", path("old"), path("records.jsonl.gz")});
+  EXPECT_EQ(packed.out, "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n")
+      << packed.err;
+  std::filesystem::create_directories(path("new/findings/recorded/device"));
+  std::filesystem::rename(path("records.jsonl.gz"), path("new/findings/recorded/device/run.jsonl.gz"));
+  EXPECT_EQ(run({"--old", path("old")}).out, packed.out) << "no FILE is named";
 }
 
 }  // namespace

@@ -81,8 +81,8 @@ struct ScoreAhead {
       if constexpr (BIAS == BIAS_OF_KEYS) {
         const float* const row = bias_row(q + r * 8, context) + k;
         UNROLL for (int i = 0; i < BLOCK_C / 8; ++i) pairs[r][i] = *reinterpret_cast<const float2*>(row + i * 8);
-        // Prefetches the lines of the next block, each by one of the row's threads. `wgmma` walks blocks from the last
-        // key to the first.
+        // Prefetches the lines of the next block. The four threads of a row take different lines. `wgmma` walks blocks
+        // from the last key to the first.
         UNROLL for (int line = 0; k >= BLOCK_C && line < BLOCK_C; line += 4 * 32) {
           const int ahead = line + threadIdx.x % 4 * 32;
           asm volatile("prefetch.global.L2 [%0];" ::"l"(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1)));

@@ -130,8 +130,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
 /// and waits once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
-  // In 32 bits: a division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one after the other
-  // (C7520).
+  // The division is in 32 bits. A division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one
+  // after the other (C7520).
   const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
   if (first >= end) return;
@@ -164,7 +164,7 @@ DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
   };
-  // Calls for each counter: one for every share, and one for every threadgroup that goes on.
+  // Each counter gets a call of add_one() for every share, and one for every threadgroup that goes on.
   const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
   while (true) {
     if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
@@ -189,7 +189,7 @@ template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
-  // Calls for each counter: one for every share, and one for every threadgroup that goes on.
+  // Each counter gets a call of add_one() for every share, and one for every threadgroup that goes on.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
     append::write_share<1>(p, data, static_cast<int>(share), 0);

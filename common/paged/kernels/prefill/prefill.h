@@ -25,7 +25,7 @@ static inline const PrefillData& prefill_of(const ScoreContext& context) {
   return *static_cast<const PrefillData*>(context.data);
 }
 
-/// The number of a sequence's keys, at most kv_len; -1: its length is negative or above kv_len.
+/// Returns the number of a sequence's keys; -1 if the sequence's length is negative or above kv_len.
 static inline int length_of(const PrefillData& data, int batch, int kv_len) {
   const int length = data.lengths[batch];
   return static_cast<unsigned>(length) <= static_cast<unsigned>(kv_len) ? length : -1;

@@ -1,0 +1,137 @@
+#include "findings/kb/record_input.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <stdexcept>
+#include <streambuf>
+
+#include "common/base/error.h"
+
+namespace attn::kb {
+
+class RecordInput::Buffer : public std::streambuf {
+ public:
+  explicit Buffer(const std::string& name) : name_(name == "-" ? "stdin" : name) {
+    if (name == "-") return;
+    std::error_code error;
+    if (std::filesystem::is_directory(name, error)) throw BadInput(fmt::format("{}: is a folder; name a file", name));
+    file_ = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0) throw BadInput(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+  }
+  ~Buffer() override {
+    if (is_gzip_) inflateEnd(&inflation_);
+    if (file_ != STDIN_FILENO) ::close(file_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+ protected:
+  int_type underflow() override {
+    if (!begun_) begin();
+    if (is_gzip_) {
+      setg(text_.data(), text_.data(), text_.data() + unpack());
+    } else {
+      if (taken_ == filled_) fill();
+      setg(bytes_.data() + taken_, bytes_.data() + taken_, bytes_.data() + filled_);
+      taken_ = filled_;
+    }
+    return gptr() == egptr() ? traits_type::eof() : traits_type::to_int_type(*gptr());
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
+  }
+
+  /// Reads the first two bytes, which say whether the file is gzip.
+  void begin() {
+    begun_ = true;
+    while (filled_ < 2 && read_more()) {
+    }
+    const bool gzip = filled_ >= 2 && bytes_[0] == '\x1f' && bytes_[1] == '\x8b';
+    if (!gzip && name_.ends_with(".gz")) refuse("it does not begin as gzip does");
+    constexpr int largest_window = 15, only_gzip = 16;
+    if (gzip && inflateInit2(&inflation_, largest_window + only_gzip) != Z_OK) throw std::bad_alloc();
+    is_gzip_ = gzip;
+  }
+
+  /// Adds bytes of the file to bytes_. False at the end of the file.
+  bool read_more() {
+    ssize_t count;
+    do {
+      count = ::read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) {
+      throw std::runtime_error(
+          fmt::format("{}: cannot be read to its end: {}; nothing is kept of it", name_, std::strerror(errno)));
+    }
+    filled_ += static_cast<size_t>(count);
+    return count > 0;
+  }
+
+  /// Reads the next bytes after all others are taken. False at the end of the file.
+  bool fill() {
+    taken_ = filled_ = 0;
+    return read_more();
+  }
+
+  /// Unpacks the next part of the text and returns its size; 0 at the end of the file.
+  size_t unpack() {
+    inflation_.next_out = reinterpret_cast<Bytef*>(text_.data());
+    inflation_.avail_out = static_cast<uInt>(text_.size());
+    while (inflation_.avail_out == text_.size()) {
+      if (taken_ == filled_ && !fill()) {
+        if (!member_ended_) refuse("it ends early");
+        return 0;
+      }
+      if (member_ended_) inflateReset(&inflation_);  // gzip files that are joined are one gzip file
+      inflation_.next_in = reinterpret_cast<Bytef*>(bytes_.data() + taken_);
+      inflation_.avail_in = static_cast<uInt>(filled_ - taken_);
+      const int status = inflate(&inflation_, Z_NO_FLUSH);
+      taken_ = filled_ - inflation_.avail_in;
+      member_ended_ = status == Z_STREAM_END;
+      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
+        refuse(inflation_.msg ? inflation_.msg : "it cannot be unpacked");
+      }
+    }
+    return text_.size() - inflation_.avail_out;
+  }
+
+  std::string name_;
+  int file_ = STDIN_FILENO;
+  bool begun_ = false, is_gzip_ = false, member_ended_ = false;
+  std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that gzip bytes stand for
+  size_t taken_ = 0, filled_ = 0;                     // of bytes_
+  z_stream inflation_ = {};
+};
+
+// Exceptions of the buffer leave std::getline only if the stream throws for badbit.
+RecordInput::RecordInput(const std::string& name) : std::istream(nullptr), buffer_(std::make_unique<Buffer>(name)) {
+  rdbuf(buffer_.get());
+  exceptions(std::ios::badbit);
+}
+
+RecordInput::~RecordInput() = default;
+
+std::vector<std::string> recorded_files(const std::string& source_tree) {
+  std::vector<std::string> files;
+  for (const auto& folder : std::filesystem::directory_iterator(source_tree + "/findings/recorded")) {
+    if (!folder.is_directory()) continue;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      if (file.path().string().ends_with(".jsonl.gz")) files.push_back(file.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace attn::kb
