@@ -37,6 +37,9 @@ struct CeilingKernels {
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
   size_t copy_bytes;            // bytes of the source, and bytes of the target; meant to exceed the caches
+  /// Bytes of source and target together in the test of the flush. The device's caches must hold them even if other
+  /// programs use the last-level cache, too.
+  size_t flush_test_bytes;
   int copy_slices;  // each repetition copies the next slice, so that the others evict a slice before its next turn
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic

@@ -229,7 +229,7 @@ nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"col
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 25;
   const DeviceInfo& info = device.info();
-  const MemoryShape shape = copy_shape(info, info.last_level_cache_bytes / 4);  // twice this is half the cache
+  const MemoryShape shape = copy_shape(info, kernels_of(info).flush_test_bytes / 2);
   const Buffer source(device, shape.bytes()), target(device, shape.bytes());
   const Kernel& kernel = *ceiling_kernel(device, pipelines, "ceiling_copy");
   const CopyParams parameters{source.data(), target.data(), shape.part_bytes};

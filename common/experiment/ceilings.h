@@ -75,8 +75,8 @@ class MemoryCeiling {
 /// high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 
-/// The proof that a flush works: a copy whose source and target together are half as large as the last-level cache
-/// takes longer after a flush.
+/// The proof that a flush works: a copy that the caches hold (CeilingKernels::flush_test_bytes) takes longer after a
+/// flush.
 struct FlushTest {
   double hot_s = 0, cold_s = 0;  // medians
   bool ok = false;               // cold at least 1.2 times hot

@@ -20,6 +20,7 @@ class CpuCeilings : public CeilingOperation {
             .copy_threads = 1,
             .read_floats = device.simd_width,
             .copy_bytes = std::clamp(4 * device.last_level_cache_bytes, size_t{64} << 20, size_t{128} << 20),
+            .flush_test_bytes = std::min(device.last_level_cache_bytes / 2, size_t{4} << 20),
             .copy_slices = 8,
             .copy_part_bytes = 0,
             .read_part_bytes = 0};

@@ -20,6 +20,7 @@ class CudaCeilings : public CeilingOperation {
             .copy_threads = copy_threads,
             .read_floats = copy_threads,
             .copy_bytes = std::max(32 * device.last_level_cache_bytes, size_t{512} << 20),
+            .flush_test_bytes = device.last_level_cache_bytes / 2,
             .copy_slices = 1,
             .copy_part_bytes = copy_threads * 16,
             .read_part_bytes = 16 * copy_threads * 16};
