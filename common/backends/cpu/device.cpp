@@ -187,15 +187,6 @@ class CpuDevice : public Device {
     return run_in_order(encoder, [this](const auto& command) { run(command); });
   }
 
-  Clocks clocks() const override {
-    Clocks clocks;
-    const std::string khz = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq");
-    const std::string mhz = khz.empty() ? proc_field("/proc/cpuinfo", "cpu MHz") : std::string();
-    if (!khz.empty()) clocks.core_mhz = std::strtod(khz.c_str(), nullptr) / 1000;
-    if (!mhz.empty()) clocks.core_mhz = std::strtod(mhz.c_str(), nullptr);
-    return clocks;
-  }
-
  private:
   // Whether a command has work for more than one thread. Otherwise the workers may stay asleep.
   static bool shares_work(const std::vector<CommandEncoder::Command>& commands) {
