@@ -90,12 +90,18 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
     });
     std::set<std::string> judged;
+    int decided = 0;
+    double wrong = 0;  // the expected number of wrong verdicts
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
       if (judged.empty() && !has_header) finding_file->append(header());
       const Json finding = find(conclusion, known);
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
+      if (finding["data"]["verdict"]["state"] != name(State::inconclusive) && finding["confidence"].is_number()) {
+        ++decided;
+        wrong += 1 - finding["confidence"].get<double>();
+      }
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
       verdicts +=
@@ -108,6 +114,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
+    if (decided > 0) verdicts += fmt::format("Of {} verdicts {:.1f} are expected to be wrong.\n", decided, wrong);
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
   if (!options.json) {
