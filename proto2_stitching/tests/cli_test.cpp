@@ -46,10 +46,10 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
     forms.insert(record["case"]["form"]);
   }
   EXPECT_EQ(forms.size(), 9u);
-  ASSERT_FALSE(records("findings.jsonl").empty());
+  ASSERT_FALSE(findings().empty());
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
-  const std::string finding = records("findings.jsonl").front()["id"];
+  const std::string finding = findings().front()["id"];
   const Outcome replay = run_line("--replay " + finding);
   EXPECT_EQ(replay.status, 0) << replay.err;
   write_text("window.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");

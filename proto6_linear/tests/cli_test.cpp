@@ -48,7 +48,7 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
   EXPECT_TRUE(lengths.contains(16));
   EXPECT_TRUE(lengths.contains(64));
   std::set<std::string> judged;
-  for (const auto& finding : records("findings.jsonl")) {
+  for (const auto& finding : findings()) {
     const auto& data = finding["data"];
     judged.insert(data["hypothesis"]["id"]);
     if (data["hypothesis"]["id"] != "crossover_256") continue;

@@ -72,7 +72,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(seen,
             (std::set<std::string>{"none none", its_score + " none", "none " + its_mask, its_score + " " + its_mask}));
   std::set<std::string> claims;
-  for (const auto& finding : records("findings.jsonl")) {
+  for (const auto& finding : findings()) {
     claims.insert(finding["data"]["hypothesis"]["id"]);
     EXPECT_NE(finding["data"]["subject"].get<std::string>().find("_function=file-"), std::string::npos) << finding;
   }
@@ -192,7 +192,7 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   }
   EXPECT_EQ(cases, (std::map<std::string, int>{{"index", 2}, {"copy", 2}, {"expand", 2}}));
   std::map<std::string, int> claims;
-  for (const auto& finding : records("findings.jsonl")) ++claims[finding["data"]["hypothesis"]["id"]];
+  for (const auto& finding : findings()) ++claims[finding["data"]["hypothesis"]["id"]];
   EXPECT_EQ(claims, (std::map<std::string, int>{{"gqa_copy", 2}, {"expand_share", 2}})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }

@@ -37,7 +37,7 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
   for (const char* path : {"direct", "engine", "c", "dlpack", "concept", "copies"})
     EXPECT_TRUE(paths.contains(path)) << path;
   EXPECT_EQ(sources, (std::set<std::string>{"none", "compiler", "disk", "archive"}));
-  for (const Json& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
+  for (const Json& finding : findings()) claims.insert(finding["data"]["hypothesis"]["id"]);
   for (const char* claim : {"c_overhead", "concept_overhead", "allocations", "first_call_archive"}) {
     EXPECT_TRUE(claims.contains(claim)) << claim << outcome.out;
   }

@@ -44,7 +44,7 @@ TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
     EXPECT_TRUE(cases.insert(record["case"].dump()).second) << "twice: " << record["case"];
   }
   EXPECT_EQ(cases.size(), GetParam().cases);
-  for (const Json& finding : records("findings.jsonl")) claims.insert(finding["data"]["hypothesis"]["id"]);
+  for (const Json& finding : findings()) claims.insert(finding["data"]["hypothesis"]["id"]);
   EXPECT_EQ(fmt::format("{}", fmt::join(claims, " ")), GetParam().claims) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
