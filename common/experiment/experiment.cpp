@@ -146,7 +146,7 @@ void restart_process(const std::vector<std::string>& arguments) {
   execv("/proc/self/exe", argv.data());
 }
 
-int run_process(const std::vector<std::string>& arguments) {
+int run_part_process(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -193,7 +193,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                                [&](const Case& config) -> const Plan& { return state.plan(config); }));
       return 0;
     }
-    state.run_process = run_part;
+    state.run_part_process = run_part;
     state.open_records();
     std::vector<std::string> resuming = options->arguments;
     if (!options->resume && options->replay.empty()) resuming.emplace_back("--resume");

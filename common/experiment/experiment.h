@@ -169,7 +169,7 @@ void restart_process(const std::vector<std::string>& arguments);
 /// Runs this program with other arguments in a new process. Returns its exit status, or 128 + the number of the signal
 /// that ended it. Throws std::runtime_error if no process can be started.
 using PartRunner = std::function<int(const std::vector<std::string>& arguments)>;
-int run_process(const std::vector<std::string>& arguments);
+int run_part_process(const std::vector<std::string>& arguments);
 
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
 /// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
@@ -179,6 +179,6 @@ int run_process(const std::vector<std::string>& arguments);
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process,
-                   const PartRunner& run_part = &run_process);
+                   const PartRunner& run_part = &run_part_process);
 
 }  // namespace attn

@@ -97,7 +97,7 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 
       progress.clear();
       const Stopwatch stopwatch;
-      const int status = run_process(arguments);
+      const int status = run_part_process(arguments);
       measured_s += stopwatch.seconds();
       if (interrupted()) throw Interrupted{};
 

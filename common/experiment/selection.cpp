@@ -274,16 +274,15 @@ void Experiment::State::resume_comparisons() {
   std::set<std::string> ids;
   for (const Measurement& result : results) ids.insert(result.id);
   std::vector<std::string> problems;  // conclude() shows them
-  std::vector<Json> records = read_records(options.findings_path, problems);
-  join_runs(records);
-  for (const Json& finding : records) {
+  for (const Json& finding : read_records(options.findings_path, problems)) {
     if (!is_finding(finding)) continue;
     try {
       const Json& data = finding.at("data");
       const Json& measurements = data.at("measurements");
       const bool current = std::all_of(measurements.begin(), measurements.end(),
                                        [&](const Json& id) { return ids.contains(id.get<std::string>()); });
-      if (!current || data.at("run").at("id") != run["id"]) continue;
+      const Json& its_run = data.at("run");
+      if (!current || (its_run.is_object() ? its_run.at("id") : its_run) != run["id"]) continue;
       const std::optional<Comparison> pair = comparison_of(finding);
       if (!pair) continue;
       const bool known = std::any_of(compared_before.begin(), compared_before.end(),

@@ -195,7 +195,7 @@ struct Experiment::State {
   std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
   Processes processes;
-  PartRunner run_process;
+  PartRunner run_part_process;
   Json part;                            // the task of this process; null in a run that a user starts
   std::optional<RecordFile> part_file;  // where a part writes its results
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/records/tests/support.h"
+#include "common/testing/made_up.h"
 
 namespace attn {
 namespace {
@@ -47,8 +48,6 @@ TEST(Judge, TruthTable) {
       // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2.
       {">", 2, {2.03, 2.02, 2.04}, 0.02, open},
       {">", 2, {2.05, 2.04, 2.06}, 0.02, yes},
-      // A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
-      {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open},
       // Without an interval the verdict is inconclusive.
       {"<", 1, {0.9, std::nan(""), 0.92}, 0, open},
       {"<", 1, {0.9, std::nan(""), std::nan("")}, 0, open},
@@ -62,12 +61,48 @@ TEST(Judge, TruthTable) {
 }
 
 TEST(Judge, SaysWhy) {
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({0.9, 0.88, 0.92})).reason, "0.9 [0.88, 0.92] is < 1");
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1.1, 1.08, 1.12})).reason, "1.1 [1.08, 1.12] is not < 1");
-  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1, 0.9, 1.1})).reason, "the interval of 1 [0.9, 1.1] crosses 1");
+  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({0.9, 0.88, 0.92})).reason, "0.9, next run [0.88, 0.92], is < 1");
+  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1.1, 1.08, 1.12})).reason, "1.1, next run [1.08, 1.12], is not < 1");
+  EXPECT_EQ(judge(hypothesis("<", 1), conclusion({1, 0.9, 1.1})).reason, "1, next run [0.9, 1.1], crosses 1");
   EXPECT_EQ(judge(hypothesis("<", 1), conclusion({0.99, 0.98, 0.995}, 0.02)).reason,
-            "0.99 [0.98, 0.995] is closer to 1 than the noise floor of 0.02");
+            "0.99, next run [0.98, 0.995], is closer to 1 than the noise floor of 0.02");
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
+}
+
+// The interval of the mean does not decide: it says where the figure is, not where the next run lands.
+TEST(Judge, TheNextRunDecides) {
+  Conclusion c = conclusion({0.9, 0.7, 1.2});
+  c.estimate.ci_lo = 0.88;
+  c.estimate.ci_hi = 0.92;
+  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
+}
+
+// A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
+TEST(Judge, FloorsOfFiguresThatMayBeNegativeAreInTheFiguresUnit) {
+  Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
+  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "in logarithms";
+  c.relative = false;
+  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::inconclusive);
+}
+
+TEST(Judge, FewerThanSixRoundsProveNothing) {
+  Conclusion c = conclusion({0.9, 0.88, 0.92});
+  c.parts = {{1, 0.9, 0.01, 2}, {2, 0.9, 0.01, 3}};
+  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
+  EXPECT_EQ(judge(hypothesis("<", 1), c).reason, "5 rounds are too few for a verdict; at least 6 are needed");
+  c.parts[0].rounds = 3;
+  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported);
+}
+
+TEST(Judge, ACountIsExact) {
+  Conclusion c = conclusion({4, 4, 4});
+  c.exact = true;
+  c.parts.clear();
+  const Verdict verdict = judge(hypothesis("<=", 4), c);
+  EXPECT_EQ(verdict.state, State::supported);
+  EXPECT_EQ(verdict.reason, "4, exact, is <= 4");
+  EXPECT_EQ(confidence(hypothesis("<=", 4), verdict, c), std::nullopt);
+  EXPECT_EQ(judge(hypothesis("<", 4), c).state, State::refuted);
 }
 
 TEST(Judge, AWrongResultProvesNothing) {
@@ -76,29 +111,29 @@ TEST(Judge, AWrongResultProvesNothing) {
   EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
 }
 
-TEST(Confidence, TruthTable) {
-  const Conclusion clean = conclusion({0.9, 0.88, 0.92}, 0, 0.0499), shaky = conclusion({0.9, 0.88, 0.92}, 0, 0.05);
-  Conclusion wrong = clean;
+TEST(Confidence, IsTheProbabilityOfTheSameVerdict) {
+  const Hypothesis below_one = hypothesis("<", 1);
+  const Verdict yes{State::supported, ""};
+  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "one session";
+  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9) << "0.975 by the interval";
+  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.95, 0.8, 1.128125})), 0.727, 0.01);
+  Conclusion several = conclusion({0.5, 0.49, 0.51});
+  several.estimate.sessions = 2;
+  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "one machine";
+  several.unlike_throttling = true;
+  EXPECT_EQ(confidence(below_one, yes, several), 0.6);
+  Conclusion wrong = several;
   wrong.correct = false;
-  for (const State state : {State::supported, State::refuted}) {
-    EXPECT_EQ(confidence({state, ""}, clean, false), 0.8);
-    EXPECT_EQ(confidence({state, ""}, clean, true), 0.95);
-    EXPECT_EQ(confidence({state, ""}, shaky, false), 0.6);
-    EXPECT_EQ(confidence({state, ""}, shaky, true), 0.6);
-    EXPECT_EQ(confidence({state, ""}, wrong, true), 0);
-  }
-  EXPECT_EQ(confidence({State::inconclusive, ""}, clean, true), 0.5);
-  EXPECT_EQ(confidence({State::inconclusive, ""}, shaky, false), 0.5);
-  EXPECT_EQ(confidence({State::inconclusive, ""}, wrong, false), 0);
-  EXPECT_EQ(confidence({State::supported, ""}, conclusion({}, 0, std::nan("")), true), 0.6);
+  EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, wrong), 0);
+  EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, several), 0.5);
 }
 
 TEST(Comparison, FloorIsTheFarEndOfTheAaInterval) {
   Comparison comparison;
   comparison.aa = {1.0, 0.97, 1.01};
-  EXPECT_NEAR(comparison.aa_floor(), 0.03, 1e-12);
+  EXPECT_NEAR(comparison.aa_floor(), -std::log(0.97), 1e-12);
   comparison.aa = {1.02, 1.01, 1.04};
-  EXPECT_NEAR(comparison.aa_floor(), 0.04, 1e-12);
+  EXPECT_NEAR(comparison.aa_floor(), std::log(1.04), 1e-12);
 }
 
 // ---- the table of claims
@@ -222,7 +257,7 @@ TEST(Claims, FiguresOfTheSweep) {
   const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
   ASSERT_EQ(conclusions.size(), 1u);
   EXPECT_EQ(conclusions[0].estimate.value, 4);
-  EXPECT_EQ(conclusions[0].aa_floor, 0);
+  EXPECT_EQ(conclusions[0].floor, 0) << "no comparison";
   EXPECT_EQ(conclusions[0].cv, 0.03);
   EXPECT_FALSE(conclusions[0].compare);
   EXPECT_EQ(conclusions[0].measurements, (Texts{all[0].id, all[1].id}));
@@ -238,6 +273,7 @@ std::vector<Comparison> measured(const std::vector<Duel>& asked) {
     made.ratio = {1.2, 1.19, 1.21};
     made.aa = {1, 0.99, 1.01};
     made.cv = 0.02;
+    made.time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1.2e-3)};
     comparisons.push_back(made);
   }
   return comparisons;
@@ -248,12 +284,12 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   comparisons.push_back(comparisons[0]);
   comparisons[1].hypothesis = "other";
-  const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons);
+  const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons, test::steady_processes());
   ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim does not count";
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
   EXPECT_EQ(found.estimate.value, 1.2);
-  EXPECT_NEAR(found.aa_floor, 0.01, 1e-12);
+  EXPECT_NEAR(found.floor, -std::log(0.99), 1e-12);
   EXPECT_EQ(found.cv, 0.02);
   EXPECT_EQ(found.values["baseline"]["tile"], 32);
   EXPECT_EQ(found.values["contender"]["tile"], 16);
@@ -285,7 +321,78 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   EXPECT_EQ(found.measurements.size(), 4u);
   worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
   EXPECT_EQ(conclude({worst}, results, comparisons).at(0).estimate.value, 0.04);
-  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).aa_floor, 0) << "the figure is no ratio of times";
+  EXPECT_EQ(conclude({worst}, results, comparisons).at(0).floor, 0) << "the figure does not depend on the ratios";
+  worst.figure = [](const Evidence& evidence) -> Estimate {
+    const double more = 100 * (evidence.comparisons[1]->ratio.value - 1);
+    return {more, more, more};
+  };
+  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9) << "in per cent";
+}
+
+/// The comparison by processes with these ratios.
+Comparison by_processes(const Comparison& whole, const std::vector<double>& ratios) {
+  Comparison pooled = whole;
+  for (const double ratio : ratios) {
+    Comparison& part = pooled.parts.emplace_back(whole);
+    part.ratio = {ratio, 0.999 * ratio, 1.001 * ratio};
+  }
+  return pooled;
+}
+
+TEST(Claims, ComparisonsOfProcessesArePooled) {
+  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
+  const Comparison whole = measured(duels({claim()}, results)).at(0);
+  const Processes processes = test::steady_processes();
+  const Conclusion alike = conclude({claim()}, results, {by_processes(whole, {1.2, 1.201, 1.199})}, processes).at(0);
+  EXPECT_EQ(alike.parts.size(), 3u);
+  EXPECT_EQ(alike.estimate.processes, 3);
+  EXPECT_NEAR(alike.estimate.value, 1.2, 1e-6);
+  EXPECT_EQ(judge(claim().hypothesis, alike).state, State::supported);
+  const Conclusion apart = conclude({claim()}, results, {by_processes(whole, {1.2, 2.4, 0.6})}, processes).at(0);
+  EXPECT_NEAR(apart.estimate.value, 1.2, 1e-6);
+  EXPECT_EQ(judge(claim().hypothesis, apart).state, State::inconclusive) << "the processes disagree";
+
+  Claim percent = claim();
+  percent.figure = [](const Evidence& evidence) -> Estimate {
+    const auto& [value, lo, hi] = evidence.comparisons.back()->ratio;
+    return {100 * (value - 1), 100 * (lo - 1), 100 * (hi - 1)};
+  };
+  const Conclusion more = conclude({percent}, results, {by_processes(whole, {1.1, 1.2, 1.3})}, processes).at(0);
+  EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "of each process's figure";
+  EXPECT_FALSE(more.relative);
+  EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
+}
+
+TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
+  const std::vector<Measurement> sweep = {result(64, 16, 1), result(128, 16, 3), result(256, 32, 7)};
+  Claim about = claim();
+  about.compared = false;
+  about.takes = {};
+  about.varies = {"q_len"};
+  about.pick = steps("q_len", {{"64", "128"}});
+  about.figure = ratio_of_medians;
+  about.complete = [](Conclusion& c, const Evidence& evidence) { c.values["s"] = seconds(*evidence.results.back()); };
+  EXPECT_EQ(cases_behind({about}, sweep), (std::vector<Case>{sweep[0].config, sweep[1].config}));
+  Processes processes = test::steady_processes();
+  processes.results = {{result(64, 16, 1), result(128, 16, 2)},
+                       {result(128, 16, 2.2), result(64, 16, 1)},
+                       {result(64, 16, 1)},  // this process lacks a case
+                       {result(64, 16, 1), result(128, 16, 1.8)}};
+  const Conclusion found = conclude({about}, sweep, {}, processes).at(0);
+  EXPECT_EQ(found.parts.size(), 3u);
+  EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
+  EXPECT_EQ(found.values["s"], 2.0) << "of the process with the median figure";
+  about.exact = true;
+  EXPECT_TRUE(cases_behind({about}, sweep).empty()) << "a count needs no second measurement";
+}
+
+TEST(Claims, UnlikeThrottlingOfTheSidesIsNoted) {
+  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
+  const std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  results[0].clocks = results[1].clocks = {{"throttle_reasons", {"power"}}};
+  EXPECT_FALSE(conclude({claim()}, results, comparisons).at(0).unlike_throttling);
+  results[1].clocks = {{"throttle_reasons", Json::array()}};
+  EXPECT_TRUE(conclude({claim()}, results, comparisons).at(0).unlike_throttling);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "common/base/sha256.h"
 #include "common/records/tests/support.h"
 
 namespace attn {
@@ -34,16 +35,13 @@ TEST(Render, FillsPathsAndFormats) {
   }
 }
 
-Json finding_of(const Conclusion& c, bool replicated = false) {
-  return make_finding("proto1_flash", "A CPU", hypothesis("<", 1), c, replicated, {{"id", "r1"}, {"seed", 1}},
-                      {{"git_commit", "abc"}});
-}
+Json finding_of(const Conclusion& c) { return make_finding("proto1_flash", "A CPU", hypothesis("<", 1), c, "r1"); }
 
 Conclusion compared() {
   Conclusion c = conclusion({0.9, 0.88, 0.92}, 0.01);
   c.subject = "head_dim=64";
   c.title = "Bc=80 takes {compare.ratio:.2f} of the best power of two";
-  c.content = "{values.note}: {estimate.value:.1f}, {hypothesis.op} {hypothesis.threshold}; {{{run.id}}}";
+  c.content = "{values.note}: {estimate.value:.1f}, {hypothesis.op} {hypothesis.threshold}; {{{run}}}";
   c.tags = {"flash", "tile"};
   c.values = {{"note", "tiles"}};
   c.measurements = {"0123456789abcdef"};
@@ -57,13 +55,13 @@ Conclusion compared() {
 }
 
 TEST(MakeFinding, HasEveryField) {
-  const Json finding = finding_of(compared(), true);
+  const Json finding = finding_of(compared());
   EXPECT_EQ(finding["title"], "Bc=80 takes 0.90 of the best power of two");
   EXPECT_EQ(finding["content"], "tiles: 0.9, < 1; {r1}");
-  EXPECT_EQ(finding["confidence"], 0.95);
+  EXPECT_EQ(finding["confidence"], 0.8);
   EXPECT_EQ(finding["tags"], Json({"flash", "tile"}));
-  EXPECT_EQ(finding["schema"], "finding/1");
-  EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/A CPU/head_dim=64");
+  EXPECT_EQ(finding["schema"], "finding/2");
+  EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/" + sha256("m\ndevice_hot").substr(0, 8) + "/A CPU/head_dim=64");
   EXPECT_EQ(finding["id"], record_id(finding));
   EXPECT_FALSE(finding["domain"].get<std::string>().empty());
   EXPECT_NE(finding["source"].get<std::string>().find("proto1_flash"), std::string::npos);
@@ -74,19 +72,51 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(data["hypothesis"].dump(),
             R"({"id":"bc80","text":"t","metric":"m","op":"<","threshold":1.0,"origin":"o"})");
   EXPECT_EQ(data["verdict"]["state"], "supported");
-  EXPECT_EQ(data["estimate"].dump(), R"({"value":0.9,"ci_lo":0.88,"ci_hi":0.92,"aa_floor":0.01,"cv":0.01})");
+  EXPECT_EQ(data["estimate"].dump(),
+            R"({"value":0.9,"ci_lo":0.88,"ci_hi":0.92,"next_lo":0.88,"next_hi":0.92,"tau":0.0,"freedom":30.0,)"
+            R"("processes":1,"sessions":1,"machines":1,"scale":"log","floor":0.01,"cv":0.01,)"
+            R"("unlike_throttling":false,"prior":{"scale":0.05,"freedom":2.0}})");
+  EXPECT_EQ(data["parts"].dump(), R"([{"process":1,"value":0.9,"error":0.010000000000000009,"rounds":10}])");
   EXPECT_EQ(data["compare"]["baseline"]["block_c"], 64);
   EXPECT_EQ(data["compare"]["contender"]["block_c"], 80);
   EXPECT_EQ(data["compare"]["ratio"], 0.9);
   EXPECT_EQ(data["compare"]["ci_lo"], 0.88);
   EXPECT_EQ(data["compare"]["ci_hi"], 0.92);
-  EXPECT_NEAR(data["compare"]["aa_floor"].get<double>(), 0.01, 1e-12);
+  EXPECT_NEAR(data["compare"]["aa_floor"].get<double>(), std::log(1.01), 1e-12);
   EXPECT_EQ(data["compare"]["time"][1]["median_s"], 9e-4);
   EXPECT_EQ(data["values"]["note"], "tiles");
   EXPECT_EQ(data["measurements"], Json::array({"0123456789abcdef"}));
-  EXPECT_EQ(data["run"]["id"], "r1");
-  EXPECT_EQ(data["env"]["git_commit"], "abc");
-  EXPECT_EQ(data["replicated"], true);
+  EXPECT_EQ(data["run"], "r1");
+}
+
+TEST(MakeFinding, ACountHasNoConfidence) {
+  Conclusion c = compared();
+  c.exact = true;
+  const Json finding = finding_of(c);
+  EXPECT_TRUE(finding["confidence"].is_null());
+  EXPECT_EQ(finding["data"]["estimate"]["scale"], "exact");
+}
+
+TEST(ClaimKey, HasTheDefinitionOfTheFigure) {
+  const auto key = [](const std::string& metric, const std::string& scope) {
+    Hypothesis claim = hypothesis("<", 1);
+    claim.metric = metric;
+    return claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope);
+  };
+  EXPECT_EQ(key("m", "device_hot"), key("m", "device_hot"));
+  EXPECT_NE(key("m", "device_hot"), key("n", "device_hot"));
+  EXPECT_NE(key("m", "device_hot"), key("m", "device_cold"));
+}
+
+TEST(JoinRuns, FindingsGetTheRunOfTheirHeader) {
+  const Json header = {{"schema", "run/1"}, {"run", {{"id", "r1"}, {"seed", 7}}}, {"env", {{"compiler", "c"}}}};
+  Json other = finding_of(compared());
+  other["data"]["run"] = "r2";
+  std::vector<Json> records = {finding_of(compared()), header, other, {{"schema", "measurement/1"}}};
+  join_runs(records);
+  EXPECT_EQ(records[0]["data"]["run"]["seed"], 7);
+  EXPECT_EQ(records[0]["data"]["env"]["compiler"], "c");
+  EXPECT_EQ(records[2]["data"]["run"], "r2") << "its header is missing";
 }
 
 TEST(MakeFinding, RendersAgainFromItsOwnLine) {
@@ -123,7 +153,7 @@ TEST(MakeFinding, WithoutComparison) {
   const Json finding = finding_of(c);
   EXPECT_TRUE(finding["data"]["compare"].is_null());
   EXPECT_EQ(finding["confidence"], 0.5);
-  EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/A CPU");
+  EXPECT_EQ(finding["claim_key"], "proto1_flash/bc80/" + sha256("m\n").substr(0, 8) + "/A CPU");
 }
 
 TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
@@ -135,12 +165,12 @@ TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
   EXPECT_EQ(finding["title"], "It is the fastest");
   EXPECT_EQ(finding["data"]["template"]["title"], "It is the fastest");
   EXPECT_EQ(finding["data"]["advice"], "Take it.");
-  c.estimate = {1.2, 1.1, 1.3};
+  c.estimate = conclusion({1.2, 1.1, 1.3}).estimate;
   finding = finding_of(c);
   EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.20");
   EXPECT_EQ(finding["data"]["template"]["title"], c.title_unless_supported);
   EXPECT_EQ(finding["data"]["advice"], "Take any.");
-  c.estimate = {1, 0.9, 1.3};
+  c.estimate = conclusion({1, 0.9, 1.3}).estimate;
   finding = finding_of(c);
   EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.00");
   EXPECT_EQ(finding["data"]["advice"], "");

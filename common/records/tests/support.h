@@ -15,11 +15,20 @@ inline Hypothesis hypothesis(const std::string& op, double threshold) {
   return {.id = "bc80", .text = "t", .metric = "m", .op = op, .threshold = threshold, .origin = "o"};
 }
 
-inline Conclusion conclusion(Estimate estimate, double aa_floor = 0, double cv = 0.01) {
+/// A conclusion whose next run is expected in the interval of `next`.
+inline Conclusion conclusion(Estimate next, double floor = 0, double cv = 0.01) {
   Conclusion c;
   c.hypothesis = "bc80";
-  c.estimate = estimate;
-  c.aa_floor = aa_floor;
+  c.estimate = {.value = next.value,
+                .ci_lo = next.ci_lo,
+                .ci_hi = next.ci_hi,
+                .next_lo = next.ci_lo,
+                .next_hi = next.ci_hi,
+                .processes = 1,
+                .sessions = 1,
+                .freedom = 30};
+  c.parts = {{.process = 1, .value = next.value, .error = (next.ci_hi - next.ci_lo) / 4, .rounds = 10}};
+  c.floor = floor;
   c.cv = cv;
   return c;
 }
