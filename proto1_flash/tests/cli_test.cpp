@@ -28,17 +28,10 @@ class CliTest : public test::CpuProgramTest {
   // Twelve quick cases: six tiles, each with and without a causal mask.
   static constexpr size_t small_cases = 12;
   static std::vector<std::string> small_sweep() {
-    return {"--device", "cpu:threads=2",
-            "--axis",   "q_len=64",
-            "--axis",   "q_heads=2",
-            "--axis",   "head_dim=32",
-            "--axis",   "variant=tuned",
-            "--axis",   "dtype=f32",
-            "--axis",   "layout=bhsd",
-            "--axis",   "causal=0,1",
-            "--axis",   "block_r=16,32,64",
-            "--axis",   "block_c=64,128",
-            "--budget", "4"};
+    return {
+        "--device", "cpu:threads=2",    "--axis", "q_len=64",       "--axis",   "q_heads=2",   "--axis", "head_dim=32",
+        "--axis",   "variant=tuned",    "--axis", "dtype=f32",      "--axis",   "layout=bhsd", "--axis", "causal=0,1",
+        "--axis",   "block_r=16,32,64", "--axis", "block_c=64,128", "--budget", "600"};
   }
   static std::vector<std::string> one_case() {
     return {"--device", "cpu:threads=1", "--axis", "variant=tuned", "--axis",   "q_heads=3", "--axis", "q_len=33",

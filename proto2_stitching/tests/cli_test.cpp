@@ -32,7 +32,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
              "float score(float s, int q, int k, const ScoreContext& c) {\n"
              "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
              "}\n");
-  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 3");
+  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 600");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> forms;
