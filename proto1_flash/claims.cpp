@@ -88,35 +88,35 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 // heads, at least 1024 queries, as many keys as queries, and a head_dim of at least 64. The inputs are in f32 if `f32`,
 // else in 16 bits. They have a causal mask if `causal`.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
-  return {.hypothesis = hypothesis,
-          .takes =
-              [=](const Measurement& result) {
-                const Case& config = result.config;
-                return tuned(result) && result.matrix_pct && as_many_keys(result) && config.integer("q_heads") >= 8 &&
-                       config.integer("q_len") >= 1024 && config.integer("head_dim") >= 64 &&
-                       (config.integer("causal") != 0) == causal && (config.text("dtype") == "f32") == f32;
-              },
-          .varies = tile_and({"batch", "q_heads", "kv_heads", "q_len", "kv_len"}),
-          .pick = [](const Results& group) -> std::vector<Results> { return {{largest(group, "q_len")}}; },
-          .compared = false,
-          .figure = [](const Evidence& evidence) { return *evidence.results.front()->matrix_pct; },
-          .subject = subject_without(tile_and({"variant", "q_len", "kv_len"})),
-          .title = std::string("The tuned kernel reaches {values.pct:.1f} % of the {values.dtype} ceiling at head_dim "
-                               "{values.head_dim}") +
-                   (causal ? ", causal" : ""),
-          .content =
-              "At {values.q_len} queries and head_dim {values.head_dim} the tuned kernel runs at "
-              "{values.tflops:.4f} TFLOPS, {values.pct:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
-              "{estimate.ci_hi:.1f}) of the {values.ceiling_tflops:.4f} TFLOPS that a loop of {values.dtype} products "
-              "which touches no memory reached in the same rounds.",
-          .advice = advice,
-          .complete =
-              [](Conclusion& conclusion, const Evidence& evidence) {
-                const double pct = conclusion.estimate.value, tflops = evidence.results.front()->tflops();
-                conclusion.values["pct"] = pct;
-                conclusion.values["tflops"] = tflops;
-                conclusion.values["ceiling_tflops"] = 100 * tflops / pct;
-              }};
+  return {
+      .hypothesis = hypothesis,
+      .takes =
+          [=](const Measurement& result) {
+            const Case& config = result.config;
+            return tuned(result) && result.matrix_pct && as_many_keys(result) && config.integer("q_heads") >= 8 &&
+                   config.integer("q_len") >= 1024 && config.integer("head_dim") >= 64 &&
+                   (config.integer("causal") != 0) == causal && (config.text("dtype") == "f32") == f32;
+          },
+      .varies = tile_and({"batch", "q_heads", "kv_heads", "q_len", "kv_len"}),
+      .pick = [](const Results& group) -> std::vector<Results> { return {{largest(group, "q_len")}}; },
+      .compared = false,
+      .figure = [](const Evidence& evidence) { return *evidence.results.front()->matrix_pct; },
+      .subject = subject_without(tile_and({"variant", "q_len", "kv_len"})),
+      .title = std::string("The tuned kernel reaches {estimate.value:.1f} % of the {values.dtype} ceiling at head_dim "
+                           "{values.head_dim}") +
+               (causal ? ", causal" : ""),
+      .content =
+          "At {values.q_len} queries and head_dim {values.head_dim} the tuned kernel runs at "
+          "{values.tflops:.4f} TFLOPS, {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to "
+          "{estimate.ci_hi:.1f}) of the {values.ceiling_tflops:.4f} TFLOPS that a loop of {values.dtype} products "
+          "which touches no memory reached in the same rounds.",
+      .advice = advice,
+      .complete =
+          [](Conclusion& conclusion, const Evidence& evidence) {
+            const Measurement& result = *evidence.results.front();
+            conclusion.values["tflops"] = result.tflops();
+            conclusion.values["ceiling_tflops"] = 100 * result.tflops() / result.matrix_pct->value;
+          }};
 }
 
 }  // namespace

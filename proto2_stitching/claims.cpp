@@ -40,7 +40,7 @@ void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
     const std::optional<int64_t> left = calls_left(result->pipeline);
     facts["calls_left"] = left ? Json(*left) : Json(nullptr);
   }
-  conclusion.values["overhead_pct"] = 100 * (conclusion.compare->ratio.value - 1);
+  conclusion.values["overhead_pct"] = 100 * (evidence.comparisons.back()->ratio.value - 1);
 }
 
 void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
@@ -174,7 +174,7 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
   conclusion.values["largest"] = work_of(*by_work.back());
   conclusion.values["least_overhead_pct"] = 100 * (by_work.front()->ratio.value - 1);
   const std::string call = "a call as {values.contender.form} by {values.contender.grain}";
-  if (conclusion.estimate.value < beyond(by_work)) {
+  if (least_paid_work(evidence).value < beyond(by_work)) {
     conclusion.title = "From about {estimate.value:.0f} multiply-adds a score on, " + call + " costs at most 1 %";
     conclusion.content = "Of a function of {values.least} to {values.largest} multiply-adds a score, " + call +
                          " costs at most 1 % of attention from {estimate.value:.0f} on (95 % interval "

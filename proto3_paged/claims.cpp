@@ -413,6 +413,8 @@ Claim rate(const std::string& id, const std::string& name, std::optional<Estimat
                      "Find what other than memory limits decoding here."}};
 }
 
+double empty_share(const Measurement& result) { return result.values.at("waste").get<double>(); }
+
 /// Returns the claim about the slots that stay empty on pages of 16. The conclusion's text also gives the share of
 /// empty slots for other page sizes.
 Claim waste() {
@@ -429,7 +431,7 @@ Claim waste() {
       .compared = false,
       .figure =
           [](const Evidence& evidence) {
-            const double share = evidence.results.front()->values.at("waste").get<double>();
+            const double share = empty_share(*evidence.results.front());
             return Estimate{share, share, share};
           },
       .exact = true,
@@ -456,7 +458,7 @@ Claim waste() {
     }
     conclusion.values["by_page_size"] = by_page_size;
     conclusion.values["contiguous_pct"] = percent(0);
-    conclusion.values["waste_pct"] = 100 * conclusion.estimate.value;
+    conclusion.values["waste_pct"] = 100 * empty_share(*evidence.results.front());
     conclusion.cv = 0;  // slots are counted, not timed
   };
   return claim;
@@ -493,6 +495,7 @@ Claim viability(const DeviceInfo& device) {
                                  static_cast<double>(published_memory);
             return Estimate{share, share, share};
           },
+      .exact = true,
       .subject = subject_without({"page_size", "batch", "kv_len", "lengths", "cache_dtype"}),
       .title =
           "Pages of {values.page_size} take {values.threadgroup_bytes} bytes of threadgroup memory at head_dim "

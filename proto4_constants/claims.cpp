@@ -127,6 +127,13 @@ Claim archive(const Hypothesis& hypothesis, const std::string& done, const Advic
               }};
 }
 
+// Returns the number of variants that a program gets within `budget_s`.
+Estimate variants_within(double budget_s, const Evidence& evidence) {
+  const Timing& time = *evidence.results.front()->main_timing();
+  const double scale = budget_s * static_cast<double>(variants_of(*evidence.results.front()));
+  return {scale / time.median_s, scale / time.ci_hi_s, scale / time.ci_lo_s};
+}
+
 // Returns a claim about how many variants a program can get within `budget_s` at start-up. The claim has a conclusion
 // for each way to get variants.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
@@ -135,11 +142,7 @@ Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advic
           .varies = {"variants"},
           .pick = most_variants,
           .compared = false,
-          .figure = [=](const Evidence& evidence) -> Estimate {
-            const Timing& time = *evidence.results.front()->main_timing();
-            const double scale = budget_s * static_cast<double>(variants_of(*evidence.results.front()));
-            return {scale / time.median_s, scale / time.ci_hi_s, scale / time.ci_lo_s};
-          },
+          .figure = [=](const Evidence& evidence) { return variants_within(budget_s, evidence); },
           .subject =
               [](const Evidence& evidence) {
                 const Case& config = evidence.results.front()->config;
@@ -156,7 +159,7 @@ Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advic
                 const std::string way = conclusion.values["task"];
                 conclusion.values["total_ms"] = 1e3 * seconds(*evidence.results.front());
                 conclusion.values["budget_ms"] = 1e3 * budget_s;
-                conclusion.values["fit"] = static_cast<int64_t>(std::floor(conclusion.estimate.value));
+                conclusion.values["fit"] = static_cast<int64_t>(std::floor(variants_within(budget_s, evidence).value));
                 conclusion.values["way"] = way == "compile" ? "no cache: all compiled"
                                            : way == "disk"  ? "a file each in the cache folder"
                                                             : "one archive";

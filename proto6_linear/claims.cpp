@@ -151,9 +151,16 @@ Claim published_chunk(int64_t head_dim, int64_t chunk) {
 
 // ---- the host's scan
 
-double host_s(const Measurement& result) {
-  const Timing* timing = result.timing(Scope::host);
-  return timing ? timing->median_s : 0;
+double host_s(const Measurement& result) { return result.timing(Scope::host)->median_s; }
+
+/// The seconds of the parts of a launch with the scan on the host, by the names of the values that hold them.
+double part_s(const Measurement& result, const char* part) { return result.values.at(part).get<double>(); }
+
+/// The share of copies and scan in the time.
+double host_share(const Evidence& evidence) {
+  const Measurement& result = *evidence.results.front();
+  const double host = part_s(result, "down_s") + part_s(result, "scan_s") + part_s(result, "up_s");
+  return host / (host + part_s(result, "kernels_s"));
 }
 
 Claim host_scan_share() {
@@ -161,13 +168,13 @@ Claim host_scan_share() {
       {"host_scan_share", "With the scan on the host, copies and scan take at least 80 % of the time.",
        "seconds of copies and scan / seconds in all", ">=", 0.8,
        "published study, claim 16: the host's prefix sum takes 300 to 380 us, the kernels 35"},
-      [](const Measurement& result) { return is(result, "phases") && has(result, "scan", "host"); }, {}, each,
+      [](const Measurement& result) {
+        return is(result, "phases") && has(result, "scan", "host") && result.timing(Scope::host) &&
+               result.values.is_object() && result.values.contains("kernels_s");
+      },
+      {}, each,
       [](const Evidence& evidence) -> Estimate {
-        const Measurement& result = *evidence.results.front();
-        const Json& parts = result.values;
-        const double host =
-            parts.at("down_s").get<double>() + parts.at("scan_s").get<double>() + parts.at("up_s").get<double>();
-        const double share = host / (host + parts.at("kernels_s").get<double>());
+        const double share = host_share(evidence);
         return {share, share, share};
       },
       "The host's scan with its copies is {values.share_pct:.0f} % of the time at {values.q_len} tokens, "
@@ -180,10 +187,10 @@ Claim host_scan_share() {
       {"Scan on the device.", "The host's scan is not what takes the time."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     const Measurement& result = *evidence.results.front();
-    conclusion.values["share_pct"] = 100 * conclusion.estimate.value;
+    conclusion.values["share_pct"] = 100 * host_share(evidence);
     conclusion.values["wall_us"] = 1e6 * host_s(result);
     for (const char* part : {"kernels", "down", "scan", "up"}) {
-      conclusion.values[std::string(part) + "_us"] = 1e6 * result.values.at(std::string(part) + "_s").get<double>();
+      conclusion.values[std::string(part) + "_us"] = 1e6 * part_s(result, (std::string(part) + "_s").c_str());
     }
   };
   return claim;
@@ -194,7 +201,8 @@ Claim device_scan() {
       {"device_scan", "With the scan on the device phases takes at most half of the time with the scan on the host.",
        "wall time with the fastest scan of the device / with the host's", "<=", 0.5,
        "published study, claim 16: a scan on the device would give 35 to 55 us instead of 335 to 415"},
-      [](const Measurement& result) { return is_plain(result) && is(result, "phases"); }, {"scan"},
+      [](const Measurement& result) { return is_plain(result) && is(result, "phases") && result.timing(Scope::host); },
+      {"scan"},
       [](const Results& group) -> std::vector<Results> {
         const Results host = where(group, "scan", "host");
         Results device;
@@ -261,7 +269,8 @@ Claim rate(int64_t head_dim, double pct) {
        "per cent of the rate in the same rounds", ">=", pct, "the goal of this project"},
       [head_dim](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && has(result, "dtype", "f32") && result.matrix_pct &&
-               !result.copy_pct && result.config.integer("head_dim") == head_dim && result.config.integer("heads") > 1;
+               !result.copy_pct && result.values.is_object() && result.values.contains("recurrence_flops") &&
+               result.config.integer("head_dim") == head_dim && result.config.integer("heads") > 1;
       },
       {"chunk", "q_len"},
       [](const Results& group) -> std::vector<Results> {
@@ -355,6 +364,7 @@ Claim memory() {
       "MB, "
       "{estimate.value:.2f} times the bytes of Q, K, V and O in {values.dtype}. The fused form keeps none.",
       {"Memory does not speak against phases.", "Take longer chunks, or the fused form, where memory is short."});
+  claim.exact = true;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->values.at("between_bytes").get<double>() / 1e6;
     conclusion.cv = 0;  // the figure is a count of bytes, not a time
@@ -503,9 +513,8 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
     }
     const double tokens = bracket.tokens().value;
     conclusion.values["where"] = bracket.begins_faster() ? fmt::format("{:.0f} or fewer", tokens)
-                                 : conclusion.estimate.ci_lo == conclusion.estimate.ci_hi
-                                     ? fmt::format("more than {:.0f}", tokens)
-                                     : fmt::format("{:.0f}", tokens);
+                                 : bracket.ends_slower() ? fmt::format("more than {:.0f}", tokens)
+                                                         : fmt::format("{:.0f}", tokens);
     conclusion.values["probes"] = probes;
     conclusion.values["mask"] = config.integer("causal") != 0 ? "causal" : "full";
     conclusion.values["nearest"] = bracket.nearest();
@@ -548,6 +557,7 @@ Claim equivalence() {
       "softmax output. Figures of speed compare two different functions.",
       {"The two may stand in for one another on such inputs.",
        "Train a model for linear attention; do not put it in the place of softmax attention."});
+  claim.exact = true;  // both outputs are those of the oracles
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["distance"] = evidence.results.front()->values.at("softmax_distance");
     conclusion.cv = 0;  // the figure compares outputs, not times
@@ -578,6 +588,7 @@ Claim error_growth() {
       "oracle "
       "grows with the power {estimate.value:.2f} of their number: {values.errors}.",
       {"Expect long sequences to be summed well in f32.", "Mind the errors of long sums."});
+  claim.exact = true;  // the inputs and the kernel's sums are the same in every run
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     std::string errors;
     for (const Measurement* result : evidence.results) {

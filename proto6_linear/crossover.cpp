@@ -85,6 +85,8 @@ std::optional<int64_t> Bracket::slower_side() const {
 
 bool Bracket::begins_faster() const { return faster_side() == first; }
 
+bool Bracket::ends_slower() const { return !faster_side(); }
+
 std::optional<int64_t> Bracket::next() const {
   if (ratios_.empty()) return first;
   const std::optional<int64_t> faster = faster_side(), slower = slower_side();

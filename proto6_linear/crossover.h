@@ -32,6 +32,7 @@ class Bracket {
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 
   bool begins_faster() const;
+  bool ends_slower() const;
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
   /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
   /// attention is certainly slower to the shortest length where linear attention is certainly faster. If one side is

@@ -97,7 +97,7 @@ double pairs_left(const Evidence& evidence) {
 }
 
 void describe(Conclusion& conclusion, const Evidence& evidence) {
-  conclusion.values["cost_pct"] = 100 * (conclusion.compare->ratio.value - 1);
+  conclusion.values["cost_pct"] = 100 * (evidence.comparisons.back()->ratio.value - 1);
   conclusion.values["pairs_pct"] = 100 * pairs_left(evidence);
   for (const auto& [name, result] :
        {std::pair("baseline", evidence.results.front()), {"contender", evidence.results.back()}}) {
@@ -421,7 +421,7 @@ Claim copies_alone() {
           [](Conclusion& conclusion, const Evidence& evidence) {
             const Measurement &attention = *evidence.results.front(), &copies = *evidence.results.back();
             conclusion.values["heads"] = attention.config.json();
-            conclusion.values["share_pct"] = 100 * conclusion.estimate.value;
+            conclusion.values["share_pct"] = 100 * seconds(copies) / seconds(attention);
             conclusion.values["attention_ms"] = 1e3 * seconds(attention);
             conclusion.values["copy_ms"] = 1e3 * seconds(copies);
             conclusion.values["gbps"] = copies.gbps();

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -50,6 +51,22 @@ class ProgramTest : public testing::Test {
     std::vector<nlohmann::ordered_json> all;
     std::ifstream stream(path(name));
     for (std::string line; std::getline(stream, line);) all.push_back(nlohmann::ordered_json::parse(line));
+    return all;
+  }
+
+  /// The findings in findings.jsonl, without the headers of runs. Each finding names the run of a header before it.
+  std::vector<nlohmann::ordered_json> findings() const {
+    std::vector<nlohmann::ordered_json> all;
+    std::set<std::string> runs;
+    for (nlohmann::ordered_json& record : records("findings.jsonl")) {
+      if (record["schema"] == "run/1") {
+        runs.insert(record["run"]["id"].get<std::string>());
+        continue;
+      }
+      EXPECT_EQ(record["schema"], "finding/2");
+      EXPECT_TRUE(runs.contains(record["data"]["run"].get<std::string>())) << record["data"]["run"];
+      all.push_back(std::move(record));
+    }
     return all;
   }
 

@@ -11,6 +11,7 @@
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto1_flash/sweep.h"
 
 namespace attn {
@@ -54,18 +55,16 @@ std::vector<Duel> flash_duels(const std::vector<Measurement>& results, const Dev
 
 std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& results,
                                           const std::vector<Comparison>& comparisons) {
-  return conclude(flash_claims(), results, comparisons);
+  return conclude(flash_claims(), results, comparisons, test::steady_processes());
 }
 
-Comparison compare(const Duel& duel, double ratio) {
-  Comparison comparison;
-  comparison.hypothesis = duel.hypothesis;
-  comparison.baseline = duel.baseline;
-  comparison.contender = duel.contender;
-  comparison.ratio = {ratio, ratio * 0.99, ratio * 1.01};
-  comparison.aa = {1, 0.995, 1.005};
-  comparison.cv = 0.01;
-  return comparison;
+// Expects that the conclusion has one part, with the estimate's value and with the error that its interval stands for.
+void expect_part(const Conclusion& conclusion, const Estimate& estimate) {
+  ASSERT_EQ(conclusion.parts.size(), 1u);
+  EXPECT_NEAR(conclusion.estimate.value, estimate.value, 1e-9);
+  EXPECT_EQ(conclusion.parts[0].value, estimate.value);
+  EXPECT_NEAR(conclusion.parts[0].error, (estimate.ci_hi - estimate.ci_lo) / 2 / 1.96, 1e-9);
+  EXPECT_EQ(conclusion.parts[0].rounds, 10);
 }
 
 const Duel& find(const std::vector<Duel>& duels, std::string_view hypothesis, int64_t head_dim) {
@@ -145,14 +144,14 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     const std::vector<Measurement> results = made_up(info);
     std::vector<Comparison> comparisons;
-    for (const Duel& duel : flash_duels(results, info)) comparisons.push_back(compare(duel, 1.5));
+    for (const Duel& duel : flash_duels(results, info))
+      comparisons.push_back(test::made_up_comparison(duel, 1e-3, 1.5e-3));
     std::set<std::string> claims;
     for (const Conclusion& conclusion : flash_conclusions(results, comparisons)) {
       const auto hypothesis = std::find_if(registered.begin(), registered.end(),
                                            [&](const Hypothesis& h) { return h.id == conclusion.hypothesis; });
       ASSERT_NE(hypothesis, registered.end()) << conclusion.hypothesis;
-      const Json finding =
-          make_finding("proto1_flash", "test", *hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+      const Json finding = make_finding("proto1_flash", "test", *hypothesis, conclusion, "r");
       EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos) << finding["content"];
       EXPECT_FALSE(conclusion.measurements.empty());
       const std::set<std::string> tags(conclusion.tags.begin(), conclusion.tags.end());
@@ -174,9 +173,7 @@ TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
     const auto& result = *std::find_if(results.begin(), results.end(),
                                        [&](const Measurement& r) { return r.id == conclusion.measurements.at(0); });
     EXPECT_EQ(result.config.integer("q_len"), 2048);
-    EXPECT_EQ(conclusion.estimate.value, result.matrix_pct->value);
-    EXPECT_EQ(conclusion.estimate.ci_lo, result.matrix_pct->ci_lo);
-    EXPECT_EQ(conclusion.estimate.ci_hi, result.matrix_pct->ci_hi);
+    expect_part(conclusion, *result.matrix_pct);
     EXPECT_NEAR(conclusion.values["ceiling_tflops"].get<double>(), 0.1, 1e-12);
   }
   EXPECT_TRUE(found);
@@ -201,8 +198,8 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsHeldAgainstTheNext) {
     EXPECT_EQ(conclusion.subject.find("block_"), std::string::npos) << conclusion.subject;
     ASSERT_EQ(conclusion.measurements.size(), 2u);
     EXPECT_GE(conclusion.estimate.value, 1) << conclusion.subject;
-    EXPECT_NEAR(conclusion.estimate.ci_lo, conclusion.estimate.value * 0.99 / 1.01, 1e-9);
-    EXPECT_NEAR(conclusion.estimate.ci_hi, conclusion.estimate.value * 1.01 / 0.99, 1e-9);
+    const double ratio = conclusion.parts.at(0).value;
+    expect_part(conclusion, {ratio, ratio * 0.99 / 1.01, ratio * 1.01 / 0.99});
     for (const Hypothesis& hypothesis : hypotheses(flash_claims())) {
       if (hypothesis.id == "best_tile") unclear += judge(hypothesis, conclusion).state == State::inconclusive;
     }
@@ -239,7 +236,7 @@ TEST(FlashClaimsTest, ATileIsCalledTheFastestOnlyWhereItIs) {
     if (conclusion.hypothesis != "best_tile") continue;
     const Hypothesis best = hypotheses(flash_claims()).at(1);
     ASSERT_EQ(best.id, "best_tile");
-    const Json finding = make_finding("proto1_flash", "test", best, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+    const Json finding = make_finding("proto1_flash", "test", best, conclusion, "r");
     titles[finding["data"]["verdict"]["state"]] = finding["title"];
   }
   EXPECT_EQ(titles["inconclusive"].substr(0, 26), "No flash attention tile of");

@@ -28,17 +28,10 @@ class CliTest : public test::CpuProgramTest {
   // Twelve quick cases: six tiles, each with and without a causal mask.
   static constexpr size_t small_cases = 12;
   static std::vector<std::string> small_sweep() {
-    return {"--device", "cpu:threads=2",
-            "--axis",   "q_len=64",
-            "--axis",   "q_heads=2",
-            "--axis",   "head_dim=32",
-            "--axis",   "variant=tuned",
-            "--axis",   "dtype=f32",
-            "--axis",   "layout=bhsd",
-            "--axis",   "causal=0,1",
-            "--axis",   "block_r=16,32,64",
-            "--axis",   "block_c=64,128",
-            "--budget", "4"};
+    return {
+        "--device", "cpu:threads=2",    "--axis", "q_len=64",       "--axis",   "q_heads=2",   "--axis", "head_dim=32",
+        "--axis",   "variant=tuned",    "--axis", "dtype=f32",      "--axis",   "layout=bhsd", "--axis", "causal=0,1",
+        "--axis",   "block_r=16,32,64", "--axis", "block_c=64,128", "--budget", "600"};
   }
   static std::vector<std::string> one_case() {
     return {"--device", "cpu:threads=1", "--axis", "variant=tuned", "--axis",   "q_heads=3", "--axis", "q_len=33",
@@ -73,15 +66,15 @@ TEST_F(CliTest, ASweepIsReplayed) {
   outcome = run({"--replay", measurement});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find(measurement), std::string::npos) << outcome.out;
-  const std::vector<Json> findings = records("findings.jsonl");
+  const std::vector<Json> all = findings();
   for (const std::string hypothesis : {"worst_tile", "causal"}) {
-    const auto finding = std::find_if(findings.begin(), findings.end(), [&](const Json& candidate) {
+    const auto finding = std::find_if(all.begin(), all.end(), [&](const Json& candidate) {
       return candidate["data"]["hypothesis"]["id"] == hypothesis;
     });
-    ASSERT_NE(finding, findings.end()) << hypothesis;
+    ASSERT_NE(finding, all.end()) << hypothesis;
     outcome = run({"--replay", (*finding)["id"].get<std::string>()});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    const Json replayed = records("findings.jsonl").back();
+    const Json replayed = findings().back();
     EXPECT_EQ(replayed["claim_key"], (*finding)["claim_key"]) << outcome.out;
     EXPECT_EQ(replayed["data"]["compare"]["contender"], (*finding)["data"]["compare"]["contender"]);
     EXPECT_NE(replayed["id"], (*finding)["id"]);
@@ -125,7 +118,7 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
   EXPECT_NE(outcome.err.find("line"), std::string::npos) << outcome.err;
   expect_each_case_once(whole, small_cases);
   std::set<std::string> claims;
-  for (const Json& finding : records("findings.jsonl")) EXPECT_TRUE(claims.insert(finding["claim_key"]).second);
+  for (const Json& finding : findings()) EXPECT_TRUE(claims.insert(finding["claim_key"]).second);
 }
 
 TEST_F(CliTest, InputAndOutputAreSafetensors) {

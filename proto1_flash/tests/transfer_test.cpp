@@ -49,8 +49,8 @@ TEST(TransferTest, TheBestTileOfOneIsLookedUpOnTheOther) {
   const std::vector<Conclusion> to_b = transfer_conclusions(a, b), to_a = transfer_conclusions(b, a);
   ASSERT_EQ(to_b.size(), 1u);
   EXPECT_DOUBLE_EQ(to_b[0].estimate.value, 1.5);
-  EXPECT_NEAR(to_b[0].estimate.ci_lo, 1.5 * 0.99 / 1.01, 1e-12);
-  EXPECT_NEAR(to_b[0].estimate.ci_hi, 1.5 * 1.01 / 0.99, 1e-12);
+  ASSERT_EQ(to_b[0].parts.size(), 1u);
+  EXPECT_NEAR(to_b[0].parts[0].error, 1.5 * (1.01 / 0.99 - 0.99 / 1.01) / 2 / 1.96, 1e-12);
   EXPECT_EQ(to_b[0].values["taken"], "128x128");
   EXPECT_EQ(to_b[0].values["best"], "64x64");
   EXPECT_EQ(to_b[0].values["tiles"], 3);
@@ -94,6 +94,7 @@ TEST(TransferTest, VerdictsAreThoseOfMostFindings) {
   EXPECT_EQ(verdicts->values["judged"], 2);
   EXPECT_EQ(verdicts->values["same"], 1);
   EXPECT_EQ(verdicts->estimate.value, 0.5);
+  EXPECT_TRUE(verdicts->exact);
   EXPECT_EQ(verdicts->values["flips"], "bf16 (refuted, then supported)");
 }
 
@@ -103,8 +104,7 @@ TEST(TransferTest, TextsRender) {
   for (const Conclusion& conclusion : transfer_conclusions(a, a)) {
     for (const Hypothesis& hypothesis : hypotheses(transfer_claims())) {
       if (hypothesis.id != conclusion.hypothesis) continue;
-      const Json finding =
-          make_finding("proto1_flash", "A to A", hypothesis, conclusion, false, {{"id", "r"}}, {{"e", 1}});
+      const Json finding = make_finding("proto1_flash", "A to A", hypothesis, conclusion, "r");
       EXPECT_EQ(finding["content"].get<std::string>().find('{'), std::string::npos);
     }
   }

@@ -10,6 +10,7 @@
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto2_stitching/problem.h"
 #include "proto2_stitching/sweep.h"
 
@@ -78,7 +79,7 @@ std::vector<Duel> stitch_duels(const std::vector<Measurement>& results) {
 
 std::vector<Conclusion> stitch_conclusions(const std::vector<Measurement>& results,
                                            const std::vector<Comparison>& comparisons, uint32_t units) {
-  return conclude(stitch_claims(units), results, comparisons);
+  return conclude(stitch_claims(units), results, comparisons, test::steady_processes());
 }
 
 const Hypothesis& hypothesis(const std::string& id) {
@@ -144,8 +145,7 @@ TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
   std::set<std::string> judged, claims;
   for (const Conclusion& conclusion : conclusions()) {
     judged.insert(conclusion.hypothesis);
-    const Json finding = make_finding("proto2_stitching", "test", hypothesis(conclusion.hypothesis), conclusion, false,
-                                      {{"id", "r"}}, {{"e", 1}});
+    const Json finding = make_finding("proto2_stitching", "test", hypothesis(conclusion.hypothesis), conclusion, "r");
     for (const char* field : {"title", "content"}) {
       EXPECT_EQ(finding[field].get<std::string>().find_first_of("{}"), std::string::npos) << finding[field];
     }
@@ -219,10 +219,13 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
   const Conclusion some = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
-  EXPECT_EQ(some.estimate.ci_lo, 16);
-  EXPECT_EQ(some.estimate.ci_hi, 64) << "16 is not sure to be small enough";
-  EXPECT_EQ(judge(hypothesis("break_even"), some).state, State::supported);
+  ASSERT_EQ(some.parts.size(), 1u);
+  EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9) << "16 is not sure to be small enough";
   EXPECT_EQ(some.measurements.size(), 8u);
+  const Conclusion sure = break_even(
+      {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.005, 1.004, 1.006}}, {64, {1.001, 0.999, 1.002}}});
+  EXPECT_EQ(sure.estimate.value, 16);
+  EXPECT_EQ(judge(hypothesis("break_even"), sure).state, State::supported);
   // A good ratio does not count if a larger work has a bad ratio.
   const Conclusion lucky = break_even(
       {{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
@@ -233,7 +236,8 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
   EXPECT_EQ(judge(hypothesis("break_even"), never).state, State::refuted);
   EXPECT_NE(never.title.find("more than 1 %"), std::string::npos);
   const Conclusion always = break_even({{1, {1, 1, 1}}, {4, {1, 1, 1}}, {16, {1, 1, 1}}, {64, {1, 1, 1}}});
-  EXPECT_EQ(always.estimate.ci_hi, 1);
+  EXPECT_EQ(always.estimate.value, 1);
+  EXPECT_EQ(always.parts.at(0).error, 0);
 }
 
 TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
@@ -243,8 +247,7 @@ TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
     return conclusions_of("stitch_or_constants", stitch_conclusions(results, comparisons, 2)).at(0);
   };
   const auto advice = [&]() -> std::string {
-    return make_finding("proto2_stitching", "test", hypothesis("stitch_or_constants"), rule(), false, {{"id", "r"}},
-                        {{"e", 1}})["data"]["advice"];
+    return make_finding("proto2_stitching", "test", hypothesis("stitch_or_constants"), rule(), "r")["data"]["advice"];
   };
   EXPECT_EQ(advice(), "Link score functions in before the optimiser.");
   EXPECT_EQ(rule().values["functions"], 3);

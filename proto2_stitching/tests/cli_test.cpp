@@ -32,7 +32,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
              "float score(float s, int q, int k, const ScoreContext& c) {\n"
              "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
              "}\n");
-  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 3");
+  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 600");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> forms;
@@ -46,10 +46,10 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
     forms.insert(record["case"]["form"]);
   }
   EXPECT_EQ(forms.size(), 9u);
-  ASSERT_FALSE(records("findings.jsonl").empty());
+  ASSERT_FALSE(findings().empty());
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
-  const std::string finding = records("findings.jsonl").front()["id"];
+  const std::string finding = findings().front()["id"];
   const Outcome replay = run_line("--replay " + finding);
   EXPECT_EQ(replay.status, 0) << replay.err;
   write_text("window.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");

@@ -14,6 +14,7 @@
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto3_paged/problem.h"
 #include "proto3_paged/sweep.h"
 
@@ -116,7 +117,8 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
   const std::vector<Measurement> results = paged_results(device);
   const std::vector<Claim> claims = paged_claims(device);
   std::map<std::string, int> counts;
-  for (const Conclusion& conclusion : conclude(claims, results, paged_comparisons(device, results))) {
+  for (const Conclusion& conclusion :
+       conclude(claims, results, paged_comparisons(device, results), test::steady_processes())) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
@@ -125,8 +127,7 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
                          hypothesis.id == "read_rate" || (hypothesis.id.ends_with("paging") && small_pages);
     EXPECT_EQ(judge(hypothesis, conclusion).state, refuted ? State::refuted : State::supported)
         << hypothesis.id << " of " << conclusion.subject;
-    const Json finding =
-        make_finding("proto3_paged", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
+    const Json finding = make_finding("proto3_paged", "fake", hypothesis, conclusion, "r");
     EXPECT_EQ(finding.at("title").get<std::string>().find('{'), std::string::npos) << finding.at("title");
     ++counts[hypothesis.id];
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/records/finding.h"
+#include "common/testing/made_up.h"
 
 namespace attn {
 namespace {
@@ -56,7 +57,7 @@ Measurement launch(const std::string& kernel, const std::string& run_time, int64
 
 std::vector<Conclusion> conclude(const std::vector<Measurement>& results,
                                  const std::vector<Comparison>& comparisons = {}) {
-  return conclude(constants_claims(), results, comparisons);
+  return conclude(constants_claims(), results, comparisons, test::steady_processes());
 }
 
 Conclusion only(const std::vector<Conclusion>& all, const std::string& hypothesis, const std::string& part = "") {
@@ -82,8 +83,7 @@ std::string text(const Conclusion& conclusion) {
   for (const Hypothesis& registered : hypotheses(constants_claims())) {
     if (registered.id == conclusion.hypothesis) hypothesis = registered;
   }
-  const Json finding =
-      make_finding("proto4_constants", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
+  const Json finding = make_finding("proto4_constants", "fake", hypothesis, conclusion, "r");
   return finding.at("title").get<std::string>() + "\n" + finding.at("content").get<std::string>() + "\n" +
          finding.at("data").at("advice").get<std::string>();
 }

@@ -63,7 +63,7 @@ std::vector<Conclusion> made_up_conclusions(const DeviceInfo& device, const std:
     comparisons.push_back(
         test::made_up_comparison(duel, made_up_seconds(duel.baseline), made_up_seconds(duel.contender)));
   }
-  return conclude(codegen_claims(device), results, comparisons);
+  return conclude(codegen_claims(device), results, comparisons, test::steady_processes());
 }
 
 TEST(CodegenFindings, PairsDifferInTheGeneratorAlone) {

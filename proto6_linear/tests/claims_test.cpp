@@ -139,15 +139,14 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
   const std::vector<Claim> claims = linear_claims(device);
   const std::vector<Comparison> comparisons = linear_comparisons(device, results);
   std::map<std::string, int> counts;
-  for (const Conclusion& conclusion : conclude(claims, results, comparisons)) {
+  for (const Conclusion& conclusion : conclude(claims, results, comparisons, test::steady_processes())) {
     const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
                                     return c.hypothesis.id == conclusion.hypothesis;
                                   })->hypothesis;
     const State state = judge(hypothesis, conclusion).state;
     EXPECT_EQ(state, refuted.contains(hypothesis.id) ? State::refuted : State::supported)
         << hypothesis.id << " of " << conclusion.subject << ": " << conclusion.estimate.value;
-    const Json finding =
-        make_finding("proto6_linear", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
+    const Json finding = make_finding("proto6_linear", "fake", hypothesis, conclusion, "r");
     for (const char* text : {"title", "content"}) {
       EXPECT_EQ(finding.at(text).get<std::string>().find('{'), std::string::npos) << finding.at(text);
     }

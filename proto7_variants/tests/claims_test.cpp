@@ -17,6 +17,7 @@
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
 #include "common/testing/devices.h"
+#include "common/testing/made_up.h"
 #include "proto7_variants/problem.h"
 #include "proto7_variants/sweep.h"
 
@@ -68,7 +69,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
     result.work = variants_case_plan(without, {hopper()}).work;
     result.pipeline = {{"code_bytes", 6000}, {"registers", 160}, {"spill_bytes", 0}};
     const double seconds = time(result);
-    result.copy_pct = Estimate{90, 89, 91};
+    result.copy_pct = Estimate{90, 89.5, 90.5};
     result.time = {Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"}};
     results.push_back(result);
   }
@@ -93,6 +94,16 @@ std::vector<Comparison> compare(const std::vector<Measurement>& results, const s
     comparisons.push_back(comparison);
   }
   return comparisons;
+}
+
+std::vector<Conclusion> conclusions_of(const std::vector<Measurement>& results) {
+  const std::vector<Claim> claims = variants_claims();
+  return conclude(claims, results, compare(results, duels(claims, results)), test::steady_processes());
+}
+
+const Hypothesis& hypothesis_of(const std::vector<Claim>& claims, const Conclusion& conclusion) {
+  return std::ranges::find_if(claims, [&](const Claim& c) { return c.hypothesis.id == conclusion.hypothesis; })
+      ->hypothesis;
 }
 
 // complete_variants() chooses the tiles that were the fastest in measurements. With a window or a soft cap another tile
@@ -166,11 +177,9 @@ TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
 TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();
-  const std::vector<Conclusion> all = conclude(claims, results, compare(results, duels(claims, results)));
+  const std::vector<Conclusion> all = conclusions_of(results);
   for (const Conclusion& conclusion : all) {
-    const Hypothesis hypothesis = std::ranges::find_if(claims, [&](const Claim& c) {
-                                    return c.hypothesis.id == conclusion.hypothesis;
-                                  })->hypothesis;
+    const Hypothesis& hypothesis = hypothesis_of(claims, conclusion);
     // A made-up tenth is more than the claims about ALiBi, sinks, RoPE and branches allow, and less than the claim
     // about calls asks for. The other claims allow much more. A made-up thousandth is more than the claim about copies
     // allows.
@@ -188,8 +197,7 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
       const double expected_share = hypothesis.id == "together" ? 1.4 : hypothesis.id == "global_tokens" ? 1.2 : 1.1;
       EXPECT_NEAR(conclusion.estimate.value, expected_share, 1e-6) << hypothesis.id;
     }
-    const Json finding =
-        make_finding("proto7_variants", "fake", hypothesis, conclusion, false, {{"id", "1"}}, {{"device", "x"}});
+    const Json finding = make_finding("proto7_variants", "fake", hypothesis, conclusion, "r");
     EXPECT_FALSE(finding.at("title").get<std::string>().empty());
   }
   EXPECT_GE(all.size(), 30u);
@@ -209,7 +217,7 @@ TEST(VariantsFindings, AModifierMayAskForAnotherTile) {
   });
   const std::vector<Claim> claims = variants_claims();
   std::map<std::string, State> states;
-  for (const Conclusion& conclusion : conclude(claims, results, compare(results, duels(claims, results)))) {
+  for (const Conclusion& conclusion : conclusions_of(results)) {
     if (conclusion.hypothesis != "same_tile") continue;
     const std::string modifier = conclusion.subject.substr(0, conclusion.subject.find('='));
     EXPECT_EQ(tile_of(conclusion.compare->contender), plain) << modifier;
@@ -238,14 +246,15 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   }
 }
 
-// The conclusions of one run have different keys. Of two conclusions with one key, the later would pass for a
-// replication of the earlier.
+// The conclusions of one run have different keys. Two conclusions with one key would be pooled as two runs of one
+// claim.
 TEST(VariantsFindings, NoTwoHaveOneKey) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();
   std::set<std::string> keys;
-  for (const Conclusion& conclusion : conclude(claims, results, compare(results, duels(claims, results)))) {
-    const std::string key = claim_key("proto7_variants", conclusion.hypothesis, "fake", conclusion.subject);
+  for (const Conclusion& conclusion : conclusions_of(results)) {
+    const std::string key =
+        claim_key("proto7_variants", hypothesis_of(claims, conclusion), "fake", conclusion.subject, "device_hot");
     EXPECT_TRUE(keys.insert(key).second) << key;
   }
 }

@@ -57,7 +57,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   write_text("even.cpp", even_mask);
   write_text("near.cpp", score);
   const Outcome outcome =
-      run_line(std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 3");
+      run_line(std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 600");
   ASSERT_EQ(outcome.status, 0) << outcome.err << outcome.out;
   EXPECT_EQ(outcome.err, "");
   std::set<std::string> seen;
@@ -72,7 +72,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(seen,
             (std::set<std::string>{"none none", its_score + " none", "none " + its_mask, its_score + " " + its_mask}));
   std::set<std::string> claims;
-  for (const auto& finding : records("findings.jsonl")) {
+  for (const auto& finding : findings()) {
     claims.insert(finding["data"]["hypothesis"]["id"]);
     EXPECT_NE(finding["data"]["subject"].get<std::string>().find("_function=file-"), std::string::npos) << finding;
   }
@@ -163,7 +163,7 @@ TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
 
 TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   const std::string shape =
-      "--device cpu:threads=2 --budget 3 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
+      "--device cpu:threads=2 --budget 600 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
       "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
       "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
       "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "
@@ -192,7 +192,7 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   }
   EXPECT_EQ(cases, (std::map<std::string, int>{{"index", 2}, {"copy", 2}, {"expand", 2}}));
   std::map<std::string, int> claims;
-  for (const auto& finding : records("findings.jsonl")) ++claims[finding["data"]["hypothesis"]["id"]];
+  for (const auto& finding : findings()) ++claims[finding["data"]["hypothesis"]["id"]];
   EXPECT_EQ(claims, (std::map<std::string, int>{{"gqa_copy", 2}, {"expand_share", 2}})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }

@@ -45,12 +45,14 @@ TEST(ExtensionFindingsTest, AnOverheadIsTheDifferenceInMicroseconds) {
     if (conclusion.hypothesis == "c_overhead") {
       overhead = true;
       EXPECT_NEAR(conclusion.estimate.value, 0.5, 1e-9);
-      EXPECT_NEAR(conclusion.estimate.ci_hi, 0.6, 1e-9);
+      ASSERT_EQ(conclusion.parts.size(), 1u);
+      EXPECT_NEAR(conclusion.parts[0].error, (0.6 - 0.4) / 2 / 1.96, 1e-9);
       EXPECT_NEAR(double{conclusion.values["contender_us"]}, 4.5, 1e-9);
     }
     if (conclusion.hypothesis == "allocations") {
       allocated = true;
       EXPECT_EQ(conclusion.estimate.value, 1);
+      EXPECT_TRUE(conclusion.exact);
     }
   }
   EXPECT_TRUE(overhead && allocated);
