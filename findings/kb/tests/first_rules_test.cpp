@@ -7,7 +7,9 @@
 namespace attn::kb {
 namespace {
 
-Hypothesis hypothesis(const std::string& op, double threshold) { return {"id", "text", "metric", op, threshold, "origin"}; }
+Hypothesis hypothesis(const std::string& op, double threshold) {
+  return {"id", "text", "metric", op, threshold, "origin"};
+}
 
 FirstFigures figures(const Estimate& estimate, double aa_floor = 0, double cv = 0.01) {
   return {.estimate = estimate, .aa_floor = aa_floor, .cv = cv};
