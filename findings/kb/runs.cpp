@@ -28,7 +28,9 @@ Part part_of(const Json& estimate, const char* value, int rounds, int process) {
   return {.process = process, .value = estimate.at(value), .error = (hi - lo) / interval_in_errors, .rounds = rounds};
 }
 
-Json at(const Json& json, const char* pointer) { return json.value(Json::json_pointer(pointer), Json()); }
+Json at(const Json& json, const char* pointer) {
+  return json.is_object() ? json.value(Json::json_pointer(pointer), Json()) : Json();
+}
 
 double mean_log(const Session& session) {
   double sum = 0;

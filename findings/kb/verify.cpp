@@ -238,7 +238,7 @@ void verify_second_finding(const Json& record, Problems& problems) {
     problems.push_back(fmt::format("confidence: is {}, computed again {}", shown(stated), shown(computed)));
   }
   const Json& compare = data.at("compare");
-  const Json scope = compare.value("/time/0/scope"_json_pointer, Json());
+  const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
   expect("claim_key", record.at("claim_key"),
          claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
                    scope.is_string() ? scope.get<std::string>() : ""),
@@ -434,7 +434,7 @@ Verification verify(const Store& store) {
       } else if (!latest_fresh.empty() && finding.ts <= latest_fresh) {
         ++result.superseded;
       } else {
-        result.stale.push_back({finding.id, fmt::format("{} ({}): {} has other code today", finding.title,
+        result.stale.push_back({finding.id, fmt::format("{} ({}): {} has other source code today", finding.title,
                                                         finding.device, ages[i].changed)});
       }
     }
