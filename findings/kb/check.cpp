@@ -1,5 +1,8 @@
 #include "findings/kb/check.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -27,7 +30,14 @@ void check_axes(const Json& record, std::vector<std::string>& problems) {
 }  // namespace
 
 std::vector<std::string> check_schema(const Json& record) {
-  static const Schema schema(Json::parse(record_schema));
+  static const Json text = Json::parse(record_schema);
+  static const Schema schema(text);
+  const Json& known = text.at("/properties/schema/enum"_json_pointer);
+  const Json stated = record.is_object() ? record.value("schema", Json()) : Json();
+  if (stated.is_string() && std::find(known.begin(), known.end(), stated) == known.end()) {
+    return {fmt::format("{} is not known; kb knows {}", stated.get<std::string>().substr(0, 60),
+                        fmt::join(known.get<std::vector<std::string>>(), ", "))};
+  }
   std::vector<std::string> problems = schema.problems(record);
   if (problems.empty()) check_axes(record, problems);
   return problems;

@@ -14,11 +14,14 @@
 #include <sstream>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/progress.h"
 #include "common/base/text_table.h"
+#include "common/source/kernel_source.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/record_input.h"
+#include "findings/kb/runs.h"
 #include "findings/kb/store.h"
 #include "findings/kb/verify.h"
 
@@ -34,7 +37,7 @@ DATABASE
 
 EXIT STATUS
   0    done
-  1    ingest found bad lines, verify found problems, or compare found a regression; or a file could not be written
+  1    ingest found bad lines, verify or check found problems, or compare found a regression; or a file could not be written
   2    bad input: one line names it and says what is allowed
   130  interrupted; nothing is kept of the file that was being ingested
 
@@ -68,8 +71,10 @@ std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json:
 Json summary_of(const Record& record) {
   Json json = {{"id", record.id},         {"kind", record.kind},   {"experiment", record.experiment},
                {"device", record.device}, {"topic", record.topic}, {"state", record.state}};
-  if (record.kind != "measurement") {
-    json["confidence"] = record.confidence;
+  if (record.kind == "run") {
+    json["run"] = record.run_id();
+  } else if (record.kind != "measurement") {
+    json["confidence"] = record.exact() ? Json(nullptr) : Json(record.confidence);
     json["title"] = record.title;
   } else {
     json["case"] = record.json().at("case");
@@ -79,12 +84,21 @@ Json summary_of(const Record& record) {
 }
 
 std::string headline(const Record& record) {
+  if (record.kind == "run") {
+    const Json argv = record.json().at("run").at("argv");
+    return printable(fmt::format("{}: {}", record.run_id(), fmt::join(argv.get<std::vector<std::string>>(), " ")));
+  }
   if (record.kind != "measurement") return printable(record.title);
   return printable(Case::from_json(record.json().at("case")).key());
 }
 
 std::string confidence_text(const Record& record) {
-  return record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
+  if (record.kind == "measurement" || record.kind == "run") return "";
+  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
+}
+
+std::string joined_text(const Json& words) {
+  return fmt::format("{}", fmt::join(words.get<std::vector<std::string>>(), " "));
 }
 
 /// The arguments of all commands. Most arguments belong to several commands.
@@ -99,7 +113,7 @@ struct Arguments {
   std::string confidence, tags;
   bool strict = false, apply = false;
   std::string format, skill = "gpu-perf";
-  std::string a, b, by = "file", floor;
+  std::string a, b, by = "file", floor, out;
 
   std::string path() const { return db.empty() ? default_path() : db; }
   Store read() const { return Store::open(path(), Store::Mode::read); }
@@ -215,10 +229,10 @@ int run_search(const Arguments& given) {
       continue;
     }
     const Record& record = match.record;
-    print(fmt::format("{}  {} {} {:g}  {}\n    {}\n", record.id, record.kind == "note" ? "note" : record.experiment,
-                      printable(record.topic + (record.state.empty() ? "" : " " + record.state)), record.confidence,
-                      printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")),
-                      printable(match.snippet)));
+    print(fmt::format(
+        "{}  {} {} {}  {}\n    {}\n", record.id, record.kind == "note" ? "note" : record.experiment,
+        printable(record.topic + (record.state.empty() ? "" : " " + record.state)), confidence_text(record),
+        printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")), printable(match.snippet)));
   }
   if (matches.empty() && !given.json) fmt::print(stderr, "kb: nothing has all of: {}\n", printable(query));
   return 0;
@@ -234,7 +248,7 @@ int run_show(const Arguments& given) {
   const auto row = [&](const std::string& name, const std::string& text) {
     if (!text.empty()) rows.push_back({name, printable(text)});
   };
-  const Json json = record.json();
+  const Json json = record.joined();
   const auto text = [&](const char* pointer) {
     const Json value = json.value(Json::json_pointer(pointer), Json());
     return value.is_null() ? std::string() : value.is_string() ? value.get<std::string>() : value.dump();
@@ -247,8 +261,13 @@ int run_show(const Arguments& given) {
                              text("/data/hypothesis/op"), text("/data/hypothesis/threshold")));
     row("origin", text("/data/hypothesis/origin"));
     row("verdict", fmt::format("{}: {}", record.state, text("/data/verdict/reason")));
-    row("confidence",
-        fmt::format("{:g}{}", record.confidence, data.at("replicated") == true ? ", an independent run agrees" : ""));
+    row("confidence", confidence_text(record) + (data.value("replicated", false) ? ", an independent run agrees" : ""));
+    if (const Json& estimate = data.at("estimate"); estimate.contains("next_lo")) {
+      row("estimate", fmt::format("{:.4g}, next run [{:.4g}, {:.4g}], {} processes, {} sessions",
+                                  estimate.at("value").get<double>(), estimate.at("next_lo").get<double>(),
+                                  estimate.at("next_hi").get<double>(), estimate.at("processes").get<int64_t>(),
+                                  estimate.at("sessions").get<int64_t>()));
+    }
     row("device", record.device);
     row("subject", text("/data/subject"));
     if (const Json& compare = data.at("compare"); !compare.is_null()) {
@@ -257,9 +276,14 @@ int run_show(const Arguments& given) {
       row("noise floor", fmt::format("{:.2g}", compare.at("aa_floor").get<double>()));
     }
     row("measurements", fmt::format("{}", fmt::join(data.at("measurements").get<std::vector<std::string>>(), " ")));
-    row("run", fmt::format("{}, {}", text("/data/run/id"), record.ts));
-    row("commit", text("/data/env/git/commit") + (text("/data/env/git/dirty") == "true" ? ", changed" : ""));
-    row("replay", text("/data/run/replay"));
+    if (data.at("run").is_object()) {
+      row("run", fmt::format("{}, {}", text("/data/run/id"), record.ts));
+      row("commit", text("/data/env/git/commit") + (text("/data/env/git/dirty") == "true" ? ", changed" : ""));
+      row("command", joined_text(data.at("run").at("argv")));
+      row("replay", text("/data/run/replay"));
+    } else {
+      row("run", fmt::format("{}; its header (run/1) is not in the knowledge base", text("/data/run")));
+    }
   } else if (record.kind == "measurement") {
     row("experiment", record.experiment);
     row("device", record.device);
@@ -277,13 +301,21 @@ int run_show(const Arguments& given) {
     }
     row("pipeline", text("/pipeline/key"));
     row("run", fmt::format("{}, {}", text("/run_id"), record.ts));
+  } else if (record.kind == "run") {
+    row("experiment", record.experiment);
+    row("device", record.device);
+    row("run", fmt::format("{}, {}", record.run_id(), record.ts));
+    row("command", joined_text(json.at("run").at("argv")));
+    row("commit", text("/env/git/commit") + (text("/env/git/dirty") == "true" ? ", changed" : ""));
+    row("toolchain", text("/env/device/toolchain"));
+    row("replay", text("/run/replay"));
   } else {
     row("domain", record.domain);
     row("topic", record.topic);
-    row("confidence", fmt::format("{:g}", record.confidence));
+    row("confidence", confidence_text(record));
     for (const char* name : {"source", "url", "type"}) row(name, text((std::string("/") + name).c_str()));
   }
-  if (record.kind != "measurement") {
+  if (record.kind == "finding" || record.kind == "note") {
     row("tags", fmt::format("{}", fmt::join(json.at("tags").get<std::vector<std::string>>(), " ")));
   }
   print(text_table(rows, Align::left));
@@ -357,17 +389,24 @@ int run_verify(const Arguments& given) {
       for (const Problem& problem : problems) json.push_back({{"id", problem.id}, {"text", problem.text}});
       return json;
     };
-    Json contradictions = Json::array();
-    for (const Contradiction& contradiction : result.contradictions) {
-      Json findings = Json::array();
-      for (const Record& finding : contradiction.findings) findings.push_back(summary_of(finding));
-      contradictions.push_back({{"claim_key", contradiction.claim_key}, {"findings", findings}});
-    }
+    const auto opposed = [](const std::vector<Contradiction>& all, Opposition why) {
+      Json json = Json::array();
+      for (const Contradiction& one : all) {
+        if (one.why != why) continue;
+        Json findings = Json::array();
+        for (const Record& finding : one.findings) findings.push_back(summary_of(finding));
+        json.push_back({{"claim_key", one.claim_key}, {"findings", findings}});
+      }
+      return json;
+    };
     print(json_line({{"records", result.records},
                      {"problems", list(result.problems)},
-                     {"contradictions", contradictions},
+                     {"contradictions", opposed(result.contradictions, Opposition::contradiction)},
+                     {"spread", opposed(result.explained, Opposition::spread)},
+                     {"changed", opposed(result.explained, Opposition::changed)},
                      {"stale", list(result.stale)},
                      {"fresh", result.fresh},
+                     {"superseded", result.superseded},
                      {"unknown", result.unknown}}));
   } else {
     for (const Problem& problem : result.problems)
@@ -379,12 +418,90 @@ int run_verify(const Arguments& given) {
       }
     }
     for (const Problem& stale : result.stale) print(fmt::format("STALE  {}  {}\n", stale.id, printable(stale.text)));
+    print(
+        fmt::format("claims with supported and refuted findings: {} by the spread between runs, {} with other code or "
+                    "conditions, {} contradictions\n",
+                    result.explained_by(Opposition::spread), result.explained_by(Opposition::changed),
+                    result.contradictions.size()));
     print(fmt::format(
-        "{} records: {} problems, {} contradictions; findings of today's kernels {}, stale {}, not known {}\n",
-        result.records, result.problems.size(), result.contradictions.size(), result.fresh, result.stale.size(),
-        result.unknown));
+        "{} records: {} problems, {} contradictions; findings of today's kernels {}, superseded {}, stale {}, not "
+        "known {}\n",
+        result.records, result.problems.size(), result.contradictions.size(), result.fresh, result.superseded,
+        result.stale.size(), result.unknown));
   }
   return sound && (strictly || !given.strict) ? 0 : 1;
+}
+
+int run_keys(const Arguments& given) {
+  std::vector<std::vector<std::string>> rows;
+  std::map<std::string, std::string> keys;
+  Filter findings = given.filter;
+  findings.kind = "finding";
+  for (const Record& record : given.read().list(findings)) {
+    const std::string key = pooling_key(record.json());
+    if (key != record.claim_key) keys[record.claim_key] = key;
+  }
+  for (const auto& [first, second] : keys) {
+    if (given.json) {
+      print(json_line({{"first", first}, {"second", second}}));
+    } else {
+      rows.push_back({printable(first), printable(second)});
+    }
+  }
+  print(text_table(rows, Align::left));
+  return 0;
+}
+
+int run_check(const Arguments& given) {
+  int64_t records = 0, bad = 0;
+  for (const std::string& file : given.files) {
+    Store store = Store::open(":memory:", Store::Mode::write);
+    const Ingested ingested = ingest(store, file);
+    bad += static_cast<int64_t>(ingested.bad.size());
+    records += static_cast<int64_t>(ingested.bad.size());
+    for (const Record& record : store.list({})) {
+      ++records;
+      const std::vector<std::string> problems = verify_record(record);
+      if (problems.empty()) continue;
+      ++bad;
+      const std::string text =
+          problems.size() == 1 ? problems[0] : fmt::format("{} (and {} more)", problems[0], problems.size() - 1);
+      print(given.json ? json_line({{"file", file}, {"id", record.id}, {"problem", text}})
+                       : fmt::format("{}: {}: {}\n", file, record.id, printable(text)));
+    }
+  }
+  if (!given.json) print(fmt::format("{} of {} records are sound\n", records - bad, records));
+  return bad == 0 ? 0 : 1;
+}
+
+std::vector<std::string> recorded_files() {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(source_root() + "/findings/recorded", error), end; at != end;
+       at.increment(error)) {
+    if (at->path().filename().string().find(".jsonl") != std::string::npos) files.push_back(at->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+int run_fit(const Arguments& given) {
+  const std::vector<std::string> files = given.files.empty() ? recorded_files() : given.files;
+  if (files.empty()) throw BadInput("fit: the source tree has no recorded runs; name a FILE");
+  Store store = Store::open(":memory:", Store::Mode::write);
+  bool bad = false;
+  for (const std::string& file : files) bad |= !ingest(store, file).bad.empty();
+  const Json fitted = fit_spreads(store.list({}));
+  const std::string text = fitted.dump(2) + "\n";
+  const std::string out = given.out.empty() ? source_root() + "/findings/spread.json" : given.out;
+  if (out == "-") {
+    print(text);
+  } else if (!PendingFile(out).write(text)) {
+    throw std::runtime_error(fmt::format("{}: cannot be written", out));
+  } else if (!given.json) {
+    print(fmt::format("{}: {} devices and kinds of device\n", out, fitted.size()));
+  }
+  return bad ? 1 : 0;
 }
 
 /// The text in lower case, with one blank before each word: texts that differ only in case and blanks become equal.
@@ -401,8 +518,9 @@ std::string normal(const std::string& text) {
 std::string identity(const Record& record) {
   const Json json = record.json();
   if (record.kind == "finding") {
-    return fmt::format("finding\n{}\n{}", record.claim_key, json.at("data").at("run").at("id").get<std::string>());
+    return fmt::format("finding\n{}\n{}", record.claim_key, record.run_id());
   }
+  if (record.kind == "run") return fmt::format("run\n{}", record.run_id());
   if (record.kind == "measurement") {
     return fmt::format("measurement\n{}\n{}\n{}\n{}\n{}", record.experiment, record.device,
                        json.at("run_id").get<std::string>(), json.at("case").dump(), json.at("time").dump());
@@ -585,7 +703,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
     text(sub, "--device", given.filter.device, "D", "only records of devices with this in their name");
     text(sub, "--proto", given.filter.experiment, "P", "only records of experiments whose name begins with P: proto1");
     text(sub, "--min-confidence", given.min_confidence, "C", "only records with this confidence or more, 0 to 1");
-    if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement or note");
+    if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement, note or run");
     text(sub, "--limit", given.limit, "N", "at most N records");
   };
 
@@ -612,7 +730,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   filters(sub, false);
 
   sub = command("show", "print one record", run_show);
-  text(sub, "ID", given.id, "", "the id of a record, or its first digits")->required();
+  text(sub, "ID", given.id, "", "the id of a record, or its first digits; or the claim_key of a finding")->required();
 
   sub = command("list", "print one line per record, in order of arrival", run_list);
   filters(sub, true);
@@ -627,6 +745,20 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
               run_verify);
   list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
   sub->add_flag("--strict", given.strict, "exit 1 also for contradictions and stale findings");
+
+  sub = command("check", "check record files that another program wrote: one line per bad record", run_check);
+  list(sub, "FILE", given.files, "record files")->required();
+
+  sub = command("keys", "print the claim_key of each finding/1, and the key that its finding/2 has", run_keys);
+  text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
+  text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
+
+  sub = command("fit",
+                "fit the spread between runs to recorded runs, per device, experiment and kind of figure;\n"
+                "write findings/spread.json, which new runs read",
+                run_fit);
+  list(sub, "FILE", given.files, "record files; default: findings/recorded of the source tree");
+  text(sub, "--out", given.out, "FILE", "write this file in place of findings/spread.json; '-' is stdout");
 
   sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
   sub->add_flag("--apply", given.apply,
@@ -661,7 +793,7 @@ void check_arguments(Arguments& given) {
   if (!given.min_confidence.empty()) {
     given.filter.min_confidence = parse_number("--min-confidence", given.min_confidence, 0.0, 1.0);
   }
-  if (!given.filter.kind.empty()) one_of("--kind", given.filter.kind, {"finding", "measurement", "note"});
+  if (!given.filter.kind.empty()) one_of("--kind", given.filter.kind, {"finding", "measurement", "note", "run"});
   if (given.format.empty()) given.format = "jsonl";
   one_of("--format", given.format, {"jsonl", "md", "csv", "gpu-forge"});
   one_of("--by", given.by, {"file", "device", "commit"});

@@ -199,22 +199,23 @@ std::vector<Record> of_commit(const std::vector<Record>& records, const std::str
     throw BadInput(fmt::format("'{}' is no commit; at least 6 hex digits", commit));
   }
   std::set<std::string> runs, commits;
-  for (const Record& record : records) {
-    if (record.kind != "finding") continue;
-    const Json data = record.json().at("data");
-    const Json full = data.value("/env/git/commit"_json_pointer, Json());
-    if (!full.is_string() || !full.get<std::string>().starts_with(commit)) continue;
+  const auto note = [&](const Json& full, const std::string& run) {
+    if (!full.is_string() || !full.get<std::string>().starts_with(commit)) return;
     commits.insert(full.get<std::string>());
-    runs.insert(data.at("run").at("id").get<std::string>());
+    runs.insert(run);
+  };
+  for (const Record& record : records) {
+    if (record.kind == "finding") {
+      note(record.joined().value("/data/env/git/commit"_json_pointer, Json()), record.run_id());
+    } else if (record.kind == "run") {
+      note(record.json().value("/env/git/commit"_json_pointer, Json()), record.run_id());
+    }
   }
-  if (commits.empty()) throw BadInput(fmt::format("{}: no finding names that commit", commit));
+  if (commits.empty()) throw BadInput(fmt::format("{}: no finding and no run names that commit", commit));
   if (commits.size() > 1) throw BadInput(fmt::format("{}: several commits begin so; give more digits", commit));
   std::vector<Record> selected;
   for (const Record& record : records) {
-    if (record.kind == "note") continue;
-    const Json json = record.json();
-    const Json run = record.kind == "finding" ? json.at("data").at("run").at("id") : json.at("run_id");
-    if (runs.contains(run.get<std::string>())) selected.push_back(record);
+    if (record.kind != "note" && runs.contains(record.run_id())) selected.push_back(record);
   }
   return selected;
 }

@@ -53,7 +53,7 @@ struct Side {
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// The measurements and findings of all runs of one commit, which is named by its first digits. The commit of a run is
-/// the commit in the run's findings.
+/// the commit in the run's header (run/1), or in its findings of finding/1.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

@@ -46,6 +46,11 @@ std::string interval(const Json& data) {
                      estimate.at("ci_hi").get<double>());
 }
 
+/// "exact", or the confidence as a number.
+std::string confidence_of(const Record& record) {
+  return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
+}
+
 std::string short_commit(const Json& data) {
   const std::string commit = text_of(data, "/env/git/commit").substr(0, 12);
   if (commit.empty()) return "unknown";
@@ -83,21 +88,28 @@ std::string printable(std::string text) {
 }
 
 std::string citation(const Record& record) {
-  const Json json = record.json();
+  const Json json = record.joined();
   if (record.kind == "finding") {
     const Json& data = json.at("data");
+    const std::string replay = text_of(data, "/run/replay");
     return printable(fmt::format(
-        "{}. {}: {}, {} {} {:g}: {}; confidence {:g}. {}, {}, {}, commit {}. attention-proto finding {}; replay: {}",
+        "{}. {}: {}, {} {} {:g}: {}; confidence {}. {}, {}, {}, commit {}. attention-proto finding {}; replay: {}",
         record.title, data.at("hypothesis").at("metric").get<std::string>(), interval(data), record.state,
         data.at("hypothesis").at("op").get<std::string>(), data.at("hypothesis").at("threshold").get<double>(),
-        text_of(data, "/verdict/reason"), record.confidence, record.experiment, record.device, record.ts,
-        short_commit(data), record.id, text_of(data, "/run/replay")));
+        text_of(data, "/verdict/reason"), confidence_of(record), record.experiment, record.device, record.ts,
+        short_commit(data), record.id,
+        replay.empty() ? fmt::format("{} --replay {}", record.experiment, record.id) : replay));
   }
   if (record.kind == "note") {
     return printable(fmt::format("{}. {}{}; confidence {:g}. attention-proto note {}", record.title,
                                  text_of(json, "/source"),
                                  text_of(json, "/url").empty() ? "" : fmt::format(" <{}>", text_of(json, "/url")),
                                  record.confidence, record.id));
+  }
+  if (record.kind == "run") {
+    return printable(fmt::format("{}, {}, {}, commit {}. attention-proto run {}; replay: {}", record.experiment,
+                                 record.device, record.ts, short_commit(json), record.run_id(),
+                                 text_of(json, "/run/replay")));
   }
   return printable(fmt::format("{}: {}, {}, {}. attention-proto measurement {}; replay: {} --replay {}",
                                record.experiment, Case::from_json(json.at("case")).key(), record.device, record.ts,
@@ -109,7 +121,7 @@ std::string to_markdown(const std::vector<Record>& records) {
   std::vector<std::pair<std::string, std::string>> sections;
   std::map<std::string, size_t> places;
   for (const Record& record : records) {
-    if (record.kind == "measurement") continue;
+    if (record.kind == "measurement" || record.kind == "run") continue;
     const Json json = record.json();
     const std::string where = record.experiment.empty() ? record.domain : record.experiment;
     const auto [place, added] = places.try_emplace(where + "\n" + record.topic, sections.size());
@@ -125,8 +137,8 @@ std::string to_markdown(const std::vector<Record>& records) {
     }
     std::string& text = sections[place->second].second;
     if (record.kind == "finding") {
-      text += fmt::format("- **{}** ({}, {}, confidence {:g}) {} {}, {}, `{}`\n", escaped(record.title), record.state,
-                          interval(json.at("data")), record.confidence, escaped(text_of(json, "/content")),
+      text += fmt::format("- **{}** ({}, {}, confidence {}) {} {}, {}, `{}`\n", escaped(record.title), record.state,
+                          interval(json.at("data")), confidence_of(record), escaped(text_of(json, "/content")),
                           escaped(record.device), record.ts, record.id);
     } else {
       text += fmt::format("- **{}** (confidence {:g}) {} {}, `{}`\n", escaped(record.title), record.confidence,
@@ -148,13 +160,13 @@ std::string to_csv(const std::vector<Record>& records) {
     const auto figure = [&](const char* key) { return estimate.contains(key) ? estimate[key].dump() : std::string(); };
     const std::string subject =
         record.kind == "measurement" ? Case::from_json(json.at("case")).key() : text_of(json, "/data/subject");
-    const std::string confidence = record.kind == "measurement" ? "" : fmt::format("{:g}", record.confidence);
+    const std::string confidence = record.kind == "measurement" || record.kind == "run" ? "" : confidence_of(record);
     std::vector<std::string> fields;
     for (const std::string& field :
          {record.id, record.kind, record.domain, record.experiment, record.topic, record.device, subject, record.title,
           text_of(json, "/content"), record.state, confidence, figure("value"), figure("ci_lo"), figure("ci_hi"),
-          figure("aa_floor"), figure("cv"), record.ts, fmt::format("{}", fmt::join(tags_of(json), " ")),
-          text_of(json, "/source")}) {
+          figure(estimate.contains("floor") ? "floor" : "aa_floor"), figure("cv"), record.ts,
+          fmt::format("{}", fmt::join(tags_of(json), " ")), text_of(json, "/source")}) {
       fields.push_back(csv_field(field));
     }
     text += fmt::format("{}\r\n", fmt::join(fields, ","));
@@ -165,7 +177,7 @@ std::string to_csv(const std::vector<Record>& records) {
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill) {
   std::string text;
   for (const Record& record : records) {
-    if (record.kind == "measurement") continue;
+    if (record.kind == "measurement" || record.kind == "run") continue;
     const Json json = record.json();
     const bool finding = record.kind == "finding";
     std::string type = finding ? "benchmark" : text_of(json, "/type");

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -126,6 +127,13 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
                      text_at(record, "/data/hypothesis/text"));
 }
 
+std::string key_of_run(const std::string& id) { return "run/" + id; }
+
+bool is_second(const Record& record) {
+  return record.kind == "finding" && record.line.find("finding/2") != record.line.npos &&
+         record.json().at("schema") == "finding/2";
+}
+
 [[noreturn]] void no_store(const std::string& path, const std::string& why) {
   throw BadInput(
       fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
@@ -161,6 +169,32 @@ std::optional<Json> parse(const std::string& line) {
 }
 
 }  // namespace
+
+Json Record::joined() const {
+  std::vector<Json> records = {json()};
+  if (header) records.push_back(*header);
+  join_runs(records);
+  return records.front();
+}
+
+std::string Record::run_id() const {
+  const Json record = json();
+  if (kind == "measurement") return text_at(record, "/run_id");
+  const std::string second = text_at(record, "/data/run");
+  return !second.empty() ? second : text_at(record, kind == "run" ? "/run/id" : "/data/run/id");
+}
+
+std::string pooling_key(const Json& finding) {
+  if (finding.at("schema") != "finding/1") return finding.at("claim_key");
+  const Json& data = finding.at("data");
+  const Hypothesis hypothesis{.id = data.at("hypothesis").at("id"),
+                              .text = "",
+                              .metric = data.at("hypothesis").at("metric"),
+                              .op = "",
+                              .origin = ""};
+  return claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
+                   text_at(data, "/compare/time/0/scope"));
+}
 
 std::string default_path() {
   const auto variable = [](const char* name) {
@@ -260,8 +294,20 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
     return same ? Insertion::known : Insertion::differs;
   }
 
-  const bool finding = schema == "finding/1", measurement = schema == "measurement/1";
-  const char* kind = finding ? "finding" : measurement ? "measurement" : "note";
+  const std::string kind = schema.substr(0, schema.find('/'));
+  const bool finding = kind == "finding", of_a_run = kind == "run";
+  const std::string run_id = text_at(record, schema == "finding/2" ? "/data/run" : "/run/id");
+  std::string ts = text_at(record, finding ? "/data/run/ts" : "/run/ts"), device = text_at(record, "/device");
+  if (finding) device = text_at(record, "/data/device");
+  if (schema == "finding/2") {
+    if (const auto header = run(run_id)) ts = header->ts;
+  }
+  if (of_a_run) {
+    const Json units = record.value("/env/device/units"_json_pointer, Json());
+    const std::string name = text_at(record, "/env/device/name");
+    device = name.empty() ? text_at(record, "/run/device") : name;
+    if (!name.empty() && units.is_number_integer()) device += fmt::format(", {} units", units.get<int64_t>());
+  }
   const Json confidence = record.value("confidence", Json());
   Statement row = database_.prepare(
       "INSERT INTO records(id, kind, experiment, device, domain, topic, claim_key, state, confidence, ts, title, line) "
@@ -269,27 +315,46 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
   row.bind(1, id)
       .bind(2, kind)
       .bind(3, text_at(record, finding ? "/data/experiment" : "/experiment"))
-      .bind(4, text_at(record, finding ? "/data/device" : "/device"))
+      .bind(4, device)
       .bind(5, text_at(record, "/domain"))
       .bind(6, text_at(record, finding ? "/data/hypothesis/id" : "/topic"))
-      .bind(7, text_at(record, "/claim_key"))
+      .bind(7, of_a_run ? key_of_run(run_id) : text_at(record, "/claim_key"))
       .bind(8, text_at(record, finding ? "/data/verdict/state" : "/status"))
-      .bind(9, confidence.is_number() ? confidence.get<double>() : 0.0)
-      .bind(10, text_at(record, finding ? "/data/run/ts" : "/run/ts"))
+      .bind(9, confidence.is_number() ? confidence.get<double>()
+               : finding              ? 1.0
+                                      : 0.0)
+      .bind(10, ts)
       .bind(11, text_at(record, "/title"))
       .bind(12, line);
   row.step();
-  if (measurement) return Insertion::added;
+  const int64_t number = database_.last_row();
+  if (of_a_run) set_times(run_id, ts);
+  if (kind == "measurement" || of_a_run) return Insertion::added;
 
   const auto tags = record.at("tags").get<std::vector<std::string>>();
   Statement index = database_.prepare("INSERT INTO words(rowid, title, content, tags, about) VALUES(?, ?, ?, ?, ?)");
-  index.bind(1, database_.last_row())
+  index.bind(1, number)
       .bind(2, text_at(record, "/title"))
       .bind(3, text_at(record, "/content"))
       .bind(4, fmt::format("{}", fmt::join(tags, " ")))
       .bind(5, about(record, tags));
   index.step();
   return Insertion::added;
+}
+
+/// Gives the findings of a run, which came before their header, the header's time.
+void Store::set_times(const std::string& run_id, const std::string& ts) {
+  Statement rows = database_.prepare(fmt::format("SELECT {} FROM records WHERE kind = 'finding' AND ts = ''", columns));
+  std::vector<int64_t> numbers;
+  while (rows.step()) {
+    const Record record = record_of(rows);
+    if (record.run_id() == run_id) numbers.push_back(record.number);
+  }
+  Statement change = database_.prepare("UPDATE records SET ts = ?2 WHERE number = ?1");
+  for (const int64_t number : numbers) {
+    change.bind(1, number).bind(2, ts).step();
+    change.reset();
+  }
 }
 
 Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
@@ -367,7 +432,28 @@ std::vector<Record> Store::list(const Filter& filter) const {
   bind(rows, filter);
   std::vector<Record> records;
   while (rows.step()) records.push_back(record_of(rows));
+  add_headers(records);
   return records;
+}
+
+std::optional<Record> Store::run(const std::string& id) const {
+  Statement row = database_.prepare(
+      fmt::format("SELECT {} FROM records WHERE claim_key = ?1 AND kind = 'run' ORDER BY number LIMIT 1", columns));
+  row.bind(1, key_of_run(id));
+  return row.step() ? std::optional(record_of(row)) : std::nullopt;
+}
+
+void Store::add_headers(std::vector<Record>& records) const {
+  std::map<std::string, std::shared_ptr<const Json>> headers;
+  for (Record& record : records) {
+    if (!is_second(record)) continue;
+    const std::string id = record.run_id();
+    const auto [place, added] = headers.try_emplace(id);
+    if (added) {
+      if (const auto header = run(id)) place->second = std::make_shared<const Json>(header->json());
+    }
+    record.header = place->second;
+  }
 }
 
 std::optional<Record> Store::exact(const std::string& id) const {
@@ -377,6 +463,16 @@ std::optional<Record> Store::exact(const std::string& id) const {
 }
 
 Record Store::find(const std::string& id) const {
+  std::vector<Record> found;
+  if (id.find('/') != id.npos) {
+    Filter findings;
+    findings.kind = "finding";
+    for (Record& record : list(findings)) {
+      if (record.claim_key == id || pooling_key(record.json()) == id) found = {std::move(record)};
+    }
+    if (found.empty()) throw BadInput(fmt::format("{}: no finding has this key; kb keys lists keys", id));
+    return found.front();
+  }
   if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
     throw BadInput(fmt::format("'{}' is no id; up to 16 hex digits", id));
   }
@@ -385,9 +481,10 @@ Record Store::find(const std::string& id) const {
       database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
   rows.bind(1, id);
   if (!rows.step()) throw BadInput(fmt::format("{}: no record has an id that begins so; kb list shows ids", id));
-  Record found = record_of(rows);
+  found.push_back(record_of(rows));
   if (rows.step()) throw BadInput(fmt::format("{}: the ids of several records begin so; give more digits", id));
-  return found;
+  add_headers(found);
+  return found.front();
 }
 
 void Store::remove(const std::vector<std::string>& ids) {
@@ -416,7 +513,8 @@ Json Store::stats() const {
           {"records", counts("kind", "true")},
           {"findings",
            {{"by_verdict", counts("state", "kind = 'finding'")},
-            {"by_confidence", counts("confidence", "kind = 'finding'")},
+            {"by_confidence",
+             counts("CASE confidence WHEN 1 THEN 'exact' ELSE round(confidence, 2) END", "kind = 'finding'")},
             {"by_experiment", counts("experiment", "kind = 'finding'")},
             {"by_device", counts("device", "kind = 'finding'")}}},
           {"measurements",
@@ -428,7 +526,7 @@ Json Store::stats() const {
 std::vector<Json> Store::topics() const {
   Statement rows = database_.prepare(
       "SELECT domain, experiment, topic, sum(kind = 'finding'), sum(state = 'supported'), sum(state = 'refuted'), "
-      "sum(state = 'inconclusive'), sum(kind = 'note'), max(ts) FROM records WHERE kind <> 'measurement' "
+      "sum(state = 'inconclusive'), sum(kind = 'note'), max(ts) FROM records WHERE kind IN ('finding', 'note') "
       "GROUP BY domain, experiment, topic ORDER BY domain, experiment, min(number)");
   std::vector<Json> topics;
   while (rows.step()) {

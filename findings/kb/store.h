@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <istream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,7 +21,7 @@ std::string default_path();
 
 /// A selection of records. An empty field selects everything.
 struct Filter {
-  std::string kind = {};        // finding, measurement or note
+  std::string kind = {};        // finding, measurement, note or run
   std::string device = {};      // a part of the device's name; case does not matter
   std::string experiment = {};  // the beginning of the experiment's name: "proto1"
   double min_confidence = 0;
@@ -31,9 +32,19 @@ struct Filter {
 struct Record {
   int64_t number = 0;  // order of arrival
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
-  double confidence = 0;
+  double confidence = 0;                    // 1 for an exact finding
+  std::shared_ptr<const Json> header = {};  // the run/1 of a finding/2; null where the knowledge base lacks it
   Json json() const { return Json::parse(line); }
+  /// The record; a finding/2 gets the fields data.run and data.env of its header, as a finding/1 has them.
+  Json joined() const;
+  /// The id of the run of a finding, a measurement or a run.
+  std::string run_id() const;
+  bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
 };
+
+/// The key of the findings that are pooled, of a finding of either schema: the claim_key of a finding/2, or the
+/// claim_key that a finding/2 with the fields of this finding/1 would have.
+std::string pooling_key(const Json& finding);
 
 struct Match {
   Record record;
@@ -84,8 +95,8 @@ class Store {
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// The one record whose id begins with `id`. Throws BadInput where no record, or more than one record, has such an
-  /// id.
+  /// The one record whose id begins with `id`; or the latest finding whose claim_key or pooling_key() is `id`. Throws
+  /// BadInput where there is no such record, or where the ids of several records begin so.
   Record find(const std::string& id) const;
   std::optional<Record> exact(const std::string& id) const;
   /// Removes records in one transaction.
@@ -98,6 +109,9 @@ class Store {
  private:
   Store(std::string path, Database database) : path_(std::move(path)), database_(std::move(database)) {}
   enum class Insertion { added, known, differs };
+  std::optional<Record> run(const std::string& id) const;
+  void set_times(const std::string& run_id, const std::string& ts);
+  void add_headers(std::vector<Record>& records) const;
   Insertion insert(const Json& record, std::string_view line);
 
   std::string path_;

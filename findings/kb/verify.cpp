@@ -6,12 +6,14 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/check.h"
+#include "findings/kb/first_rules.h"
 
 namespace attn::kb {
 namespace {
@@ -71,7 +73,22 @@ void expect(const std::string& what, const std::string& stated, const std::strin
   if (stated != computed) problems.push_back(fmt::format("{}: is '{}', computed again '{}'", what, stated, computed));
 }
 
-void verify_finding(const Json& record, Problems& problems) {
+void expect(const std::string& what, double stated, double computed, Problems& problems) {
+  if (!agree(stated, computed))
+    problems.push_back(fmt::format("{}: is {:.6g}, computed again {:.6g}", what, stated, computed));
+}
+
+Hypothesis hypothesis_of(const Json& data) {
+  const Json& stated = data.at("hypothesis");
+  return {.id = stated.at("id"),
+          .text = stated.at("text"),
+          .metric = stated.at("metric"),
+          .op = stated.at("op"),
+          .threshold = stated.at("threshold"),
+          .origin = stated.at("origin")};
+}
+
+void verify_texts(const Json& record, Problems& problems) {
   const Json& data = record.at("data");
   for (const char* field : {"title", "content"}) {
     try {
@@ -80,44 +97,166 @@ void verify_finding(const Json& record, Problems& problems) {
       problems.push_back(fmt::format("{}: its template cannot be rendered: {}", field, error.what()));
     }
   }
+}
 
-  const Json& stated = data.at("hypothesis");
-  const Json& estimate = data.at("estimate");
-  const Hypothesis hypothesis{.id = stated.at("id"),
-                              .text = stated.at("text"),
-                              .metric = stated.at("metric"),
-                              .op = stated.at("op"),
-                              .threshold = stated.at("threshold"),
-                              .origin = stated.at("origin")};
-  Conclusion conclusion;
-  conclusion.estimate = {estimate.at("value"), estimate.at("ci_lo"), estimate.at("ci_hi")};
-  conclusion.aa_floor = estimate.at("aa_floor");
-  conclusion.cv = estimate.at("cv");
-  conclusion.correct = data.at("correct");
-  const Verdict verdict = judge(hypothesis, conclusion);
+void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems) {
   expect("verdict", data.at("verdict").at("state"), std::string(name(verdict.state)), problems);
   expect("verdict.reason", data.at("verdict").at("reason"), verdict.reason, problems);
   if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
-  const double sure = confidence(verdict, conclusion, data.at("replicated"));
+}
+
+/// What holds for a comparison of either schema, and for the part of a process.
+void verify_compare(const Json& compare, const std::string& path, double floor, Problems& problems) {
+  verify_interval(compare, path, "ci_lo", "ci_hi", problems);
+  verify_interval(compare, path + " (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
+  verify_times(compare.at("time"), path + ".time", problems);
+  if (!agree(compare.at("aa_floor"), floor)) {
+    problems.push_back(fmt::format("{}.aa_floor: is {:.6g}, by the A/A interval {:.6g}", path,
+                                   compare.at("aa_floor").get<double>(), floor));
+  }
+}
+
+void verify_first_finding(const Json& record, Problems& problems) {
+  verify_texts(record, problems);
+  const Json& data = record.at("data");
+  const Json& estimate = data.at("estimate");
+  const Hypothesis hypothesis = hypothesis_of(data);
+  const FirstFigures figures{.estimate = {estimate.at("value"), estimate.at("ci_lo"), estimate.at("ci_hi")},
+                             .aa_floor = estimate.at("aa_floor"),
+                             .cv = estimate.at("cv"),
+                             .correct = data.at("correct")};
+  const Verdict verdict = first_judge(hypothesis, figures);
+  verify_verdict(data, verdict, problems);
+  const double sure = first_confidence(verdict, figures, data.at("replicated"));
   if (record.at("confidence") != sure) {
     problems.push_back(
         fmt::format("confidence: is {}, computed again {}", record.at("confidence").get<double>(), sure));
   }
   expect("claim_key", record.at("claim_key"),
-         claim_key(data.at("experiment"), hypothesis.id, data.at("device"), data.at("subject")), problems);
+         first_claim_key(data.at("experiment"), hypothesis.id, data.at("device"), data.at("subject")), problems);
 
   verify_interval(estimate, "estimate", "ci_lo", "ci_hi", problems);
   const Json& compare = data.at("compare");
   if (compare.is_null()) return;
-  verify_interval(compare, "compare", "ci_lo", "ci_hi", problems);
-  verify_interval(compare, "compare (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
-  verify_times(compare.at("time"), "compare.time", problems);
   const double floor =
       std::max(std::abs(compare.at("aa_ci_lo").get<double>() - 1), std::abs(compare.at("aa_ci_hi").get<double>() - 1));
-  if (!agree(compare.at("aa_floor"), floor)) {
-    problems.push_back(fmt::format("compare.aa_floor: is {:.6g}, by the A/A interval {:.6g}",
-                                   compare.at("aa_floor").get<double>(), floor));
+  verify_compare(compare, "compare", floor, problems);
+}
+
+double floor_of(const Json& compare) {
+  return std::max(std::abs(std::log(compare.at("aa_ci_lo").get<double>())),
+                  std::abs(std::log(compare.at("aa_ci_hi").get<double>())));
+}
+
+Conclusion conclusion_of(const Json& data) {
+  const Json& estimate = data.at("estimate");
+  Conclusion conclusion;
+  for (const Json& part : data.at("parts")) {
+    conclusion.parts.push_back({.process = part.at("process"),
+                                .value = part.at("value"),
+                                .error = part.at("error"),
+                                .rounds = part.at("rounds")});
   }
+  conclusion.prior = {.scale = estimate.at("prior").at("scale"), .freedom = estimate.at("prior").at("freedom")};
+  conclusion.estimate = {.value = estimate.at("value"),
+                         .ci_lo = estimate.at("ci_lo"),
+                         .ci_hi = estimate.at("ci_hi"),
+                         .next_lo = estimate.at("next_lo"),
+                         .next_hi = estimate.at("next_hi"),
+                         .tau = estimate.at("tau"),
+                         .processes = estimate.at("processes"),
+                         .sessions = estimate.at("sessions"),
+                         .freedom = estimate.at("freedom")};
+  conclusion.relative = estimate.at("scale") == "log";
+  conclusion.exact = estimate.at("scale") == "exact";
+  conclusion.floor = estimate.at("floor");
+  conclusion.cv = estimate.at("cv");
+  conclusion.unlike_throttling = estimate.at("unlike_throttling");
+  conclusion.correct = data.at("correct");
+  return conclusion;
+}
+
+/// The unit of a figure that is not pooled in logarithms. A record without it gives the width of its interval, from
+/// which the unit follows; the other figures of the estimate must then agree.
+double unit_of(const Json& estimate, const Conclusion& conclusion) {
+  if (estimate.contains("unit")) return estimate.at("unit");
+  const auto half = [&](double unit) {
+    const Pooled pooled = pool({&conclusion.parts, 1}, conclusion.prior, false, unit);
+    return (pooled.ci_hi - pooled.ci_lo) / 2;
+  };
+  const double wanted = (conclusion.estimate.ci_hi - conclusion.estimate.ci_lo) / 2, none = half(0), one = half(1);
+  return wanted > none && one > none ? std::sqrt((wanted * wanted - none * none) / (one * one - none * none)) : 0;
+}
+
+void verify_estimate(const Json& data, const Conclusion& stated, Problems& problems) {
+  const Json& estimate = data.at("estimate");
+  if (stated.exact) {
+    for (const char* field : {"ci_lo", "ci_hi", "next_lo", "next_hi"}) {
+      expect(fmt::format("estimate.{}", field), estimate.at(field), stated.estimate.value, problems);
+    }
+    for (const Part& part : stated.parts) {
+      expect(fmt::format("parts: process {}", part.process), part.value, stated.estimate.value, problems);
+    }
+    return;
+  }
+  verify_interval(estimate, "estimate", "ci_lo", "ci_hi", problems);
+  verify_interval(estimate, "estimate (next)", "next_lo", "next_hi", problems);
+  if (stated.parts.empty()) {
+    problems.emplace_back("parts: must not be empty for a figure that is not exact");
+    return;
+  }
+  const Pooled pooled =
+      pool({&stated.parts, 1}, stated.prior, stated.relative, stated.relative ? 1 : unit_of(estimate, stated));
+  expect("estimate.value", stated.estimate.value, pooled.value, problems);
+  expect("estimate.ci_lo", stated.estimate.ci_lo, pooled.ci_lo, problems);
+  expect("estimate.ci_hi", stated.estimate.ci_hi, pooled.ci_hi, problems);
+  expect("estimate.next_lo", stated.estimate.next_lo, pooled.next_lo, problems);
+  expect("estimate.next_hi", stated.estimate.next_hi, pooled.next_hi, problems);
+  expect("estimate.tau", stated.estimate.tau, pooled.tau, problems);
+  expect("estimate.freedom", stated.estimate.freedom, pooled.freedom, problems);
+  expect("estimate.processes", stated.estimate.processes, pooled.processes, problems);
+  expect("estimate.sessions", stated.estimate.sessions, pooled.sessions, problems);
+}
+
+void verify_second_finding(const Json& record, Problems& problems) {
+  verify_texts(record, problems);
+  const Json& data = record.at("data");
+  const Hypothesis hypothesis = hypothesis_of(data);
+  const Conclusion conclusion = conclusion_of(data);
+  try {
+    verify_estimate(data, conclusion, problems);
+  } catch (const std::invalid_argument& error) {
+    problems.push_back(fmt::format("parts: {}", error.what()));
+  }
+  const Verdict verdict = judge(hypothesis, conclusion);
+  verify_verdict(data, verdict, problems);
+  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
+  const Json& stated = record.at("confidence");
+  const auto shown = [](const Json& value) { return value.is_null() ? std::string("null") : value.dump(); };
+  const Json computed = sure ? Json(*sure) : Json(nullptr);
+  if (stated.is_null() != computed.is_null() || (sure && !agree(stated, *sure))) {
+    problems.push_back(fmt::format("confidence: is {}, computed again {}", shown(stated), shown(computed)));
+  }
+  const Json& compare = data.at("compare");
+  const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
+  expect("claim_key", record.at("claim_key"),
+         claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
+                   scope.is_string() ? scope.get<std::string>() : ""),
+         problems);
+  if (compare.is_null()) return;
+  verify_compare(compare, "compare", floor_of(compare), problems);
+  Session ratios;
+  for (const Json& part : compare.value("parts", Json::array())) {
+    verify_compare(part, fmt::format("compare.parts.{}", ratios.size()), floor_of(part), problems);
+    Json whole = part;
+    for (const char* known : {"baseline", "contender"}) whole[known] = compare.at(known);
+    ratios.push_back(ratio_part(comparison_from_json(whole), static_cast<int>(ratios.size()) + 1));
+  }
+  if (ratios.empty()) return;
+  const Pooled pooled = pool({&ratios, 1}, conclusion.prior, true);
+  expect("compare.ratio", compare.at("ratio"), pooled.value, problems);
+  expect("compare.ci_lo", compare.at("ci_lo"), pooled.ci_lo, problems);
+  expect("compare.ci_hi", compare.at("ci_hi"), pooled.ci_hi, problems);
 }
 
 }  // namespace
@@ -131,7 +270,8 @@ std::vector<std::string> verify_record(const Record& record) {
     problems.push_back(fmt::format("id: is {}, by its line {}", record.id, id));
   }
   if (record.kind == "measurement") verify_measurement(json, problems);
-  if (record.kind == "finding") verify_finding(json, problems);
+  if (json.at("schema") == "finding/1") verify_first_finding(json, problems);
+  if (json.at("schema") == "finding/2") verify_second_finding(json, problems);
   return problems;
 }
 
@@ -189,54 +329,114 @@ Freshness freshness(const Json& pipeline, const SameCode& same) {
   return found ? Freshness::current : Freshness::changed;
 }
 
-std::vector<Json> kernels_of(const Json& measurement) {
-  std::vector<Json> found;
-  for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.value("pipeline", Json()));
-  if (found.empty()) found.push_back(measurement.value("pipeline", Json()));
-  std::erase_if(found, [](const Json& pipeline) { return !pipeline.is_object(); });
-  return found;
+Opposition opposition(const std::vector<Record>& findings, const Codes& codes) {
+  std::map<std::string, std::vector<Run>> alike;  // runs with the same code and conditions
+  for (const Record& finding : findings) {
+    Run run = run_of(finding, codes);
+    alike[run.conditions + "\n" + run.code].push_back(std::move(run));
+  }
+  bool same = false;
+  for (const auto& [code, runs] : alike) {
+    const auto has = [&](const char* state) {
+      return std::ranges::any_of(runs, [&](const Run& run) { return run.state == state; });
+    };
+    if (!has("supported") || !has("refuted")) continue;
+    same = true;
+    const Record& any = findings.front();
+    std::vector<Session> sessions;
+    bool relative = true;
+    double unit = 0;
+    for (const Run& run : runs) {
+      sessions.push_back(run.session);
+      relative &= run.relative;
+      unit = std::max(unit, run.unit);
+    }
+    const Pooled pooled = pool(sessions, spread_of(any.device, any.experiment, runs.front().kind), relative, unit);
+    for (const Session& session : sessions) {
+      const double value = pool({&session, 1}, {}, relative, unit).value;
+      if (value < pooled.next_lo || value > pooled.next_hi) return Opposition::contradiction;
+    }
+  }
+  return same ? Opposition::spread : Opposition::changed;
+}
+
+int64_t Verification::explained_by(Opposition why) const {
+  return std::ranges::count_if(explained, [&](const Contradiction& one) { return one.why == why; });
 }
 
 Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
-  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
   const std::vector<Record> records = store.list({});
-  std::map<std::string, std::vector<Record>> claims;
+  const Codes codes = codes_of(records);
+  std::map<std::string, std::vector<Record>> claims;  // by pooling_key()
   const SameCode same = same_code();
   for (const Record& record : records) {
     ++result.records;
     for (std::string& text : verify_record(record)) result.problems.push_back({record.id, std::move(text)});
     if (record.kind == "measurement") kernels[record.id] = kernels_of(record.json());
-    if (record.kind == "finding") claims[record.claim_key].push_back(record);
+    if (record.kind == "finding") claims[pooling_key(record.json())].push_back(record);
   }
 
   for (auto& [key, findings] : claims) {
     const auto has = [&](const char* state) {
       return std::any_of(findings.begin(), findings.end(), [&](const Record& one) { return one.state == state; });
     };
-    if (has("supported") && has("refuted")) result.contradictions.push_back({key, findings});
+    if (!has("supported") || !has("refuted")) continue;
+    const Opposition why = opposition(findings, codes);
+    (why == Opposition::contradiction ? result.contradictions : result.explained).push_back({key, findings, why});
   }
 
-  for (const Record& record : records) {
-    if (record.kind != "finding") continue;
+  std::map<std::pair<std::string, std::string>, Freshness> known;  // by key and hash; measurements share kernels
+  std::set<std::pair<std::string, std::string>> machine_code;      // key and code_sha256 of today's kernels
+  const auto state_of = [&](const Json& pipeline) {
+    const auto [place, added] = known.try_emplace(
+        {pipeline.at("key").get<std::string>(), pipeline.at("source_sha256").get<std::string>()}, Freshness::unknown);
+    if (added) place->second = freshness(pipeline, same);
+    return place->second;
+  };
+  const auto machine_code_of = [](const Json& pipeline) {
+    return std::pair(pipeline.at("key").get<std::string>(), pipeline.value("code_sha256", ""));
+  };
+  for (const auto& [id, pipelines] : kernels) {
+    for (const Json& pipeline : pipelines) {
+      if (state_of(pipeline) == Freshness::current) machine_code.insert(machine_code_of(pipeline));
+    }
+  }
+
+  struct Age {
     bool current = false;
-    std::string changed;
-    for (const Json& id : record.json().value("/data/measurements"_json_pointer, Json::array())) {
+    std::string changed;  // key of a kernel with other code today
+  };
+  const auto age_of = [&](const Record& finding) {
+    Age age;
+    for (const Json& id : finding.json().value("/data/measurements"_json_pointer, Json::array())) {
       for (const Json& pipeline : kernels[id.get<std::string>()]) {
-        const std::string key = pipeline.at("key");
-        const auto [place, added] =
-            known.try_emplace({key, pipeline.at("source_sha256").get<std::string>()}, Freshness::unknown);
-        if (added) place->second = freshness(pipeline, same);
-        current |= place->second == Freshness::current;
-        if (place->second == Freshness::changed) changed = key;
+        const Freshness state = state_of(pipeline);
+        const bool current = state == Freshness::current || machine_code.contains(machine_code_of(pipeline));
+        age.current |= current;
+        if (state == Freshness::changed && !current) age.changed = pipeline.at("key");
       }
     }
-    if (!changed.empty()) {
-      result.stale.push_back(
-          {record.id, fmt::format("{} ({}): {} has other source code today", record.title, record.device, changed)});
-    } else {
-      ++(current ? result.fresh : result.unknown);
+    return age;
+  };
+  for (const auto& [key, findings] : claims) {
+    std::string latest_fresh;  // time of the latest finding with today's kernels only
+    std::vector<Age> ages;
+    for (const Record& finding : findings) {
+      ages.push_back(age_of(finding));
+      if (ages.back().current && ages.back().changed.empty()) latest_fresh = std::max(latest_fresh, finding.ts);
+    }
+    for (size_t i = 0; i < findings.size(); ++i) {
+      const Record& finding = findings[i];
+      if (ages[i].changed.empty()) {
+        ++(ages[i].current ? result.fresh : result.unknown);
+      } else if (!latest_fresh.empty() && finding.ts <= latest_fresh) {
+        ++result.superseded;
+      } else {
+        result.stale.push_back({finding.id, fmt::format("{} ({}): {} has other source code today", finding.title,
+                                                        finding.device, ages[i].changed)});
+      }
     }
   }
   return result;

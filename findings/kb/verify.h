@@ -7,31 +7,48 @@
 #include <vector>
 
 #include "common/source/kernel_source.h"
+#include "findings/kb/runs.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
 
 /// The problems of one record by itself. All records: schema, units, id, intervals. Measurements: also rates. Findings:
-/// also texts (rendered again), verdict, confidence and claim_key (computed again).
+/// also texts (rendered again), verdict, confidence and claim_key (computed again), by the rules of their schema. A
+/// finding/2: also the estimate, pooled again from its parts.
 std::vector<std::string> verify_record(const Record& record);
 
 struct Problem {
   std::string id, text;
 };
 
+/// Why findings of one claim have opposite verdicts.
+enum class Opposition {
+  spread,         // runs of one code differ so much: the pooled interval of the next run holds each of them
+  changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
+  contradiction,  // neither
+};
+
 /// The findings of one claim, if at least one of them is supported and one is refuted.
 struct Contradiction {
   std::string claim_key;
   std::vector<Record> findings;
+  Opposition why = Opposition::contradiction;
 };
+/// Why these findings of one claim, some supported and some refuted, are opposite.
+Opposition opposition(const std::vector<Record>& findings, const Codes& codes);
 
 struct Verification {
   int64_t records = 0;
   std::vector<Problem> problems;
-  std::vector<Contradiction> contradictions;
-  std::vector<Problem> stale;  // findings with at least one kernel that has other source code today
-  int64_t fresh = 0;           // number of other findings, with at least one of today's kernels
-  int64_t unknown = 0;         // number of findings whose kernels or source tree are missing
+  std::vector<Contradiction> contradictions;  // Opposition::contradiction
+  std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
+  std::vector<Problem>
+      stale;               // findings with at least one kernel that has other code today, and that no run supersedes
+  int64_t fresh = 0;       // number of other findings, with at least one of today's kernels
+  int64_t superseded = 0;  // number of findings with changed kernels whose claim has a later fresh finding
+  int64_t unknown = 0;     // number of findings whose kernels or source tree are missing
+
+  int64_t explained_by(Opposition why) const;
 };
 
 Verification verify(const Store& store);
@@ -47,9 +64,6 @@ std::vector<SourceFile> kernel_texts();
 /// Finds the files of a source and its fragments, because a record's key does not name them. Sets their paths to files
 /// with which the source has this hash. False where no files give the source this hash.
 bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
-
-/// The pipelines of all kernels that a measurement launched.
-std::vector<Json> kernels_of(const Json& measurement);
 
 /// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
 /// the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source tree.

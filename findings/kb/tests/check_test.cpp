@@ -60,6 +60,7 @@ class SchemaWalk {
       }
       return;
     }
+    for (const Json& part : given.value("allOf", Json::array())) visit(part, pointer);
     if (given.contains("enum") || given.contains("const")) {
       replace(pointer, "bogus");
       replace(pointer, 0.123);
@@ -109,7 +110,11 @@ TEST_F(CheckSchemaTest, AgreesWithAnotherReaderOfTheSchema) {
   std::vector<Json> broken = SchemaWalk(measured).walk("measurement");
   EXPECT_GT(broken.size(), 100u);
   for (const auto& [definition, record, least] :
-       {std::tuple{"finding", finding(1.5, "r1", "A CPU", {"0123456789abcdef"}), 150u}, {"note", note(), 20u}}) {
+       {std::tuple{"finding", finding(1.5, "r1", "A CPU", {"0123456789abcdef"}), 150u},
+        {"finding_2", second_finding({1.5, 1.52}, "r1", "A CPU", {"0123456789abcdef"}), 200u},
+        {"finding_2", exact_finding(2), 60u},
+        {"run", header(), 30u},
+        {"note", note(), 20u}}) {
     const std::vector<Json> more = SchemaWalk(record).walk(definition);
     EXPECT_GT(more.size(), least) << definition;
     broken.insert(broken.end(), more.begin(), more.end());
@@ -138,6 +143,29 @@ TEST(CheckSchema, StatusDecidesWhatMustBeThere) {
   ok["check"] = {{"ok", false}, {"max_abs", 1}, {"max_rel", 1}, {"rows_checked", 1}, {"worst", "o[1]"}};
   EXPECT_EQ(check_schema(ok),
             std::vector<std::string>{"check.ok: false is not allowed; must be true where the status is ok"});
+}
+
+TEST(CheckSchema, OnlyAnExactFindingHasNoConfidence) {
+  Json record = second_finding({1.5, 1.5});
+  EXPECT_EQ(check_schema(record), std::vector<std::string>{});
+  EXPECT_EQ(check_schema(exact_finding(2)), std::vector<std::string>{});
+  EXPECT_TRUE(exact_finding(2)["confidence"].is_null());
+  record["confidence"] = nullptr;
+  EXPECT_EQ(check_schema(record), std::vector<std::string>{"data.estimate.scale: \"log\" is not allowed; must be exact "
+                                                           "where confidence is null"});
+}
+
+TEST(CheckSchema, AMeasurementMayNameItsSession) {
+  Json record = measurement(shape(64), 1e-3);
+  for (const char* field : {"commit", "diff", "machine"}) {
+    for (const Json& value : {Json("0123"), Json(nullptr)}) {
+      record["run"][field] = value;
+      EXPECT_EQ(check_schema(record), std::vector<std::string>{}) << field;
+    }
+    record["run"][field] = 3;
+    EXPECT_EQ(check_schema(record), std::vector<std::string>{std::string("run.") + field + ": must be a text or null"});
+    record["run"].erase(field);
+  }
 }
 
 TEST(CheckSchema, SaysWhereWhatAndWhatIsAllowed) {
@@ -179,9 +207,10 @@ TEST(CheckSchema, SaysWhereWhatAndWhatIsAllowed) {
         {"[]", "must be an object"},
         {"\"finding/1\"", "must be an object"},
         {"{}", "schema: is missing"},
-        {R"({"schema":null})", "schema: null is not allowed; one of finding/1, measurement/1, note/1"},
-        {R"({"schema":"finding/2"})",
-         "schema: \"finding/2\" is not allowed; one of finding/1, measurement/1, note/1"}}) {
+        {R"({"schema":null})",
+         "schema: null is not allowed; one of finding/1, finding/2, measurement/1, note/1, run/1"},
+        {R"({"schema":"finding/3"})",
+         "finding/3 is not known; kb knows finding/1, finding/2, measurement/1, note/1, run/1"}}) {
     EXPECT_EQ(check_schema(Json::parse(text)), std::vector<std::string>{problem}) << text;
   }
   for (const char* text : {R"({"schema":["finding/1"]})", R"({"schema":"finding/1","data":[]})",

@@ -239,6 +239,9 @@ TEST_F(KbCliTest, EveryCommandSpeaksJson) {
                                              {"topics"},
                                              {"verify"},
                                              {"verify", records_},
+                                             {"check", records_},
+                                             {"keys"},
+                                             {"fit", "--out", "-", records_},
                                              {"dedup"},
                                              {"dedup", "--apply"},
                                              {"export"},
@@ -369,9 +372,17 @@ TEST_F(KbCliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
   ingest();
   Outcome outcome = run({"verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.out;
-  EXPECT_NE(outcome.out.find("CONTRADICTION  proto1_flash/worst_tile/A CPU, 2 units"), std::string::npos)
+  EXPECT_NE(outcome.out.find("refuted findings: 1 by the spread between runs, 0 with other code or conditions, 0 con"),
+            std::string::npos)
       << outcome.out;
-  EXPECT_EQ(run({"verify", "--strict"}).status, 1);
+  EXPECT_EQ(run({"verify", "--strict"}).status, 0);
+  std::vector<Json> many = {finding(1.1, "far")};
+  for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
+  const std::string opposed = write("opposed.jsonl", many);
+  outcome = run({"verify", opposed});
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_NE(outcome.out.find("CONTRADICTION  proto1_flash/worst_tile/"), std::string::npos) << outcome.out;
+  EXPECT_EQ(run({"verify", "--strict", opposed}).status, 1);
   Json record = finding(1.5, "r9");
   record["confidence"] = 0.95;
   const std::string file = write("tampered.jsonl", {with_id(record)});
@@ -441,6 +452,54 @@ TEST_F(KbCliTest, CitesAndShows) {
   const Outcome none = run({"cite", id, "0000000000000000"});
   EXPECT_EQ(none.status, 2);
   EXPECT_EQ(none.out, "");
+}
+
+TEST_F(KbCliTest, ShowsTheRunOfASecondFinding) {
+  const Json second = second_finding({1.5, 1.51}), exact = exact_finding(2);
+  const std::string id = second["id"];
+  ASSERT_EQ(run({"ingest", write("second.jsonl", {second, exact})}).status, 0);
+  EXPECT_NE(run({"show", id}).out.find("r1; its header (run/1) is not in the knowledge base"), std::string::npos);
+  EXPECT_NE(run({"cite", id}).out.find("commit unknown"), std::string::npos);
+  ASSERT_EQ(run({"ingest", write("header.jsonl", {header()})}).status, 0);
+  const std::string shown = run({"show", id}).out;
+  for (const char* part : {"proto1_flash --profile quick", "0123456789abcdef0123", "A CPU, 2 units", "next run ["}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << " in " << shown;
+  }
+  EXPECT_NE(run({"cite", id}).out.find("commit 0123456789ab"), std::string::npos);
+  EXPECT_NE(run({"show", exact["id"]}).out.find("exact"), std::string::npos);
+  EXPECT_NE(run({"list"}).out.find("exact"), std::string::npos);
+  EXPECT_NE(run({"export", "--format", "md"}).out.find("confidence exact"), std::string::npos);
+  EXPECT_EQ(json_lines(run({"list", "--json", "--kind", "run"}).out).at(0)["run"], "r1");
+  EXPECT_NE(run({"show", header()["id"]}).out.find("clang 19"), std::string::npos);
+  EXPECT_EQ(lines_of(run({"export"}).out).size(), 3u);
+  EXPECT_EQ(run({"verify"}).status, 0) << run({"verify"}).out;
+  EXPECT_EQ(run({"show", second["claim_key"]}).out, shown);
+}
+
+TEST_F(KbCliTest, KeysPairsTheKeysOfBothSchemas) {
+  ingest();
+  const std::string first = finding(1.5)["claim_key"], second = second_finding({1.5})["claim_key"];
+  EXPECT_EQ(json_lines(run({"keys", "--json"}).out), (std::vector<Json>{{{"first", first}, {"second", second}}}));
+  EXPECT_EQ(run({"keys", "--proto", "proto2"}).out, "");
+}
+
+TEST_F(KbCliTest, CheckHasOneLineForEachBadRecord) {
+  Outcome outcome = run({"check", write("sound.jsonl", {header(), second_finding({1.5, 1.51}), finding(1.5)})});
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_EQ(outcome.out, "3 of 3 records are sound\n");
+  Json wrong = second_finding({1.5, 1.51});
+  wrong["title"] = "Another";
+  wrong["data"]["estimate"]["ci_lo"] = 1.4;
+  Json unknown = header();
+  unknown["schema"] = "run/7";
+  outcome = run({"check", write("bad.jsonl", {header(), with_id(wrong), unknown})});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("line 3: run/7 is not known; kb knows finding/1, finding/2"), std::string::npos)
+      << outcome.err;
+  ASSERT_EQ(lines_of(outcome.out).size(), 2u) << outcome.out;
+  EXPECT_NE(outcome.out.find("title: is 'Another'"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("1 of 3 records are sound"), std::string::npos) << outcome.out;
+  EXPECT_EQ(run({"check", path("none.jsonl")}).status, 2);
 }
 
 TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {

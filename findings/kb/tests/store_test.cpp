@@ -242,6 +242,57 @@ TEST_F(StoreTest, OpensOnlyKnowledgeBases) {
   EXPECT_THROW(Store::open(path("deep/er/kb.sqlite"), Store::Mode::write), BadInput);
 }
 
+TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
+  const Json second = second_finding({1.5, 1.51}), run = header();
+  const std::string id = second["id"];
+  take_records({second});
+  EXPECT_EQ(store_.find(id).header, nullptr);
+  EXPECT_EQ(store_.find(id).joined(), second);
+  EXPECT_EQ(store_.find(id).ts, "");
+  EXPECT_EQ(take_records({run}).added, 1);
+  const Record record = store_.find(id);
+  EXPECT_EQ(record.ts, "2026-01-31T12:00:00Z") << "a header may come after its findings";
+  EXPECT_EQ(record.run_id(), "r1");
+  EXPECT_EQ(record.json(), second) << "the line is kept as it came";
+  EXPECT_EQ(record.joined()["data"]["run"]["replay"], "proto1_flash --seed 1");
+  EXPECT_EQ(record.joined()["data"]["env"], run["env"]);
+  EXPECT_EQ(store_.list({.kind = "finding"}).at(0).joined(), record.joined());
+  EXPECT_EQ(store_.list({.kind = "finding", .device = "a cpu"}).at(0).joined(), record.joined());
+  take_records({second_finding({1.4}, "r1"), second_finding({1.4}, "r2")});
+  EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "and before its findings";
+  EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "another run";
+  const auto runs = store_.list({.kind = "run"});
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].device, "A CPU, 2 units");
+  EXPECT_EQ(runs[0].experiment, "proto1_flash");
+  EXPECT_EQ(store_.stats()["records"], Json::parse(R"({"finding": 3, "run": 1})"));
+}
+
+TEST_F(StoreTest, AnExactFindingHasAllConfidence) {
+  take_records({exact_finding(2), second_finding({1.5, 1.5})});
+  EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 1u);
+  EXPECT_TRUE(store_.list({}).at(0).exact());
+  EXPECT_FALSE(store_.list({}).at(1).exact());
+  EXPECT_EQ(store_.stats()["findings"]["by_confidence"], Json::parse(R"({"0.8": 1, "exact": 1})"));
+}
+
+TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
+  const Json first = finding(1.5, "r1"), second = second_finding({1.5}, "r2");
+  EXPECT_EQ(pooling_key(first), second["claim_key"]);
+  EXPECT_EQ(pooling_key(second), second["claim_key"]);
+  EXPECT_NE(first["claim_key"], second["claim_key"]);
+  Json cold = first;
+  for (Json& time : cold["data"]["compare"]["time"]) time["scope"] = "device_cold";
+  EXPECT_NE(pooling_key(cold), pooling_key(first)) << "another figure";
+  take_records({first});
+  EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"]);
+  EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"]);
+  take_records({second});
+  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"]) << "the latest";
+  EXPECT_EQ(store_.find(first["id"]).id, first["id"]) << "ids of finding/1 stay";
+  EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
+}
+
 TEST_F(StoreTest, CountsWhatItHas) {
   take_records({finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
   const Json stats = store_.stats();

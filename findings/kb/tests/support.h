@@ -12,6 +12,7 @@
 
 #include "common/records/finding.h"
 #include "common/testing/program.h"
+#include "findings/kb/first_rules.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/store.h"
 
@@ -78,40 +79,142 @@ inline Json measurement(const Case& config, double median_s, const std::string& 
   return record;
 }
 
-/// A finding about `ratio` with a threshold of 1.25: supported for a larger ratio, refuted for a smaller one.
+inline Hypothesis worst_tile() {
+  return {"worst_tile", "The choice of tile matters.", "time of the worst / time of the best", ">=", 1.25,
+          "expectation"};
+}
+
+inline Comparison pair_of(const Estimate& ratio, double aa_floor) {
+  return {.hypothesis = "worst_tile",
+          .baseline = shape(64),
+          .contender = shape(64, "naive"),
+          .ratio = ratio,
+          .aa = {1, 1 - aa_floor, 1 + aa_floor / 2},
+          .cv = 0.02,
+          .time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1e-3 * ratio.value)}};
+}
+
+inline Json run_json(const std::string& run) {
+  return {{"id", run}, {"ts", "2026-01-31T12:00:00Z"},      {"argv", {"proto1_flash", "--profile", "quick"}},
+          {"seed", 1}, {"replay", "proto1_flash --seed 1"}, {"profile", "quick"}};
+}
+
+inline Json env_json() {
+  return {{"device", {{"name", "A CPU"}, {"units", 2}, {"toolchain", "clang 19"}}},
+          {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
+}
+
+/// A finding/1 about `ratio` with a threshold of 1.25: supported for a larger ratio, refuted for a smaller one.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
+  const Hypothesis hypothesis = worst_tile();
+  const FirstFigures figures{.estimate = {ratio, ratio - 0.01, ratio + 0.01}, .aa_floor = aa_floor, .cv = 0.02};
+  const Verdict verdict = first_judge(hypothesis, figures);
+  Json compare = to_json(pair_of(figures.estimate, aa_floor));
+  compare.erase("clocks");
+  compare["aa_floor"] = aa_floor;
+  const std::string subject = "head_dim=64 dtype=bf16";
+  Json data = {
+      {"experiment", "proto1_flash"},
+      {"device", device},
+      {"subject", subject},
+      {"hypothesis",
+       {{"id", hypothesis.id},
+        {"text", hypothesis.text},
+        {"metric", hypothesis.metric},
+        {"op", hypothesis.op},
+        {"threshold", hypothesis.threshold},
+        {"origin", hypothesis.origin}}},
+      {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
+      {"advice", ""},
+      {"estimate",
+       {{"value", ratio}, {"ci_lo", ratio - 0.01}, {"ci_hi", ratio + 0.01}, {"aa_floor", aa_floor}, {"cv", 0.02}}},
+      {"correct", true},
+      {"replicated", false},
+      {"compare", compare},
+      {"values", {{"block_r", 128}}},
+      {"measurements", measurements},
+      {"run", run_json(run)},
+      {"env", env_json()},
+      {"template",
+       {{"title", "The worst flash attention tile takes {estimate.value:.2f} times the best"},
+        {"content",
+         "At block_r {values.block_r} it takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f})."}}},
+      {"cases", {shape(64).json(), shape(64, "naive").json()}}};
+  Json record = {{"domain", "attention_kernels"},
+                 {"title", render(data["template"]["title"], data)},
+                 {"content", render(data["template"]["content"], data)},
+                 {"tags", {"flash_attention", "d64", "worst_tile", "bf16"}},
+                 {"confidence", first_confidence(verdict, figures, false)},
+                 {"source", "attention-proto/proto1_flash"},
+                 {"schema", "finding/1"},
+                 {"id", ""},
+                 {"claim_key", first_claim_key("proto1_flash", hypothesis.id, device, subject)},
+                 {"data", std::move(data)}};
+  record["id"] = record_id(record);
+  return record;
+}
+
+/// A finding/2 of the same claim by one process for each ratio.
+inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
+                           const std::string& device = "A CPU, 2 units",
+                           const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
   conclusion.subject = "head_dim=64 dtype=bf16";
   conclusion.title = "The worst flash attention tile takes {estimate.value:.2f} times the best";
   conclusion.content =
-      "At block_r {values.block_r} it takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).";
+      "At block_r {values.block_r} the next run takes {estimate.next_lo:.3f} to {estimate.next_hi:.3f}.";
   conclusion.tags = {"flash_attention", "d64", "worst_tile", "bf16"};
-  conclusion.estimate = {ratio, ratio - 0.01, ratio + 0.01};
-  conclusion.aa_floor = aa_floor;
+  conclusion.prior = {.scale = 0.01, .freedom = 3};
   conclusion.cv = 0.02;
   conclusion.values = {{"block_r", 128}};
   conclusion.measurements = measurements;
-  conclusion.compare = Comparison{.hypothesis = "worst_tile",
-                                  .baseline = shape(64),
-                                  .contender = shape(64, "naive"),
-                                  .ratio = conclusion.estimate,
-                                  .aa = {1, 1 - aa_floor, 1 + aa_floor / 2},
-                                  .cv = 0.02,
-                                  .time = {timing(Scope::device_hot, 1e-3), timing(Scope::device_hot, 1e-3 * ratio)}};
-  const Hypothesis hypothesis{
-      "worst_tile", "The choice of tile matters.", "time of the worst / time of the best", ">=", 1.25, "expectation"};
-  Json record = make_finding("proto1_flash", device, hypothesis, conclusion, false,
-                             {{"id", run},
-                              {"ts", "2026-01-31T12:00:00Z"},
-                              {"argv", {"proto1_flash"}},
-                              {"seed", 1},
-                              {"replay", "proto1_flash --seed 1"}},
-                             {{"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}});
+  std::vector<Comparison> parts;
+  for (const double ratio : ratios) {
+    parts.push_back(pair_of({ratio, ratio - 0.01, ratio + 0.01}, aa_floor));
+    conclusion.parts.push_back(ratio_part(parts.back(), static_cast<int>(parts.size())));
+  }
+  conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, true);
+  conclusion.compare = parts.front();
+  conclusion.compare->parts = parts;
+  conclusion.compare->ratio = {conclusion.estimate.value, conclusion.estimate.ci_lo, conclusion.estimate.ci_hi};
+  conclusion.floor = conclusion.compare->aa_floor();
+  Json record = make_finding("proto1_flash", device, worst_tile(), conclusion, run);
   record["data"]["cases"] = {shape(64).json(), shape(64, "naive").json()};
   record["id"] = record_id(record);
   return record;
+}
+
+/// The header of a run.
+inline Json header(const std::string& run = "r1") {
+  Json record = {{"schema", "run/1"},
+                 {"id", ""},
+                 {"experiment", "proto1_flash"},
+                 {"run", run_json(run)},
+                 {"session", {{"commit", "0123456789abcdef0123"}, {"diff", nullptr}, {"machine", "m1"}}},
+                 {"env", env_json()}};
+  record["id"] = record_id(record);
+  return record;
+}
+
+/// A finding/2 about a count, which has no error.
+inline Json exact_finding(double value, const std::string& run = "r1") {
+  Conclusion conclusion;
+  conclusion.hypothesis = "worst_tile";
+  conclusion.subject = "head_dim=64";
+  conclusion.title = "{estimate.value} calls";
+  conclusion.content = "There are {estimate.value} calls.";
+  conclusion.parts = {{.process = 1, .value = value, .error = 0, .rounds = 1}};
+  conclusion.estimate = {.value = value,
+                         .ci_lo = value,
+                         .ci_hi = value,
+                         .next_lo = value,
+                         .next_hi = value,
+                         .processes = 1,
+                         .sessions = 1};
+  conclusion.exact = true;
+  return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, run);
 }
 
 /// The record with the id that fits its fields.

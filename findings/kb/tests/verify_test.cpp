@@ -31,6 +31,9 @@ TEST(Verify, WhatTheExperimentsRecordedIsSound) {
   const Verification result = verify(store);
   EXPECT_GT(result.records, 100);
   for (const Problem& problem : result.problems) ADD_FAILURE() << problem.id << ": " << problem.text;
+  EXPECT_TRUE(result.contradictions.empty());
+  EXPECT_GT(result.explained_by(Opposition::spread), 0);
+  EXPECT_GT(result.explained_by(Opposition::changed), 0);
   EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "their measurements are there";
 }
 
@@ -107,13 +110,130 @@ TEST(Verify, RatesFollowFromWorkAndTime) {
   }
 }
 
-TEST(Verify, ListsFindingsThatContradictEachOther) {
-  const Verification result = verify(
-      store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU"), finding(1.25, "r4")}));
-  ASSERT_EQ(result.contradictions.size(), 1u);
-  EXPECT_EQ(result.contradictions[0].findings.size(), 3u) << "the inconclusive finding is listed too";
+TEST(Verify, SeesEveryFigureOfASecondFindingThatDoesNotFollow) {
+  ASSERT_EQ(problems_of(second_finding({1.5, 1.53})), std::vector<std::string>{});
+  ASSERT_EQ(problems_of(second_finding({1.5})), std::vector<std::string>{});
+  ASSERT_EQ(problems_of(second_finding({1.24, 1.26, 1.25})), std::vector<std::string>{}) << "inconclusive";
+  ASSERT_EQ(problems_of(exact_finding(2)), std::vector<std::string>{});
+  for (const Tamper& tamper : std::vector<Tamper>{
+           {"/title", "The worst flash attention tile takes 1.59 times the best", "title:"},
+           {"/data/values/block_r", 64, "content:"},
+           {"/data/verdict/reason", "because", "verdict.reason:"},
+           {"/confidence", 0.79, "confidence: is 0.79, computed again 0.8"},
+           {"/data/estimate/unlike_throttling", true, "confidence: is 0.8, computed again 0.6"},
+           {"/claim_key", "proto1_flash/worst_tile/A CPU, 2 units/head_dim=64 dtype=bf16", "claim_key:"},
+           {"/data/hypothesis/metric", "another figure", "claim_key:"},
+           {"/data/estimate/ci_lo", 1.4, "estimate.ci_lo:"},
+           {"/data/estimate/ci_hi", 1.6, "estimate.ci_hi:"},
+           {"/data/estimate/tau", 0.2, "estimate.tau:"},
+           {"/data/estimate/processes", 3, "estimate.processes:"},
+           {"/data/estimate/sessions", 2, "estimate.sessions:"},
+           {"/data/compare/ratio", 1.6, "compare.ratio:"},
+           {"/data/compare/ci_lo", 1.4, "compare.ci_lo:"},
+           {"/data/compare/aa_floor", 0.02, "compare.aa_floor:"},
+           {"/data/compare/parts/1/aa_floor", 0.02, "compare.parts.1.aa_floor:"},
+           {"/data/compare/parts/1/ci_lo", 1.6, "compare.parts.1: the interval"},
+           {"/data/compare/parts/0/time/0/min_s", 1.0, "compare.parts.0.time.0: min_s"}}) {
+    Json record = second_finding({1.5, 1.53});
+    record[Json::json_pointer(tamper.pointer)] = tamper.value;
+    const auto problems = problems_of(with_id(record));
+    ASSERT_FALSE(problems.empty()) << tamper.pointer;
+    EXPECT_TRUE(std::ranges::any_of(problems, [&](const std::string& one) { return one.starts_with(tamper.seen); }))
+        << tamper.pointer << ": " << problems[0];
+  }
+  Json record = second_finding({1.5, 1.53});
+  record["data"]["parts"][1]["value"] = 1.6;
+  EXPECT_GE(problems_of(with_id(record)).size(), 5u) << "value, both intervals";
+  record = second_finding({1.5, 1.53});
+  record["data"]["estimate"]["prior"]["scale"] = 0.05;
+  EXPECT_GE(problems_of(with_id(record)).size(), 4u) << "both intervals";
+  record = second_finding({1.5, 1.53});
+  record["data"]["parts"][0]["value"] = 0;
+  EXPECT_FALSE(problems_of(with_id(record)).empty()) << "no logarithm";
+  record = second_finding({1.5, 1.53});
+  record["data"]["parts"] = Json::array();
+  EXPECT_FALSE(problems_of(with_id(record)).empty());
+  record = exact_finding(2);
+  record["data"]["estimate"]["next_hi"] = 2.5;
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"estimate.next_hi: is 2.5, computed again 2"});
+  record = exact_finding(2);
+  record["confidence"] = 0.8;
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"confidence: is 0.8, computed again null"});
+}
+
+TEST(Verify, AFigureInItsOwnUnit) {
+  Conclusion conclusion;
+  conclusion.hypothesis = "worst_tile";
+  conclusion.title = "t", conclusion.content = "c";
+  conclusion.parts = {{.process = 1, .value = 1.9, .error = 0.01, .rounds = 10},
+                      {.process = 2, .value = 2.0, .error = 0.02, .rounds = 10}};
+  conclusion.prior = {.scale = 0.01, .freedom = 3};
+  conclusion.relative = false;
+  conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, false, 2.5);
+  Json record = make_finding("proto1_flash", "A CPU", worst_tile(), conclusion, "r1");
+  EXPECT_EQ(problems_of(record), std::vector<std::string>{}) << "the unit follows from the interval";
+  record["data"]["estimate"]["unit"] = 2.5;
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{});
+  record["data"]["estimate"]["unit"] = 2.4;
+  EXPECT_EQ(problems_of(with_id(record)).size(), 4u) << "both intervals";
+  record["data"]["estimate"].erase("unit");
+  record["data"]["estimate"]["next_hi"] = 2.3;
+  EXPECT_EQ(problems_of(with_id(record)).size(), 2u) << "the end and the reason of the verdict";
+}
+
+TEST(Verify, TellsSpreadFromContradiction) {
+  // Two runs: the interval of the next run holds both.
+  Verification result = verify(store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU")}));
   EXPECT_TRUE(result.problems.empty());
-  EXPECT_TRUE(verify(store_of({finding(1.5, "r1"), finding(1.6, "r2"), finding(1.25, "r3")})).contradictions.empty());
+  EXPECT_TRUE(result.contradictions.empty());
+  ASSERT_EQ(result.explained.size(), 1u);
+  EXPECT_EQ(result.explained[0].why, Opposition::spread);
+  EXPECT_EQ(result.explained[0].findings.size(), 2u);
+  EXPECT_EQ(result.explained_by(Opposition::spread), 1);
+  EXPECT_EQ(result.explained_by(Opposition::changed), 0);
+  // Many runs agree, and one is far from them.
+  std::vector<Json> many = {finding(1.1, "far"), finding(1.25, "open")};
+  for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
+  result = verify(store_of(many));
+  ASSERT_EQ(result.contradictions.size(), 1u);
+  EXPECT_EQ(result.contradictions[0].findings.size(), 22u) << "the inconclusive finding is listed too";
+  // Findings of both schemas are of one claim.
+  for (Json& record : many) {
+    if (record["data"]["run"]["id"] == "far") record = second_finding({1.1, 1.11}, "far");
+  }
+  many.push_back(header("far"));
+  result = verify(store_of(many));
+  EXPECT_EQ(result.contradictions.size(), 1u);
+  EXPECT_TRUE(verify(store_of({finding(1.5, "r1"), finding(1.6, "r2"), finding(1.25, "r3")})).explained.empty());
+}
+
+TEST(Verify, OtherCodeAndOtherConditionsExplainOppositeVerdicts) {
+  Json before = measurement(shape(64), 1e-3), after = measurement(shape(64), 1.1e-3);
+  after["pipeline"]["code_sha256"] = std::string(64, 'c');
+  after = with_id(after);
+  const auto why = [](const std::vector<Json>& records) {
+    const Verification result = verify(store_of(records));
+    return result.explained.size() == 1 ? result.explained[0].why : Opposition::contradiction;
+  };
+  const Json one = finding(1.5, "r1", "A CPU, 2 units", {before["id"]});
+  EXPECT_EQ(why({before, after, one, finding(1.1, "r2", "A CPU, 2 units", {after["id"]})}), Opposition::changed);
+  EXPECT_EQ(why({before, after, one, finding(1.1, "r2", "A CPU, 2 units", {before["id"]})}), Opposition::spread);
+  Json other = finding(1.1, "r2", "A CPU, 2 units", {before["id"]});
+  for (const auto& [pointer, value] : {std::pair<const char*, Json>{"/data/run/profile", "full"},
+                                       {"/data/run/threadgroup_memory_bytes", 1024},
+                                       {"/data/env/device/toolchain", "clang 20"}}) {
+    Json changed = other;
+    changed[Json::json_pointer(pointer)] = value;
+    EXPECT_EQ(why({before, one, with_id(changed)}), Opposition::changed) << pointer;
+  }
+  other["data"]["env"]["git"]["commit"] = "fedcba98";
+  EXPECT_EQ(why({before, one, with_id(other)}), Opposition::spread) << "the kernel is the same";
+  Json host = other, host_one = one;
+  for (Json* record : {&host, &host_one}) {
+    for (Json& time : (*record)["data"]["compare"]["time"]) time["scope"] = "host";
+    *record = with_id(*record);
+  }
+  EXPECT_EQ(why({before, host_one, host}), Opposition::changed) << "a commit may change the host's code";
 }
 
 Json pipeline_of(const KernelSource& source) {
@@ -181,15 +301,30 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
   Json today = measurement(shape(64), 1e-3), earlier = measurement(shape(128), 1e-3);
   today["pipeline"]["key"] = earlier["pipeline"]["key"] = source.key();
   today["pipeline"]["source_sha256"] = source_sha256(source);
+  earlier["pipeline"]["code_sha256"] = std::string(64, 'e');
   today = with_id(today), earlier = with_id(earlier);
   const std::string new_id = today["id"], old_id = earlier["id"];
   const Verification result =
       verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), finding(1.5, "r2", "A CPU", {old_id}),
                        finding(1.5, "r3", "A CPU", {new_id, old_id}), finding(1.5, "r4", "A CPU", {})}));
   EXPECT_EQ(result.fresh, 1);
-  EXPECT_EQ(result.stale.size(), 2u);
+  EXPECT_EQ(result.superseded, 2) << "a fresh finding of the same claim";
+  EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   EXPECT_TRUE(result.problems.empty());
+  // Without a fresh finding, or with an earlier one, they are stale.
+  Json later = finding(1.5, "r2", "A CPU", {old_id});
+  later["data"]["run"]["ts"] = "2026-02-01T00:00:00Z";
+  EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), with_id(later)})).stale.size(), 1u);
+  EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "B CPU", {new_id}), with_id(later)})).stale.size(), 1u);
+  // Today's kernel gives the same machine code.
+  earlier["pipeline"]["source_sha256"] = std::string(64, 'a');
+  earlier["pipeline"]["code_sha256"] = std::string(64, 'd');
+  earlier = with_id(earlier);
+  const Json of_it = finding(1.5, "r2", "A CPU", {earlier["id"]});
+  EXPECT_EQ(verify(store_of({today, earlier, of_it})).stale.size(), 1u);
+  today["pipeline"]["code_sha256"] = std::string(64, 'd');
+  EXPECT_EQ(verify(store_of({with_id(today), earlier, of_it})).fresh, 1);
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// What recorded runs tell about the spread between runs: findings/spread.json, which `kb fit` writes.
+#pragma once
+
+#include <string>
+
+#include "common/records/pool.h"
+#include "common/records/record_file.h"
+
+namespace attn {
+
+/// A figure is a ratio if its finding compares two cases that took turns; other figures have only their own times.
+enum class FigureKind { ratio, figure };
+
+/// The spread without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
+Spread default_spread(const std::string& device);
+
+/// The spread of the figures of an experiment on a device, by the text of a spread.json. `device` is the name in
+/// findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
+/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). Throws Json::exception for an
+/// entry without scale or freedom.
+Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
+
+/// As spread_in(), by findings/spread.json of source_root(), which is read once. A missing or unreadable file counts as
+/// empty.
+Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
+
+/// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
+std::string without_units(const std::string& device);
+/// "cuda" for a GPU, else "cpu".
+std::string kind_of_device(const std::string& device);
+/// "ratio" or "figure".
+std::string name(FigureKind kind);
+
+}  // namespace attn

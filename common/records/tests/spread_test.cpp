@@ -1,0 +1,47 @@
+#include "common/records/spread.h"
+
+#include <gtest/gtest.h>
+
+namespace attn {
+namespace {
+
+TEST(Spread, TakesTheEntryThatFitsBest) {
+  const Json fitted = Json::parse(R"({
+    "A CPU": {"proto1_flash": {"ratio": {"scale": 0.02, "freedom": 3, "pairs": 40}},
+              "*": {"ratio": {"scale": 0.03, "freedom": 4}}},
+    "NVIDIA X": {"*": {"figure": {"scale": 0.004, "freedom": 2}}},
+    "cpu": {"*": {"figure": {"scale": 0.06, "freedom": 1}}}})");
+  const auto scale = [&](const char* device, const char* experiment, FigureKind kind) {
+    return spread_in(fitted, device, experiment, kind).scale;
+  };
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
+  EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
+  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the device's";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::figure), 0.06) << "the kind's";
+  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::figure), 0.06);
+  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "nothing is known";
+  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::figure), 0.004);
+  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "a GPU";
+  EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
+}
+
+TEST(Spread, DeviceNames) {
+  EXPECT_EQ(without_units("NVIDIA H200, 132 units"), "NVIDIA H200");
+  EXPECT_EQ(without_units("AMD EPYC (znver4)"), "AMD EPYC (znver4)");
+  EXPECT_EQ(without_units("A, B"), "A, B");
+}
+
+TEST(Spread, OfTheTreeIsInItsBounds) {
+  for (const char* device : {"NVIDIA H200, 132 units", "AMD EPYC (znver4), 2 units", "nothing"}) {
+    for (const FigureKind kind : {FigureKind::ratio, FigureKind::figure}) {
+      const Spread spread = spread_of(device, "proto1_flash", kind);
+      EXPECT_GE(spread.scale, 1e-4) << device;
+      EXPECT_LT(spread.scale, 0.5) << device;
+      EXPECT_GE(spread.freedom, 1) << device;
+      EXPECT_LE(spread.freedom, 30) << device;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

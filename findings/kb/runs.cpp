@@ -1,0 +1,223 @@
+#include "findings/kb/runs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <set>
+
+namespace attn::kb {
+namespace {
+
+constexpr double interval_in_errors = 3.92;  // width of a 95 % interval / standard error, for a normal distribution
+
+int least_rounds(const Json& compare) {
+  int rounds = 0;
+  for (const Json& time : compare.value("time", Json::array())) {
+    const int more = time.at("rounds");
+    rounds = rounds == 0 ? more : std::min(rounds, more);
+  }
+  return rounds;
+}
+
+Part part_of(const Json& estimate, const char* value, int rounds, int process) {
+  const double lo = estimate.at("ci_lo"), hi = estimate.at("ci_hi");
+  return {.process = process, .value = estimate.at(value), .error = (hi - lo) / interval_in_errors, .rounds = rounds};
+}
+
+Json at(const Json& json, const char* pointer) {
+  return json.is_object() ? json.value(Json::json_pointer(pointer), Json()) : Json();
+}
+
+double mean_log(const Session& session) {
+  double sum = 0;
+  for (const Part& part : session) sum += std::log(part.value);
+  return sum / static_cast<double>(session.size());
+}
+
+double own_errors(const Session& session) {
+  double sum = 0;
+  for (const Part& part : session) sum += (part.error / part.value) * (part.error / part.value);
+  return sum;
+}
+
+double log_likelihood(const std::vector<Distance>& distances, const Spread& spread) {
+  const double nu = spread.freedom;
+  const double front = std::lgamma((nu + 1) / 2) - std::lgamma(nu / 2) - std::log(nu * std::numbers::pi) / 2;
+  double sum = 0;
+  for (const Distance& distance : distances) {
+    const double square = distance.weight * (spread.scale * spread.scale + distance.own);
+    sum += front - std::log(square) / 2 - (nu + 1) / 2 * std::log1p(distance.z * distance.z / square / nu);
+  }
+  return sum;
+}
+
+double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
+
+}  // namespace
+
+std::vector<Json> kernels_of(const Json& measurement) {
+  std::vector<Json> found;
+  for (const Json& phase : measurement.value("phases", Json::array())) found.push_back(phase.value("pipeline", Json()));
+  if (found.empty()) found.push_back(measurement.value("pipeline", Json()));
+  std::erase_if(found, [](const Json& pipeline) { return !pipeline.is_object(); });
+  return found;
+}
+
+Codes codes_of(const std::vector<Record>& records) {
+  Codes codes;
+  for (const Record& record : records) {
+    if (record.kind != "measurement") continue;
+    Code& code = codes[record.id];
+    for (const Json& pipeline : kernels_of(record.json())) {
+      std::string hash = pipeline.value("code_sha256", "");
+      if (hash.empty()) hash = pipeline.value("source_sha256", "");
+      code.push_back(pipeline.value("key", "") + " " + hash);
+    }
+  }
+  return codes;
+}
+
+Run run_of(const Record& finding, const Codes& codes) {
+  const Json json = finding.joined();
+  const Json &data = json.at("data"), &estimate = data.at("estimate"), &compare = data.at("compare");
+  const bool second = json.at("schema") == "finding/2";
+  Run run;
+  run.id = finding.id;
+  run.run_id = finding.run_id();
+  run.state = finding.state;
+
+  std::set<std::string> code;
+  bool has_kernels = false;
+  for (const Json& id : data.at("measurements")) {
+    const auto known = codes.find(id.get<std::string>());
+    if (known == codes.end()) {
+      code.insert("measurement " + id.get<std::string>());
+      continue;
+    }
+    has_kernels |= !known->second.empty();
+    code.insert(known->second.begin(), known->second.end());
+  }
+  run.code = fmt::format("{}", fmt::join(code, "\n"));
+
+  for (const char* field : {"/run/profile", "/run/threadgroup_memory_bytes", "/run/input", "/run/files",
+                            "/env/device/toolchain", "/hypothesis/metric", "/hypothesis/threshold"}) {
+    run.conditions += at(data, field).dump() + "\n";
+  }
+  const bool of_host = at(compare, "/time/0/scope") == "host" || !has_kernels;
+  if (of_host) run.conditions += at(data, "/env/git/commit").dump() + at(data, "/env/host_compiler").dump();
+
+  run.kind = compare.is_null() ? FigureKind::figure : FigureKind::ratio;
+  if (!compare.is_null()) {
+    const Json parts = compare.value("parts", Json::array());
+    for (const Json& part : parts) {
+      run.ratio.push_back(part_of(part, "ratio", least_rounds(part), static_cast<int>(run.ratio.size()) + 1));
+    }
+    if (parts.empty()) run.ratio = {part_of(compare, "ratio", least_rounds(compare), 1)};
+    run.unit = compare.at("ratio");
+  }
+  if (second) {
+    for (const Json& part : data.at("parts")) {
+      run.session.push_back({.process = part.at("process"),
+                             .value = part.at("value"),
+                             .error = part.at("error"),
+                             .rounds = part.at("rounds")});
+    }
+    run.relative = estimate.at("scale") == "log";
+    run.exact = estimate.at("scale") == "exact";
+    run.unit = estimate.value("unit", run.unit);
+  } else {
+    run.session = {part_of(estimate, "value", least_rounds(compare.is_null() ? Json::object() : compare), 1)};
+    run.exact = !(run.session[0].error > 0);
+    run.relative = compare.is_null() || estimate.at("value") == compare.at("ratio");
+  }
+  if (run.session.empty()) run.session = {{.value = estimate.at("value")}};
+  for (const Part& part : run.session) run.relative &= part.value > 0;
+  return run;
+}
+
+Fitted fit(const std::vector<Distance>& distances) {
+  constexpr double least_scale = 1e-4, most_scale = 1, least_freedom = 1, most_freedom = 30;
+  Fitted best{.spread = {}, .pairs = distances.size(), .likelihood = -std::numeric_limits<double>::infinity()};
+  const auto try_grid = [&](Spread from, Spread to, double step_of_scale, double step_of_freedom) {
+    from = {std::max(from.scale, least_scale), std::max(from.freedom, least_freedom)};
+    to = {std::min(to.scale, most_scale), std::min(to.freedom, most_freedom)};
+    for (double freedom = from.freedom;; freedom = std::min(freedom * step_of_freedom, to.freedom)) {
+      for (double scale = from.scale;; scale = std::min(scale * step_of_scale, to.scale)) {
+        const Spread spread{scale, freedom};
+        const double likelihood = log_likelihood(distances, spread);
+        if (likelihood > best.likelihood) best.spread = spread, best.likelihood = likelihood;
+        if (scale >= to.scale) break;
+      }
+      if (freedom >= to.freedom) break;
+    }
+  };
+  try_grid({least_scale, least_freedom}, {most_scale, most_freedom}, 1.2, 1.3);
+  for (double step = 1.05; step > 1.002; step = std::sqrt(step)) {
+    const double reach = std::pow(step, 5);
+    const Spread around = best.spread;
+    try_grid({around.scale / reach, around.freedom / reach}, {around.scale * reach, around.freedom * reach}, step,
+             step);
+  }
+  return best;
+}
+
+Json fit_spreads(const std::vector<Record>& records) {
+  const Codes codes = codes_of(records);
+  // Runs of one figure with the same code and conditions, by run id: the last finding of a run counts.
+  struct Figure {
+    std::string device, experiment;
+    std::map<std::string, Session> runs;
+  };
+  std::map<std::string, Figure> figures;
+  for (const Record& record : records) {
+    if (record.kind != "finding") continue;
+    const Run run = run_of(record, codes);
+    if (run.exact || (run.kind == FigureKind::figure && !run.relative)) continue;
+    const Session& session = run.kind == FigureKind::ratio ? run.ratio : run.session;
+    const bool positive = std::ranges::all_of(session, [](const Part& part) { return part.value > 0; });
+    if (!positive || session.empty()) continue;
+    Figure& figure =
+        figures[fmt::format("{}\n{}\n{}\n{}", pooling_key(record.json()), name(run.kind), run.conditions, run.code)];
+    figure.device = record.device;
+    figure.experiment = record.experiment + "\n" + name(run.kind);
+    figure.runs[run.run_id] = session;
+  }
+
+  std::map<std::string, std::map<std::string, std::map<std::string, std::vector<Distance>>>> groups;
+  for (const auto& [key, figure] : figures) {
+    const size_t split = figure.experiment.find('\n');
+    const std::string experiment = figure.experiment.substr(0, split), kind = figure.experiment.substr(split + 1);
+    for (auto a = figure.runs.begin(); a != figure.runs.end(); ++a) {
+      for (auto b = std::next(a); b != figure.runs.end(); ++b) {
+        const auto count_a = static_cast<double>(a->second.size()), count_b = static_cast<double>(b->second.size());
+        const Distance distance{.z = mean_log(b->second) - mean_log(a->second),
+                                .weight = 2 + 1 / count_a + 1 / count_b,
+                                .own = (own_errors(a->second) + own_errors(b->second)) / (count_a + count_b)};
+        for (const auto& [owner, of] : {std::pair{without_units(figure.device), experiment},
+                                        std::pair{without_units(figure.device), std::string("*")},
+                                        std::pair{kind_of_device(figure.device), std::string("*")}}) {
+          groups[owner][of][kind].push_back(distance);
+        }
+      }
+    }
+  }
+  Json fitted = Json::object();
+  for (const auto& [device, experiments] : groups) {
+    for (const auto& [experiment, kinds] : experiments) {
+      for (const auto& [kind, distances] : kinds) {
+        if (distances.size() < least_pairs) continue;
+        const Fitted best = fit(distances);
+        fitted[device][experiment][kind] = {{"scale", three_digits(best.spread.scale)},
+                                            {"freedom", three_digits(best.spread.freedom)},
+                                            {"pairs", best.pairs}};
+      }
+    }
+  }
+  return fitted;
+}
+
+}  // namespace attn::kb

@@ -1,0 +1,90 @@
+#include "findings/kb/runs.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <random>
+
+#include "findings/kb/tests/support.h"
+
+namespace attn::kb {
+namespace {
+
+std::vector<Record> records_of(const std::vector<Json>& lines) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  for (const Json& line : lines) store.add(line);
+  return store.list({});
+}
+
+TEST(Fit, FindsTheSpreadThatMadeTheDistances) {
+  for (const Spread truth : {Spread{0.02, 3}, Spread{0.1, 1.5}, Spread{0.004, 10}}) {
+    std::mt19937 random(7);
+    std::chi_squared_distribution<double> chi(truth.freedom);
+    std::normal_distribution<double> normal;
+    std::vector<Distance> distances;
+    for (int i = 0; i < 4000; ++i) {
+      const double weight = i % 2 == 0 ? 4 : 2 + 2.0 / 5, own = i % 3 == 0 ? truth.scale * truth.scale : 0;
+      const double sigma = std::sqrt((truth.scale * truth.scale + own) * truth.freedom / chi(random));
+      distances.push_back({.z = sigma * std::sqrt(weight) * normal(random), .weight = weight, .own = own});
+    }
+    const Fitted fitted = fit(distances);
+    EXPECT_NEAR(fitted.spread.scale / truth.scale, 1, 0.07);
+    EXPECT_NEAR(fitted.spread.freedom / truth.freedom, 1, 0.25);
+    EXPECT_EQ(fitted.pairs, 4000u);
+  }
+}
+
+TEST(Fit, StaysInItsBounds) {
+  const Fitted none = fit(std::vector<Distance>(20, Distance{.z = 0, .weight = 4, .own = 1e-6}));
+  EXPECT_EQ(none.spread.scale, 1e-4);
+  EXPECT_GE(none.spread.freedom, 1);
+  EXPECT_LE(none.spread.freedom, 30);
+  EXPECT_LE(fit(std::vector<Distance>(20, Distance{.z = 50, .weight = 4, .own = 0})).spread.scale, 1);
+}
+
+TEST(Fit, PairsAreOfOneClaimWithOneCode) {
+  std::vector<Json> lines;
+  const Json kernel = measurement(shape(64), 1e-3);
+  Json other = kernel;
+  other["pipeline"]["code_sha256"] = std::string(64, 'c');
+  other = with_id(other);
+  lines = {kernel, other};
+  const std::string id = kernel["id"], other_id = other["id"];
+  for (int i = 0; i < 5; ++i) lines.push_back(finding(1.5 + 0.01 * i, fmt::format("r{}", i), "A CPU, 2 units", {id}));
+  const Json fitted = fit_spreads(records_of(lines));
+  EXPECT_EQ(fitted.at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
+  EXPECT_EQ(fitted.at("/A CPU/*/ratio/pairs"_json_pointer), 10);
+  EXPECT_EQ(fitted.at("/cpu/*/ratio/pairs"_json_pointer), 10);
+  EXPECT_GT(fitted.at("/cpu/*/ratio/scale"_json_pointer).get<double>(), 0.001);
+  // Of other code, of another device, and a second finding of a run: no further pair.
+  lines.push_back(finding(1.9, "r9", "A CPU, 2 units", {other_id}));
+  lines.push_back(finding(1.9, "r8", "Another CPU", {id}));
+  lines.push_back(finding(1.6, "r4", "A CPU, 2 units", {id}));
+  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
+  // A finding/2 of the claim: five pairs more.
+  lines.push_back(header("r7"));
+  lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
+  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);
+  // Fewer than ten pairs: no entry.
+  EXPECT_EQ(fit_spreads(records_of({lines.begin(), lines.begin() + 6})), Json::object());
+}
+
+TEST(Runs, AFindingOfEitherSchemaIsARun) {
+  const auto records =
+      records_of({header("r2"), finding(1.5, "r1"), second_finding({1.5, 1.6}, "r2"), exact_finding(2)});
+  const auto first = run_of(records[1], {}), second = run_of(records[2], {}), exact = run_of(records[3], {});
+  ASSERT_EQ(first.session.size(), 1u);
+  EXPECT_NEAR(first.session[0].error, 0.02 / 3.92, 1e-12);
+  EXPECT_TRUE(first.relative);
+  EXPECT_FALSE(first.exact);
+  ASSERT_EQ(second.session.size(), 2u);
+  EXPECT_EQ(second.ratio.size(), 2u);
+  EXPECT_EQ(second.session[1].value, 1.6);
+  EXPECT_EQ(second.run_id, "r2");
+  EXPECT_EQ(first.conditions, second.conditions) << "the header has them";
+  EXPECT_TRUE(exact.exact);
+  EXPECT_EQ(exact.kind, FigureKind::figure);
+}
+
+}  // namespace
+}  // namespace attn::kb
