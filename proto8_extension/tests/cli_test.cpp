@@ -24,7 +24,8 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
   const Outcome outcome = run_line(shape + "--budget 600 --axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const Outcome checked = run_line(shape + "--only verify --axis task=first_call --axis from=disk,compiler");
+  const Outcome checked =
+      run_line(shape + "--only verify --axis task=first_call --axis path=c --axis from=disk,compiler");
   ASSERT_EQ(checked.status, 0) << checked.err;
   std::set<std::string> paths, sources, claims;
   for (const Json& record : records("measurements.jsonl")) {
