@@ -464,6 +464,8 @@ int run_check(const Arguments& given) {
     const Ingested ingested = ingest(store, file);
     bad += static_cast<int64_t>(ingested.bad.size());
     records += static_cast<int64_t>(ingested.bad.size());
+    Json found = Json::array();
+    for (const BadLine& line : ingested.bad) found.push_back({{"line", line.line}, {"problem", line.problem}});
     for (const Record& record : store.list({})) {
       ++records;
       const std::vector<std::string> problems = verify_record(record);
@@ -471,9 +473,10 @@ int run_check(const Arguments& given) {
       ++bad;
       const std::string text =
           problems.size() == 1 ? problems[0] : fmt::format("{} (and {} more)", problems[0], problems.size() - 1);
-      print(given.json ? json_line({{"file", file}, {"id", record.id}, {"problem", text}})
-                       : fmt::format("{}: {}: {}\n", file, record.id, printable(text)));
+      found.push_back({{"id", record.id}, {"problem", text}});
+      if (!given.json) print(fmt::format("{}: {}: {}\n", file, record.id, printable(text)));
     }
+    if (given.json) print(json_line({{"file", file}, {"lines", ingested.lines}, {"bad", found}}));
   }
   if (!given.json) print(fmt::format("{} of {} records are sound\n", records - bad, records));
   return bad == 0 ? 0 : 1;
