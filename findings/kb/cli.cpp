@@ -21,6 +21,7 @@
 #include "common/base/progress.h"
 #include "common/base/text_table.h"
 #include "common/source/kernel_source.h"
+#include "findings/kb/advice.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/runs.h"
@@ -457,6 +458,27 @@ int run_keys(const Arguments& given) {
   return 0;
 }
 
+int run_advice(const Arguments& given) {
+  const Advices result = advices(given.read().list(given.filter));
+  for (const Advised& advised : result.given) {
+    const Record& finding = advised.finding;
+    print(given.json ? json_line({{"id", finding.id},
+                                  {"experiment", finding.experiment},
+                                  {"device", finding.device},
+                                  {"topic", finding.topic},
+                                  {"state", finding.state},
+                                  {"advice", advised.text},
+                                  {"wrong", advised.wrong}})
+                     : fmt::format("{}  {} ({}; {})\n", finding.id, printable(advised.text), printable(finding.device),
+                                   printable(finding.title)));
+  }
+  if (!given.json) {
+    print(fmt::format("{} findings advise, {} more are too uncertain; {:.1f} wrong verdicts are expected\n",
+                      result.given.size(), result.withheld, result.expected_wrong));
+  }
+  return 0;
+}
+
 int run_check(const Arguments& given) {
   int64_t records = 0, bad = 0;
   for (const std::string& file : given.files) {
@@ -755,6 +777,12 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command("check", "check record files that another program wrote: one line per bad record", run_check);
   list(sub, "FILE", given.files, "record files")->required();
+
+  sub = command("advice",
+                "print the advice of the latest findings, where 5 % of the verdicts at most are expected to be wrong",
+                run_advice);
+  text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
+  text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
   sub = command("keys", "print the claim_key of each finding/1, and the key that its finding/2 has", run_keys);
   text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
