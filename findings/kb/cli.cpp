@@ -18,6 +18,7 @@
 #include "common/base/progress.h"
 #include "common/base/text_table.h"
 #include "common/source/kernel_source.h"
+#include "findings/kb/advice.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/record_input.h"
@@ -452,6 +453,27 @@ int run_keys(const Arguments& given) {
   return 0;
 }
 
+int run_advice(const Arguments& given) {
+  const Advices result = advices(given.read().list(given.filter));
+  for (const Advised& advised : result.given) {
+    const Record& finding = advised.finding;
+    print(given.json ? json_line({{"id", finding.id},
+                                  {"experiment", finding.experiment},
+                                  {"device", finding.device},
+                                  {"topic", finding.topic},
+                                  {"state", finding.state},
+                                  {"advice", advised.text},
+                                  {"wrong", advised.wrong}})
+                     : fmt::format("{}  {} ({}; {})\n", finding.id, printable(advised.text), printable(finding.device),
+                                   printable(finding.title)));
+  }
+  if (!given.json) {
+    print(fmt::format("{} findings advise, {} more are too uncertain; {:.1f} wrong verdicts are expected\n",
+                      result.given.size(), result.withheld, result.expected_wrong));
+  }
+  return 0;
+}
+
 int run_check(const Arguments& given) {
   int64_t records = 0, bad = 0;
   for (const std::string& file : given.files) {
@@ -459,6 +481,8 @@ int run_check(const Arguments& given) {
     const Ingested ingested = ingest(store, file);
     bad += static_cast<int64_t>(ingested.bad.size());
     records += static_cast<int64_t>(ingested.bad.size());
+    Json found = Json::array();
+    for (const BadLine& line : ingested.bad) found.push_back({{"line", line.line}, {"problem", line.problem}});
     for (const Record& record : store.list({})) {
       ++records;
       const std::vector<std::string> problems = verify_record(record);
@@ -466,9 +490,10 @@ int run_check(const Arguments& given) {
       ++bad;
       const std::string text =
           problems.size() == 1 ? problems[0] : fmt::format("{} (and {} more)", problems[0], problems.size() - 1);
-      print(given.json ? json_line({{"file", file}, {"id", record.id}, {"problem", text}})
-                       : fmt::format("{}: {}: {}\n", file, record.id, printable(text)));
+      found.push_back({{"id", record.id}, {"problem", text}});
+      if (!given.json) print(fmt::format("{}: {}: {}\n", file, record.id, printable(text)));
     }
+    if (given.json) print(json_line({{"file", file}, {"lines", ingested.lines}, {"bad", found}}));
   }
   if (!given.json) print(fmt::format("{} of {} records are sound\n", records - bad, records));
   return bad == 0 ? 0 : 1;
@@ -748,6 +773,12 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command("check", "check record files that another program wrote: one line per bad record", run_check);
   list(sub, "FILE", given.files, "record files")->required();
+
+  sub = command("advice",
+                "print the advice of the latest findings, where 5 % of the verdicts at most are expected to be wrong",
+                run_advice);
+  text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
+  text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
   sub = command("keys", "print the claim_key of each finding/1, and the key that its finding/2 has", run_keys);
   text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");

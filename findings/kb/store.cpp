@@ -468,7 +468,8 @@ Record Store::find(const std::string& id) const {
     Filter findings;
     findings.kind = "finding";
     for (Record& record : list(findings)) {
-      if (record.claim_key == id || pooling_key(record.json()) == id) found = {std::move(record)};
+      if (record.claim_key != id && pooling_key(record.json()) != id) continue;
+      if (found.empty() || found[0].ts <= record.ts) found = {std::move(record)};
     }
     if (found.empty()) throw BadInput(fmt::format("{}: no finding has this key; kb keys lists keys", id));
     return found.front();

@@ -188,6 +188,13 @@ def figures(findings):
     return span([finding["data"]["estimate"]["value"] for finding in findings])
 
 
+def expected_wrong(findings):
+    """The number of wrong verdicts to expect among decided findings: the sum of 1 - confidence; an exact finding has no
+    confidence and no doubt."""
+    return sum(1 - finding["confidence"] for finding in findings
+               if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None)
+
+
 def holds_if(finding):
     return f"{finding['data']['hypothesis']['op']} {finding['data']['hypothesis']['threshold']:g}"
 

@@ -241,6 +241,7 @@ TEST_F(KbCliTest, EveryCommandSpeaksJson) {
                                              {"verify", records_},
                                              {"check", records_},
                                              {"keys"},
+                                             {"advice"},
                                              {"fit", "--out", "-", records_},
                                              {"dedup"},
                                              {"dedup", "--apply"},
@@ -255,7 +256,7 @@ TEST_F(KbCliTest, EveryCommandSpeaksJson) {
       EXPECT_EQ(outcome.status, 0) << command[0] << ": " << outcome.err;
       for (const std::string& line : lines_of(outcome.out))
         EXPECT_TRUE(Json::accept(line)) << command[0] << ": " << line;
-      EXPECT_TRUE(command[0] == "dedup" || !outcome.out.empty()) << command[0];
+      EXPECT_TRUE(command[0] == "dedup" || command[0] == "advice" || !outcome.out.empty()) << command[0];
     }
     const Outcome text = run(command);
     EXPECT_EQ(text.status, 0) << command[0] << ": " << text.err;
