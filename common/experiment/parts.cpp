@@ -150,7 +150,7 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
     }
     if (of_processes.empty() || !was_measured(wanted[place].baseline) || !was_measured(wanted[place].contender))
       continue;
-    const Comparison pooled = compared(of_processes, samples, processes.ratios, options.seed);
+    const Comparison pooled = compared(of_processes, samples, processes.spreads[FigureKind::ratio], options.seed);
     keep_comparison(pooled, duels);
     progress.note(fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(pooled.contender),
                               label(pooled.baseline), pooled.ratio.value, pooled.ratio.ci_lo, pooled.ratio.ci_hi,

@@ -11,7 +11,6 @@
 #include "common/base/shell.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
-#include "common/records/spread.h"
 
 namespace attn {
 namespace {
@@ -169,8 +168,9 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
          {"files", files_json(options.files)}};
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
   session = attn::session(source_root());
-  processes.ratios = spread_of(device_name(device->info()), spec.name, FigureKind::ratio);
-  processes.figures = spread_of(device_name(device->info()), spec.name, FigureKind::figure);
+  for (const FigureKind kind : {FigureKind::ratio, FigureKind::share, FigureKind::absolute}) {
+    processes.spreads[kind] = spread_of(device_name(device->info()), spec.name, kind);
+  }
 
   std::vector<Case> all;
   for (const auto& cases : groups) all.insert(all.end(), cases.begin(), cases.end());

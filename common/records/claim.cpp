@@ -238,7 +238,8 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
   constexpr double half_width_in_errors = 1.96;
   const bool compared = !evidence.comparisons.empty();
   conclusion.exact = claim.exact;
-  conclusion.prior = compared ? processes.ratios : processes.figures;
+  const auto known = processes.spreads.find(kind_of(compared, claim.hypothesis.metric));
+  conclusion.prior = known == processes.spreads.end() ? Spread{} : known->second;
   conclusion.relative = claim.hypothesis.threshold > 0 && !(compared && claim.figure);
   double largest = std::abs(claim.hypothesis.threshold);
   for (const Evidence& part : parts) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "common/records/comparison.h"
 #include "common/records/measurement.h"
 #include "common/records/pool.h"
+#include "common/records/spread.h"
 
 namespace attn {
 
@@ -135,7 +137,7 @@ std::vector<Case> cases_behind(const std::vector<Claim>& claims, const std::vect
 /// What other processes measured, and what is known about the spread between them.
 struct Processes {
   std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_behind()
-  Spread ratios = {}, figures = {};                    // priors for ratios of comparisons, and for other figures
+  std::map<FigureKind, Spread> spreads = {};           // priors; a missing entry: Spread{}
 };
 /// The figure of each conclusion is pooled from the processes. Where there are none, the results and comparisons of
 /// this process are the only part.

@@ -1,5 +1,9 @@
 #include "common/records/spread.h"
 
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
 #include "common/base/file.h"
 #include "common/source/kernel_source.h"
 
@@ -12,20 +16,40 @@ std::string without_units(const std::string& device) {
 
 std::string kind_of_device(const std::string& device) { return device.starts_with("NVIDIA") ? "cuda" : "cpu"; }
 
-std::string name(FigureKind kind) { return kind == FigureKind::ratio ? "ratio" : "figure"; }
+std::string name(FigureKind kind) {
+  switch (kind) {
+    case FigureKind::ratio:
+      return "ratio";
+    case FigureKind::share:
+      return "share";
+    case FigureKind::absolute:
+      return "absolute";
+  }
+  throw std::logic_error("name(FigureKind): no such kind");
+}
+
+FigureKind kind_of(bool compared, const std::string& metric) {
+  if (compared) return FigureKind::ratio;
+  static const std::set<std::string> units = {"s", "ms", "us", "ns", "GB/s", "variants", "tokens"};
+  return units.contains(metric.substr(0, metric.find(' '))) ? FigureKind::absolute : FigureKind::share;
+}
 
 Spread default_spread(const std::string& device) {
   return {.scale = kind_of_device(device) == "cuda" ? 0.01 : 0.05, .freedom = 2};
 }
 
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind) {
+  const Spread otherwise = default_spread(device);
   for (const auto& [owner, of] :
        {std::pair{without_units(device), experiment}, std::pair{without_units(device), std::string("*")},
         std::pair{kind_of_device(device), std::string("*")}}) {
     const Json::json_pointer place = Json::json_pointer() / owner / of / name(kind);
-    if (fitted.contains(place)) return {.scale = fitted[place].at("scale"), .freedom = fitted[place].at("freedom")};
+    if (!fitted.contains(place)) continue;
+    const double freedom = fitted[place].at("freedom");
+    return {.scale = fitted[place].at("scale"),
+            .freedom = of == experiment ? freedom : std::min(freedom, otherwise.freedom)};
   }
-  return default_spread(device);
+  return otherwise;
 }
 
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind) {

@@ -8,16 +8,22 @@
 
 namespace attn {
 
-/// A figure is a ratio if its finding compares two cases that took turns; other figures have only their own times.
-enum class FigureKind { ratio, figure };
+/// ratio: of two cases that took turns. share: another figure without a unit, such as a share of a ceiling, a ratio of
+/// medians or an exponent. absolute: a time or a count, which follows the speed of the machine in that run.
+enum class FigureKind { ratio, share, absolute };
+
+/// The kind of a figure. `compared`: its finding compares two cases. `metric`: Hypothesis::metric, which begins with
+/// the unit of an absolute figure.
+FigureKind kind_of(bool compared, const std::string& metric);
 
 /// The spread without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
 Spread default_spread(const std::string& device);
 
 /// The spread of the figures of an experiment on a device, by the text of a spread.json. `device` is the name in
 /// findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
-/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). Throws Json::exception for an
-/// entry without scale or freedom.
+/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). An entry of other experiments
+/// or devices counts with 2 degrees of freedom at most, so that the processes of a run soon outweigh it. Throws
+/// Json::exception for an entry without scale or freedom.
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
 
 /// As spread_in(), by findings/spread.json of source_root(), which is read once. A missing or unreadable file counts as
@@ -28,7 +34,7 @@ Spread spread_of(const std::string& device, const std::string& experiment, Figur
 std::string without_units(const std::string& device);
 /// "cuda" for a GPU, else "cpu".
 std::string kind_of_device(const std::string& device);
-/// "ratio" or "figure".
+/// "ratio", "share" or "absolute".
 std::string name(FigureKind kind);
 
 }  // namespace attn

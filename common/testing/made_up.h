@@ -21,6 +21,9 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
 }
 
 /// Processes that differ little, so that a made-up interval decides a verdict.
-inline Processes steady_processes() { return {.ratios = {1e-4, 30}, .figures = {1e-4, 30}}; }
+inline Processes steady_processes() {
+  const Spread little{1e-4, 30};
+  return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};
+}
 
 }  // namespace attn::test

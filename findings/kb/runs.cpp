@@ -110,7 +110,7 @@ Run run_of(const Record& finding, const Codes& codes) {
   const bool of_host = at(compare, "/time/0/scope") == "host" || !has_kernels;
   if (of_host) run.conditions += at(data, "/env/git/commit").dump() + at(data, "/env/host_compiler").dump();
 
-  run.kind = compare.is_null() ? FigureKind::figure : FigureKind::ratio;
+  run.kind = kind_of(!compare.is_null(), data.at("hypothesis").at("metric"));
   if (!compare.is_null()) {
     const Json parts = compare.value("parts", Json::array());
     for (const Json& part : parts) {
@@ -176,7 +176,7 @@ Json fit_spreads(const std::vector<Record>& records) {
   for (const Record& record : records) {
     if (record.kind != "finding") continue;
     const Run run = run_of(record, codes);
-    if (run.exact || (run.kind == FigureKind::figure && !run.relative)) continue;
+    if (run.exact || (run.kind != FigureKind::ratio && !run.relative)) continue;
     const Session& session = run.kind == FigureKind::ratio ? run.ratio : run.session;
     const bool positive = std::ranges::all_of(session, [](const Part& part) { return part.value > 0; });
     if (!positive || session.empty()) continue;

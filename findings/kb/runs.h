@@ -26,7 +26,7 @@ struct Run {
   std::string id, run_id, state;
   std::string code;        // of all measurements of the finding
   std::string conditions;  // profile, toolchain, memory limit, input and files; the commit if the host's code was timed
-  FigureKind kind = FigureKind::figure;
+  FigureKind kind = FigureKind::share;
   Session session;       // the figure that is judged
   Session ratio;         // the ratio of the last comparison; empty without a comparison
   bool relative = true;  // the figure is pooled in logarithms
