@@ -33,7 +33,8 @@ class ProgramsTest : public test::CpuProgramTest, public testing::WithParamInter
 
 TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   own_cache();  // a compiler's warnings are printed only when it compiles a kernel
-  const Outcome outcome = run_line(std::string("--device cpu:threads=2 --budget 5 ") + GetParam().narrowed);
+  // The budget is not reached: sampling ends with a narrow interval or with the most samples.
+  const Outcome outcome = run_line(std::string("--device cpu:threads=2 --budget 600 ") + GetParam().narrowed);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> cases, claims;
@@ -91,8 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
                         "soft_cap=0 --axis sinks=0 --axis documents=0 --axis prefix=0 --axis bias=none --axis "
                         "lengths=0 --axis rope=none --axis causal=1 --axis block_r=32 --axis block_c=16 --axis "
                         "global_tokens=0 --axis block_sparse=0 --axis window_by=range --axis lists=1"},
-                    Run{"proto8_extension", 9, "allocations c_overhead",
-                        "--axis q_len=16 --axis task=call --axis path=direct,engine,c"}),
+                    Run{"proto8_extension", 6, "allocations c_overhead",
+                        "--axis q_len=16 --axis q_heads=1 --axis task=call --axis path=direct,engine,c"}),
     [](const auto& test) { return std::string(test.param.program); });
 
 }  // namespace
