@@ -77,26 +77,27 @@ TEST_F(PagedCliTest, RecordsOf8BitCachesSayTheirError) {
 }
 
 TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
-  const std::pair<const char*, const char*> bad[] = {{"--axis page_size=-1", "page_size"},
-                                                     {"--axis page_size=4097", "4096"},
-                                                     {"--axis page_order=sorted", "reversed"},
-                                                     {"--axis cache_layout=ndh", "nhd"},
-                                                     {"--axis reduce=first", "launch"},
-                                                     {"--axis lengths=odd", "ragged"},
-                                                     {"--axis cache_dtype=f64", "int8"},
-                                                     {"--axis alibi=2", "1"},
-                                                     {"--axis soft_cap=-1", "1000"},
-                                                     {"--axis window_left=-2", "-1"},
+  const std::pair<const char*, const char*> bad[] = {
+      {"--axis page_size=-1", "page_size"},
+      {"--axis page_size=4097", "4096"},
+      {"--axis page_order=sorted", "reversed"},
+      {"--axis cache_layout=ndh", "nhd"},
+      {"--axis reduce=first", "launch"},
+      {"--axis lengths=odd", "ragged"},
+      {"--axis cache_dtype=f64", "int8"},
+      {"--axis alibi=2", "1"},
+      {"--axis soft_cap=-1", "1000"},
+      {"--axis window_left=-2", "-1"},
 
-                                                     {"--axis dtype=e4m3", "bf16"},
-                                                     {"--axis append=copy", "chain"},
-                                                     {"--axis cascade=2", "cascade"},
-                                                     {"--axis shared_pct=100", "99"},
-                                                     {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
-                                                     {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
-                                                     {"--axis head_dim=12", "8"},
-                                                     {"--axis head_dim=264", "256"},
-                                                     {"--axis kv_heads=3 --axis q_heads=8", "divisor of q_heads=8"}};
+      {"--axis dtype=e4m3", "bf16"},
+      {"--axis append=copy", "chain"},
+      {"--axis cascade=2", "cascade"},
+      {"--axis shared_pct=100", "99"},
+      {"--axis append=fused --axis rotary_dim=300", "rotary_dim"},
+      {"--axis append=fused --axis rotary_dim=7", "rotary_dim"},
+      {"--axis head_dim=12", "8"},
+      {"--axis head_dim=264", "256"},
+      {"--axis kv_heads=3 --axis q_heads=8", "does not divide q_heads=8"}};
   for (const auto& [arguments, says] : bad) {
     const Outcome outcome = run_line(std::string("--device cpu:threads=2 --dry-run ") + arguments);
     EXPECT_EQ(outcome.status, 2) << arguments;
