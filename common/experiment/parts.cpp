@@ -1,8 +1,10 @@
-// Measures comparisons, and the cases behind the claims, in processes of their own. A process has an address space,
-// memory and a warm-up of its own. So the spread between processes shows how far the next run may differ.
+// Measures comparisons, and the cases that claims are judged by, in processes of their own. A process has an address
+// space, memory and a warm-up of its own. So the spread between processes shows how far the next run may differ.
 #include <fmt/format.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <map>
 
@@ -32,6 +34,7 @@ Json json_of(const std::vector<std::vector<Case>>& groups) {
 
 /// What one process measured.
 struct PartResults {
+  int number = 0;  // of the process
   std::vector<Measurement> measurements;
   std::map<size_t, PairSamples> pairs;  // by the number of the duel
   std::map<size_t, Json> clocks;
@@ -57,13 +60,14 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
       keep_comparison(*before, duels);
     }
   }
-  std::vector<std::vector<Case>> again = group(cases_behind(claims, results), spec.compared_axes);
+  std::vector<std::vector<Case>> again = group(cases_of_claims(claims, results), spec.compared_axes);
 
   std::vector<PartResults> parts;
   for (int number = 1; number <= count && !(wanted.empty() && again.empty()); ++number) {
     if (budget_left() <= 0) break;
     progress.begin(fmt::format("process {} of {}", number, count));
     PartResults& part_of_run = parts.emplace_back();
+    part_of_run.number = number;
     std::vector<Duel> left = wanted;
     std::vector<std::vector<Case>> groups_left = again;
     // A process that loses its device ends early. Another process goes on with the rest.
@@ -147,14 +151,16 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
       samples.push_back(found->second);
       of_processes.push_back(compared(wanted[place].baseline, wanted[place].contender, found->second, options.seed));
       of_processes.back().clocks = one.clocks[place];
+      of_processes.back().process = one.number;
     }
     if (of_processes.empty() || !was_measured(wanted[place].baseline) || !was_measured(wanted[place].contender))
       continue;
     const Comparison pooled = compared(of_processes, samples, processes.spreads[FigureKind::ratio], options.seed);
     keep_comparison(pooled, duels);
-    progress.note(fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(pooled.contender),
-                              label(pooled.baseline), pooled.ratio.value, pooled.ratio.ci_lo, pooled.ratio.ci_hi,
-                              pooled.aa_floor()));
+    if (!options.quiet)
+      progress.note(fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(pooled.contender),
+                                label(pooled.baseline), pooled.ratio.value, pooled.ratio.ci_lo, pooled.ratio.ci_hi,
+                                pooled.aa_floor()));
   }
   for (PartResults& one : parts) {
     for (Measurement& measurement : one.measurements) {  // findings name the record that the sweep wrote
@@ -166,6 +172,7 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 }
 
 int Experiment::State::run_part() {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // a part does not outlive the run that asked for it
   for (const std::vector<Case>& cases : groups) lab.measure(lab.verify(cases));
   std::vector<Duel> duels;
   for (const Json& duel : part.at("duels")) {

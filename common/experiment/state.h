@@ -146,7 +146,7 @@ struct Experiment::State {
   bool was_measured(const Case& config) const;
 
   // parts.cpp
-  /// Compares the duels, and measures the cases behind the claims again, in processes of their own. With one process:
+  /// Compares the duels, and measures the cases of the claims again, in processes of their own. With one process:
   /// compares in this process, and measures no case again.
   void measure_in_processes(const std::vector<Duel>& duels);
   /// The work of such a process. Returns the exit status.

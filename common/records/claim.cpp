@@ -146,10 +146,10 @@ std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Meas
   return wanted;
 }
 
-std::vector<Case> cases_behind(const std::vector<Claim>& claims, const std::vector<Measurement>& results) {
+std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results) {
   std::vector<Case> cases;
   for (const Claim& claim : claims) {
-    if (claim.compared || claim.exact) continue;
+    if (claim.compared || claim.exact || !claim.measured_again) continue;
     for (const Evidence& evidence : picked(claim, results)) {
       for (const Measurement* result : evidence.results) {
         if (std::find(cases.begin(), cases.end(), result->config) == cases.end()) cases.push_back(result->config);
@@ -179,12 +179,18 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
 /// The evidence as each process measured it; the evidence itself where no other process measured it.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
+  if (!claim.measured_again) return {evidence};
   if (!evidence.comparisons.empty()) {
-    size_t count = evidence.comparisons.front()->parts.size();
-    for (const Comparison* comparison : evidence.comparisons) count = std::min(count, comparison->parts.size());
-    for (size_t i = 0; i < count; ++i) {
-      parts.push_back(evidence);
-      for (const Comparison*& comparison : parts.back().comparisons) comparison = &comparison->parts[i];
+    // Only a process that measured each pair gives a figure.
+    for (const Comparison& first : evidence.comparisons.front()->parts) {
+      Evidence part = evidence;
+      bool whole = true;
+      for (const Comparison*& comparison : part.comparisons) {
+        const auto same = std::ranges::find(comparison->parts, first.process, &Comparison::process);
+        whole &= same != comparison->parts.end();
+        if (whole) comparison = &*same;
+      }
+      if (whole) parts.push_back(std::move(part));
     }
   } else {
     for (const std::vector<Measurement>& results : processes.results) {
@@ -211,7 +217,7 @@ int rounds_of(const Evidence& evidence) {
   if (evidence.comparisons.empty()) {
     for (const Measurement* result : evidence.results) rounds = std::min(rounds, result->main_timing()->rounds);
   }
-  return rounds;
+  return rounds == std::numeric_limits<int>::max() ? 0 : rounds;
 }
 
 /// The figure if the ratio of each comparison, and the contender's time, were larger by the factor
@@ -242,9 +248,10 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
   conclusion.prior = known == processes.spreads.end() ? Spread{} : known->second;
   conclusion.relative = claim.hypothesis.threshold > 0 && !(compared && claim.figure);
   double largest = std::abs(claim.hypothesis.threshold);
+  int next_process = 1;
   for (const Evidence& part : parts) {
     const Estimate figure = figure_of(claim, part);
-    conclusion.parts.push_back({.process = static_cast<int>(conclusion.parts.size()) + 1,
+    conclusion.parts.push_back({.process = compared ? part.comparisons.front()->process : next_process++,
                                 .value = figure.value,
                                 .error = (figure.ci_hi - figure.ci_lo) / 2 / half_width_in_errors,
                                 .rounds = rounds_of(part)});
@@ -260,7 +267,8 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    unit = change([](const Comparison&) { return step; }) / step;
+    // A figure that moves in steps may not move at all here. Then its own size is its unit.
+    if (const double slope = change([](const Comparison&) { return step; }) / step; slope > 0) unit = slope;
     conclusion.floor = std::max(change([](const Comparison& pair) { return pair.aa_floor(); }),
                                 change([](const Comparison& pair) { return -pair.aa_floor(); }));
   }

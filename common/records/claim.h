@@ -115,8 +115,9 @@ struct Claim {
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
-  Figure figure = {};  // empty: the ratio of the last comparison
-  bool exact = false;  // the figure is a count, which every process must find alike
+  Figure figure = {};          // empty: the ratio of the last comparison
+  bool exact = false;          // the figure is a count, which every process must find alike
+  bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
@@ -132,11 +133,11 @@ std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 /// The results that claims without comparisons are judged by. Other processes measure these cases again, so that a
 /// figure is not judged by the samples that picked its case.
-std::vector<Case> cases_behind(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
+std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 
 /// What other processes measured, and what is known about the spread between them.
 struct Processes {
-  std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_behind()
+  std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_of_claims()
   std::map<FigureKind, Spread> spreads = {};           // priors; a missing entry: Spread{}
 };
 /// The figure of each conclusion is pooled from the processes. Where there are none, the results and comparisons of

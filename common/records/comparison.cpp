@@ -62,27 +62,36 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
   Comparison pooled = parts.front();
   summarize_samples(pooled, all, seed);
   Session session;
-  for (const Comparison& part : parts) session.push_back(ratio_part(part, static_cast<int>(session.size()) + 1));
+  for (const Comparison& part : parts) session.push_back(ratio_part(part));
   const Pooled ratio = pool({&session, 1}, prior, true);
   pooled.ratio = {ratio.value, ratio.ci_lo, ratio.ci_hi};
+  pooled.process = 1;
   pooled.parts.assign(parts.begin(), parts.end());
   return pooled;
 }
 
-Part ratio_part(const Comparison& comparison, int process) {
+Part ratio_part(const Comparison& comparison) {
   const auto& [value, lo, hi] = comparison.ratio;
   int rounds = comparison.time.empty() ? 0 : comparison.time.front().rounds;
   for (const Timing& time : comparison.time) rounds = std::min(rounds, time.rounds);
-  return {.process = process, .value = value, .error = (hi - lo) / 2 / half_width_in_errors, .rounds = rounds};
+  return {
+      .process = comparison.process, .value = value, .error = (hi - lo) / 2 / half_width_in_errors, .rounds = rounds};
 }
 
 Json to_json(const Comparison& comparison) {
-  Json json = {{"baseline", comparison.baseline.json()}, {"contender", comparison.contender.json()},
-               {"ratio", comparison.ratio.value},        {"ci_lo", comparison.ratio.ci_lo},
-               {"ci_hi", comparison.ratio.ci_hi},        {"aa_ratio", comparison.aa.value},
-               {"aa_ci_lo", comparison.aa.ci_lo},        {"aa_ci_hi", comparison.aa.ci_hi},
-               {"aa_floor", comparison.aa_floor()},      {"cv", comparison.cv},
-               {"time", to_json(comparison.time)},       {"clocks", comparison.clocks}};
+  Json json = {{"process", comparison.process},
+               {"baseline", comparison.baseline.json()},
+               {"contender", comparison.contender.json()},
+               {"ratio", comparison.ratio.value},
+               {"ci_lo", comparison.ratio.ci_lo},
+               {"ci_hi", comparison.ratio.ci_hi},
+               {"aa_ratio", comparison.aa.value},
+               {"aa_ci_lo", comparison.aa.ci_lo},
+               {"aa_ci_hi", comparison.aa.ci_hi},
+               {"aa_floor", comparison.aa_floor()},
+               {"cv", comparison.cv},
+               {"time", to_json(comparison.time)},
+               {"clocks", comparison.clocks}};
   for (const Comparison& part : comparison.parts) {
     Json one = to_json(part);
     for (const char* known : {"baseline", "contender"}) one.erase(known);
@@ -101,6 +110,7 @@ Comparison comparison_from_json(const Json& json) {
   comparison.ratio = estimate("ratio", "ci_lo", "ci_hi");
   comparison.aa = estimate("aa_ratio", "aa_ci_lo", "aa_ci_hi");
   comparison.cv = json.at("cv");
+  comparison.process = json.value("process", 1);
   for (const Json& time : json.at("time")) comparison.time.push_back(timing_from_json(time));
   comparison.clocks = json.value("clocks", Json());
   for (Json part : json.value("parts", Json::array())) {

@@ -19,6 +19,7 @@ struct Comparison {
   Estimate aa;               // A' / A
   double cv = 0;             // the larger CV of the two cases
   std::vector<Timing> time;  // the times of the baseline and of the contender
+  int process = 1;           // that measured it
   Json clocks = {};          // over the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
@@ -45,7 +46,7 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
                     uint64_t seed);
 
 /// As a part of a pooled ratio.
-Part ratio_part(const Comparison& comparison, int process);
+Part ratio_part(const Comparison& comparison);
 
 Json to_json(const Comparison& comparison);
 /// Throws BadInput and Json::exception as timing_from_json() does.

@@ -38,7 +38,8 @@ DATABASE
 
 EXIT STATUS
   0    done
-  1    ingest found bad lines, verify or check found problems, or compare found a regression; or a file could not be written
+  1    ingest found bad lines, verify or check found problems, or compare found a regression; or a file could not be
+       written
   2    bad input: one line names it and says what is allowed
   130  interrupted; nothing is kept of the file that was being ingested
 

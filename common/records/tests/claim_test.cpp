@@ -372,7 +372,7 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   about.pick = steps("q_len", {{"64", "128"}});
   about.figure = ratio_of_medians;
   about.complete = [](Conclusion& c, const Evidence& evidence) { c.values["s"] = seconds(*evidence.results.back()); };
-  EXPECT_EQ(cases_behind({about}, sweep), (std::vector<Case>{sweep[0].config, sweep[1].config}));
+  EXPECT_EQ(cases_of_claims({about}, sweep), (std::vector<Case>{sweep[0].config, sweep[1].config}));
   Processes processes = test::steady_processes();
   processes.results = {{result(64, 16, 1), result(128, 16, 2)},
                        {result(128, 16, 2.2), result(64, 16, 1)},
@@ -383,7 +383,7 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
   EXPECT_EQ(found.values["s"], 2.0) << "of the process with the median figure";
   about.exact = true;
-  EXPECT_TRUE(cases_behind({about}, sweep).empty()) << "a count needs no second measurement";
+  EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";
 }
 
 TEST(Claims, UnlikeThrottlingOfTheSidesIsNoted) {

@@ -7,12 +7,6 @@
 namespace attn::kb {
 namespace {
 
-std::vector<Record> records_of(const std::vector<Json>& lines) {
-  Store store = Store::open(":memory:", Store::Mode::write);
-  for (const Json& line : lines) store.add(line);
-  return store.list({});
-}
-
 Json advising(Json record, const std::string& advice, const std::string& subject = "head_dim=64 dtype=bf16") {
   record["data"]["advice"] = advice;
   record["data"]["subject"] = subject;

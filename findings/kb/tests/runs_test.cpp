@@ -10,12 +10,6 @@
 namespace attn::kb {
 namespace {
 
-std::vector<Record> records_of(const std::vector<Json>& lines) {
-  Store store = Store::open(":memory:", Store::Mode::write);
-  for (const Json& line : lines) store.add(line);
-  return store.list({});
-}
-
 TEST(Fit, FindsTheSpreadThatMadeTheDistances) {
   for (const Spread truth : {Spread{0.02, 3}, Spread{0.1, 1.5}, Spread{0.004, 10}}) {
     std::mt19937 random(7);

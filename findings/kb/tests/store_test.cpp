@@ -287,7 +287,7 @@ TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
   take_records({first});
   EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"]);
   EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"]);
-  take_records({second});
+  take_records({second, header("r2")});
   EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"]) << "the latest";
   EXPECT_EQ(store_.find(first["id"]).id, first["id"]) << "ids of finding/1 stay";
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);

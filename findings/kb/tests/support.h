@@ -223,6 +223,12 @@ inline Json with_id(Json record) {
   return record;
 }
 
+inline std::vector<Record> records_of(const std::vector<Json>& lines) {
+  Store store = Store::open(":memory:", Store::Mode::write);
+  for (const Json& line : lines) store.add(line);
+  return store.list({});
+}
+
 class KbTest : public test::ProgramTest {
  protected:
   KbTest() : ProgramTest("kb") {
