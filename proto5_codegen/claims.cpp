@@ -253,6 +253,7 @@ Claim generation() {
       "From source to machine code {values.contender.generator} takes {values.generated_ms:.0f} ms, and the "
       "hand-written kernel {values.hand_ms:.0f} ms, in one compilation of each.",
       {"Generate ahead of time, or keep what was generated.", "Kernels can be generated when a program starts."});
+  claim.measured_again = false;  // the caches of kernels keep how long a compilation took
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["hand_ms"] = 1e3 * compile_s(*evidence.results.front());
     conclusion.values["generated_ms"] = 1e3 * compile_s(*evidence.results.back());

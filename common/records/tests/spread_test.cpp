@@ -9,18 +9,18 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   const Json fitted = Json::parse(R"({
     "A CPU": {"proto1_flash": {"ratio": {"scale": 0.02, "freedom": 3, "pairs": 40}},
               "*": {"ratio": {"scale": 0.03, "freedom": 4}}},
-    "NVIDIA X": {"*": {"figure": {"scale": 0.004, "freedom": 2}}},
-    "cpu": {"*": {"figure": {"scale": 0.06, "freedom": 1}}}})");
+    "NVIDIA X": {"*": {"share": {"scale": 0.004, "freedom": 2}}},
+    "cpu": {"*": {"share": {"scale": 0.06, "freedom": 1}}}})");
   const auto scale = [&](const char* device, const char* experiment, FigureKind kind) {
     return spread_in(fitted, device, experiment, kind).scale;
   };
   EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
   EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the device's";
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::figure), 0.06) << "the kind's";
-  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::figure), 0.06);
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the kind's";
+  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "nothing is known";
-  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::figure), 0.004);
+  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "a GPU";
   EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
 }
@@ -33,7 +33,7 @@ TEST(Spread, DeviceNames) {
 
 TEST(Spread, OfTheTreeIsInItsBounds) {
   for (const char* device : {"NVIDIA H200, 132 units", "AMD EPYC (znver4), 2 units", "nothing"}) {
-    for (const FigureKind kind : {FigureKind::ratio, FigureKind::figure}) {
+    for (const FigureKind kind : {FigureKind::ratio, FigureKind::share}) {
       const Spread spread = spread_of(device, "proto1_flash", kind);
       EXPECT_GE(spread.scale, 1e-4) << device;
       EXPECT_LT(spread.scale, 0.5) << device;

@@ -77,7 +77,7 @@ TEST(Runs, AFindingOfEitherSchemaIsARun) {
   EXPECT_EQ(second.run_id, "r2");
   EXPECT_EQ(first.conditions, second.conditions) << "the header has them";
   EXPECT_TRUE(exact.exact);
-  EXPECT_EQ(exact.kind, FigureKind::figure);
+  EXPECT_EQ(exact.kind, FigureKind::share);
 }
 
 }  // namespace
