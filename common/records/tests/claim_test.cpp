@@ -334,6 +334,7 @@ Comparison by_processes(const Comparison& whole, const std::vector<double>& rati
   Comparison pooled = whole;
   for (const double ratio : ratios) {
     Comparison& part = pooled.parts.emplace_back(whole);
+    part.process = static_cast<int>(pooled.parts.size());
     part.ratio = {ratio, 0.999 * ratio, 1.001 * ratio};
   }
   return pooled;
@@ -363,6 +364,27 @@ TEST(Claims, ComparisonsOfProcessesArePooled) {
   EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
 }
 
+// A process that lacks one of several comparisons gives no figure.
+TEST(Claims, FiguresOfSeveralComparisonsAreOfOneProcess) {
+  const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
+  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  comparisons = {by_processes(comparisons[0], {1.1, 1.2, 1.3}), by_processes(comparisons[1], {2.1, 2.2, 2.3})};
+  comparisons[0].parts.erase(comparisons[0].parts.begin());
+  comparisons[1].parts.erase(comparisons[1].parts.begin() + 1);
+  Claim sum = claim();
+  sum.gather = [](const std::vector<Comparison>& all) {
+    return std::vector<std::vector<const Comparison*>>{{&all[0], &all[1]}};
+  };
+  sum.figure = [](const Evidence& evidence) -> Estimate {
+    const double value = evidence.comparisons[0]->ratio.value + evidence.comparisons[1]->ratio.value;
+    return {value, value, value};
+  };
+  const Conclusion found = conclude({sum}, results, comparisons, test::steady_processes()).at(0);
+  ASSERT_EQ(found.parts.size(), 1u);
+  EXPECT_EQ(found.parts[0].process, 3);
+  EXPECT_NEAR(found.parts[0].value, 1.3 + 2.3, 1e-12);
+}
+
 TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   const std::vector<Measurement> sweep = {result(64, 16, 1), result(128, 16, 3), result(256, 32, 7)};
   Claim about = claim();
@@ -382,6 +404,10 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   EXPECT_EQ(found.parts.size(), 3u);
   EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
   EXPECT_EQ(found.values["s"], 2.0) << "of the process with the median figure";
+  about.measured_again = false;
+  EXPECT_TRUE(cases_of_claims({about}, sweep).empty());
+  EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "the sweep's own";
+  about.measured_again = true;
   about.exact = true;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";
 }

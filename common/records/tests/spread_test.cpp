@@ -23,6 +23,15 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "a GPU";
   EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
+  EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2) << "other experiments tell less";
+  EXPECT_EQ(spread_in(fitted, "Another CPU", "p", FigureKind::share).freedom, 1);
+}
+
+TEST(Spread, KindsOfFigures) {
+  EXPECT_EQ(kind_of(true, "us a call, attn_flash - AttentionLaunch"), FigureKind::ratio);
+  EXPECT_EQ(kind_of(false, "ms per variant, reading, checking and loading"), FigureKind::absolute);
+  EXPECT_EQ(kind_of(false, "% of the ceiling measured in the same rounds"), FigureKind::share);
+  EXPECT_EQ(kind_of(false, "seconds of copies and scan / seconds in all"), FigureKind::share);
 }
 
 TEST(Spread, DeviceNames) {
