@@ -98,7 +98,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       const Json finding = find(conclusion, known);
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
-      if (finding["data"]["verdict"]["state"] != name(State::inconclusive) && finding["confidence"].is_number()) {
+      if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) && finding["confidence"].is_number()) {
         ++decided;
         wrong += 1 - finding["confidence"].get<double>();
       }

@@ -272,6 +272,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.floor = std::max(change([](const Comparison& pair) { return pair.aa_floor(); }),
                                 change([](const Comparison& pair) { return -pair.aa_floor(); }));
   }
+  conclusion.unit = unit;
   conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, conclusion.relative, unit);
   if (!conclusion.exact) return;
   Pooled& exact = conclusion.estimate;

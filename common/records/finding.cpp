@@ -109,6 +109,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                  {"scale", conclusion.exact      ? "exact"
                            : conclusion.relative ? "log"
                                                  : "linear"},
+                 {"unit", conclusion.unit},
                  {"floor", conclusion.floor},
                  {"cv", conclusion.cv},
                  {"unlike_throttling", conclusion.unlike_throttling},

@@ -250,7 +250,7 @@ void verify_second_finding(const Json& record, Problems& problems) {
     verify_compare(part, fmt::format("compare.parts.{}", ratios.size()), floor_of(part), problems);
     Json whole = part;
     for (const char* known : {"baseline", "contender"}) whole[known] = compare.at(known);
-    ratios.push_back(ratio_part(comparison_from_json(whole), static_cast<int>(ratios.size()) + 1));
+    ratios.push_back(ratio_part(comparison_from_json(whole)));
   }
   if (ratios.empty()) return;
   const Pooled pooled = pool({&ratios, 1}, conclusion.prior, true);

@@ -43,10 +43,21 @@ def lines_of(path):
 
 def run_of(record):
     """What a record says about its run: its id, experiment, device, and the time of the record."""
-    if record["schema"] == "finding/1":
+    if record["schema"] == "run/1":
+        return record["run"]["id"], record["experiment"], record["run"]["device"], record["run"]["ts"]
+    if record["schema"].startswith("finding/"):
         data = record["data"]
-        return data["run"]["id"], data["experiment"], data["device"], data["run"]["ts"]
+        run = data["run"] if isinstance(data["run"], dict) else {"id": data["run"], "ts": ""}  # "": join_runs() adds it
+        return run["id"], data["experiment"], data["device"], run["ts"]
     return record["run_id"], record["experiment"], record["device"], record["run"]["ts"]
+
+
+def join_runs(findings, headers):
+    """Gives findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1), by run id."""
+    for finding in findings:
+        header = headers.get(finding["data"]["run"]) if isinstance(finding["data"]["run"], str) else None
+        if header:
+            finding["data"]["run"], finding["data"]["env"] = header["run"], header["env"]
 
 
 def when(path):
@@ -71,8 +82,8 @@ def in_order(paths):
 def load(paths):
     """Findings, measurements, and a message for each line that is no record. The files are read as in_order() says. A
     record that occurs twice counts once."""
-    findings, measurements, problems = {}, {}, []
-    kinds = {"finding/1": findings, "measurement/1": measurements}
+    findings, measurements, headers, problems = {}, {}, {}, []
+    kinds = {"finding/1": findings, "finding/2": findings, "measurement/1": measurements, "run/1": headers}
     for path in in_order(paths):
         for number, line in enumerate(lines_of(path), 1):
             if not line.strip():
@@ -85,6 +96,7 @@ def load(paths):
                     kinds[schema][record["id"]] = record
             except (ValueError, KeyError, TypeError):
                 problems.append(f"{path} line {number}: no record")
+    join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
     return list(findings.values()), list(measurements.values()), problems
 
 
@@ -111,7 +123,11 @@ def latest(records, key):
 
 def latest_findings(findings):
     """The latest finding of each claim, in the order in which claims were first made."""
-    return list(latest(findings, lambda finding: finding["claim_key"]).values())
+    def claim(finding):  # the claim_key of finding/2 has the figure's definition, too
+        data = finding["data"]
+        return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
+
+    return list(latest(findings, claim).values())
 
 
 def latest_measurements(measurements):
