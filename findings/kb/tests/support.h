@@ -173,7 +173,8 @@ inline Json second_finding(const std::vector<double>& ratios, const std::string&
   std::vector<Comparison> parts;
   for (const double ratio : ratios) {
     parts.push_back(pair_of({ratio, ratio - 0.01, ratio + 0.01}, aa_floor));
-    conclusion.parts.push_back(ratio_part(parts.back(), static_cast<int>(parts.size())));
+    parts.back().process = static_cast<int>(parts.size());
+    conclusion.parts.push_back(ratio_part(parts.back()));
   }
   conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, true);
   conclusion.compare = parts.front();
