@@ -55,7 +55,7 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
   finding["data"]["cases"] = cases_of(conclusion);
   finding["id"] = record_id(finding);
   const bool recorded = std::ranges::any_of(known, [&](const Json& other) {
-    return other.value("claim_key", "") == finding["claim_key"] &&
+    return other.value("claim_key", Json()) == finding["claim_key"] &&
            other.value("/data/run"_json_pointer, Json()) == run_id;
   });
   if (!recorded) {
