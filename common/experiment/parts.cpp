@@ -173,7 +173,12 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 
 int Experiment::State::run_part() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // a part does not outlive the run that asked for it
-  for (const std::vector<Case>& cases : groups) lab.measure(lab.verify(cases));
+  // The budget of a part is the time of the whole process: the run that asked for it waits.
+  const Stopwatch stopwatch;
+  for (const std::vector<Case>& cases : groups) {
+    measured_s = stopwatch.seconds();
+    lab.measure(lab.verify(cases));
+  }
   std::vector<Duel> duels;
   for (const Json& duel : part.at("duels")) {
     duels.push_back(
@@ -183,14 +188,13 @@ int Experiment::State::run_part() {
   for (size_t i = 0; i < duels.size(); ++i) {
     if (interrupted()) throw Interrupted{};
     Json line = {{"duel", i}};
+    measured_s = stopwatch.seconds();
     if (budget_left() > 0) {
       const std::string pair = label(duels[i].contender) + " against " + label(duels[i].baseline);
       progress.begin(pair);
-      const Stopwatch stopwatch;
       if (const auto samples = sample_pair(duels[i], budget_left() / static_cast<double>(duels.size() - i))) {
         line["samples"] = to_json(*samples);
       }
-      measured_s += stopwatch.seconds();
       if (interrupted()) throw Interrupted{};
       progress.finish(pair);
     }
