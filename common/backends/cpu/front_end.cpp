@@ -42,7 +42,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
 }
 
-// Prologue and source are in one buffer, so that clang reports a function constant that the kernel does not use.
+// Prologue and source are one buffer. Clang does not report an unused function constant that is declared in an included
+// header.
 // `warnings` takes clang's messages about a kernel that compiles.
 std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
                                         llvm::LLVMContext& context, std::string& warnings) {
@@ -60,8 +61,10 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
 
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
-  raw.insert(raw.end(), {"-iquote", root.c_str()});          // not -I: source_sha256() follows only #include "NAME"
-  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");  // LLVM ends the process at assembly that it refuses
+  // Not -I, with which #include <NAME> would find the project's headers, too: source_sha256() follows only "NAME".
+  raw.insert(raw.end(), {"-iquote", root.c_str()});
+  // In a user's text inline assembly is a compile error, because LLVM ends the process at assembly that it refuses.
+  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");
   raw.push_back(main_file.c_str());
 
   std::string messages;
@@ -96,7 +99,8 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
   if (target.has("avx512f")) {
     arguments_.emplace_back("-mprefer-vector-width=512");  // clang's tuning for some cores would split vectors in two
   } else {
-    arguments_.emplace_back("-Wno-psabi");  // only the kernel's own functions take vectors wider than registers
+    // No warning that the ABI of vectors wider than registers may change: only the kernel's own functions pass them.
+    arguments_.emplace_back("-Wno-psabi");
   }
   for (const std::string& feature : target.switches) {
     arguments_.emplace_back("-target-feature");
