@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
                                .sweep = codegen_sweep,
                                .complete = complete_codegen,
                                .plan = codegen_case_plan,
-                               .make = codegen_problems()};
+                               .make = codegen_problems(),
+                               .source_folders = {"proto5_codegen/generated", "proto5_codegen/tuned"}};
   return run_experiment(argc, argv, spec);
 }

@@ -68,7 +68,8 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"vector_registers", vector_registers},
           {"threadgroup_memory_bytes", threadgroup_memory_bytes},
           {"last_level_cache_bytes", last_level_cache_bytes},
-          {"memory_bytes", memory_bytes}};
+          {"memory_bytes", memory_bytes},
+          {"peak_16_bit_tflops", peak_16_bit_tflops > 0 ? nlohmann::ordered_json(peak_16_bit_tflops) : nullptr}};
 }
 
 void Device::limit_threadgroup_memory(size_t bytes) {

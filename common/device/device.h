@@ -37,7 +37,8 @@ struct DeviceInfo {
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  bool on_host = false;                // the device's kernels run on the host's threads, in the host's memory
+  double peak_16_bit_tflops = 0;  // dense products of f16 or bf16, by the maker's data; 0 if they are not known here
+  bool on_host = false;           // the device's kernels run on the host's threads, in the host's memory
   int dlpack_type = 1, dlpack_id = 0;  // DLPack's device type (1: cpu) and id (https://dmlc.github.io/dlpack)
   const Operations* operations = &no_operations();
 

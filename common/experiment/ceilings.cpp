@@ -168,6 +168,7 @@ Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budge
   ceilings.f16_tflops = std::max(rate(f16), ceilings.f32_tflops);
   ceilings.bf16_tflops = std::max(rate(bf16), ceilings.f32_tflops);
   ceilings.tf32_tflops = rate(tf32);
+  ceilings.peak_16_bit_tflops = info.peak_16_bit_tflops;
   return ceilings;
 }
 
@@ -219,7 +220,8 @@ Ceilings max(const Ceilings& a, const Ceilings& b) {
           .f32_tflops = std::max(a.f32_tflops, b.f32_tflops),
           .f16_tflops = std::max(a.f16_tflops, b.f16_tflops),
           .bf16_tflops = std::max(a.bf16_tflops, b.bf16_tflops),
-          .tf32_tflops = std::max(a.tf32_tflops, b.tf32_tflops)};
+          .tf32_tflops = std::max(a.tf32_tflops, b.tf32_tflops),
+          .peak_16_bit_tflops = std::max(a.peak_16_bit_tflops, b.peak_16_bit_tflops)};
 }
 
 CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "common/experiment/clock_log.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
 
@@ -84,12 +85,18 @@ std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, doubl
   measured_s += stopwatch.seconds();
   if (interrupted()) throw Interrupted{};
   std::optional<Comparison> comparison;
-  if (samples) comparison = compared(duel.baseline, duel.contender, *samples, options.seed);
-  progress.finish(comparison
-                      ? fmt::format("{}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", pair, comparison->ratio.value,
-                                    comparison->ratio.ci_lo, comparison->ratio.ci_hi, comparison->aa_floor())
-                      : pair + ": failed");
+  if (samples) {
+    comparison = compared(duel.baseline, duel.contender, *samples, options.seed);
+    keep_samples(1, {{"baseline", duel.baseline.json()}, {"contender", duel.contender.json()}}, to_json(*samples));
+  }
+  progress.finish(comparison ? describe(*comparison) : pair + ": failed");
   return comparison;
+}
+
+std::string Experiment::State::describe(const Comparison& comparison) const {
+  return fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(comparison.contender),
+                     label(comparison.baseline), comparison.ratio.value, comparison.ratio.ci_lo, comparison.ratio.ci_hi,
+                     comparison.aa_floor());
 }
 
 std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, double budget_s) {
@@ -101,6 +108,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
   }
   std::vector<size_t> order = {0, 1, 2};
   std::vector<Measured> measured;
+  ClockLog clocks(*device);
   Scope scope = Scope::device_hot;
   if (all_ok()) {
     // A failure while the trials run in turn belongs to no single trial. The contender's record takes it.
@@ -126,7 +134,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
       }
       TimingPolicy in_turn = policy(scope == Scope::host ? paired_host_rounds : paired_rounds, budget_s);
       if (scope == Scope::host) in_turn.warmup = 1;
-      measured = measure_interleaved(samplers, in_turn, interrupted);
+      measured = measure_interleaved(samplers, in_turn, interrupted, [&] { clocks.read(); });
     });
   }
   if (interrupted()) return std::nullopt;
@@ -147,7 +155,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
   const auto times = [&](size_t i) -> const Series& {
     return measured[static_cast<size_t>(std::ranges::find(order, i) - order.begin())].series.front();
   };
-  return PairSamples{scope, measured.front().stop, times(0), times(1), times(2)};
+  return PairSamples{scope, measured.front().stop, times(0), times(1), times(2), clocks.json()};
 }
 
 }  // namespace attn

@@ -9,8 +9,7 @@
 
 namespace attn {
 
-/// The cases of a conclusion's measurements and comparison, so that a replay can run them.
-Json Experiment::State::cases_of(const Conclusion& conclusion) const {
+std::vector<Case> Experiment::State::cases_of(const Conclusion& conclusion) const {
   std::vector<Case> cases;
   const auto add = [&](const Case& config) {
     if (std::find(cases.begin(), cases.end(), config) == cases.end()) cases.push_back(config);
@@ -23,9 +22,15 @@ Json Experiment::State::cases_of(const Conclusion& conclusion) const {
     add(conclusion.compare->baseline);
     add(conclusion.compare->contender);
   }
-  Json list = Json::array();
-  for (const Case& config : cases) list.push_back(config.json());
-  return list;
+  return cases;
+}
+
+Json Experiment::State::code_of(const Case& config) const {
+  Json code = Json::array();
+  const auto result = std::ranges::find(results, config, &Measurement::config);
+  if (result == results.end()) return code;
+  for (const Json& pipeline : result->kernels()) code.push_back(code_identity(pipeline));
+  return code;
 }
 
 Json Experiment::State::environment() {
@@ -52,7 +57,13 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
   }
   const std::string where = device_name(device->info()), run_id = run["id"];
   Json finding = make_finding(spec.name, where, *hypothesis, conclusion, run_id);
-  finding["data"]["cases"] = cases_of(conclusion);
+  Json cases = Json::array(), code = Json::array();
+  for (const Case& config : cases_of(conclusion)) {
+    cases.push_back(config.json());
+    code.push_back(code_of(config));
+  }
+  finding["data"]["cases"] = cases;
+  finding["data"]["code"] = code;
   finding["id"] = record_id(finding);
   const bool recorded = std::ranges::any_of(known, [&](const Json& other) {
     return other.value("claim_key", Json()) == finding["claim_key"] &&

@@ -3,8 +3,10 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -28,6 +30,21 @@ std::optional<std::string> output_of(const std::vector<std::string>& arguments) 
   return text;
 }
 
+/// The hash of the names and contents of all files of a folder.
+std::string hash_of_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(folder, error), end; at != end; at.increment(error)) {
+    if (at->is_regular_file(error)) paths.push_back(at->path());
+  }
+  std::ranges::sort(paths);
+  std::string text;
+  for (const std::filesystem::path& path : paths) {
+    text += path.lexically_relative(folder).string() + " " + sha256(read_file(path.string()).value_or("")) + "\n";
+  }
+  return sha256(text).substr(0, 16);
+}
+
 }  // namespace
 
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
@@ -49,12 +66,14 @@ nlohmann::ordered_json git_state(const std::string& folder) {
   return {{"commit", commit->substr(0, commit->find('\n'))}, {"dirty", !status->empty()}};
 }
 
-nlohmann::ordered_json session(const std::string& folder) {
+nlohmann::ordered_json session(const std::string& folder, const std::vector<std::string>& folders) {
   const nlohmann::ordered_json git = git_state(folder);
   nlohmann::ordered_json diff;
   if (git.is_object() && git["dirty"] == true) {
     diff = sha256(output_of({"git", "-C", folder, "diff", "HEAD"}).value_or("")).substr(0, 16);
   }
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  for (const std::string& each : folders) files[each] = hash_of_files(std::filesystem::path(folder) / each);
   std::string model;
   std::istringstream cpuinfo(read_file("/proc/cpuinfo").value_or(""));
   for (std::string line; model.empty() && std::getline(cpuinfo, line);) {
@@ -65,7 +84,8 @@ nlohmann::ordered_json session(const std::string& folder) {
                   std::thread::hardware_concurrency());
   return {{"commit", git.is_object() ? git["commit"] : nullptr},
           {"diff", diff},
-          {"machine", sha256(machine).substr(0, 16)}};
+          {"machine", sha256(machine).substr(0, 16)},
+          {"files", files}};
 }
 
 }  // namespace attn

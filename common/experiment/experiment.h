@@ -94,6 +94,9 @@ struct ExperimentSpec {
   std::vector<FileOption> file_options = {};
   /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
+  /// Folders of the source tree, apart from kernels, whose files decide what the cases run. Records of a run have a
+  /// hash of each.
+  std::vector<std::string> source_folders = {};
 };
 
 /// A case under measurement: a problem or a host problem, and the record that the loop fills.

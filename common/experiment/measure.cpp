@@ -294,7 +294,11 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     trial.record.clocks = timer.clocks();
     if (host) trial.record.values = trial.host->values();
     guarded(trial.record, [&] { check_again(trial); });
-    store(std::move(trial.record), launches[i]);
+    const Timing* main = trial.record.main_timing();
+    const Measured* main_of =
+        main && main->scope == Scope::device_cold ? found(cold_subjects, cold_measured, i) : hot_of;
+    store(std::move(trial.record), launches[i],
+          main ? Json{{"scope", name(main->scope)}, {"samples_s", rounded_samples(main_of->series.front())}} : Json());
   }
 }
 

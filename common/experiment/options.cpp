@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "common/base/error.h"
@@ -88,6 +89,14 @@ std::string one_line(std::string text) {
 }
 
 }  // namespace
+
+std::string Options::samples_path() const {
+  const std::filesystem::path path = measurements_path;
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) return "";
+  std::filesystem::path stem = path;
+  if (stem.extension() == ".jsonl") stem.replace_extension();
+  return stem.string() + ".samples.jsonl";
+}
 
 const Axis* Options::axis(std::string_view name) const {
   const auto place = std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.name == name; });

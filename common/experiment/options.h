@@ -47,6 +47,9 @@ struct Options {
   int process_count(const DeviceInfo& info) const {
     return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
   }
+  /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty where the measurements go to no
+  /// regular file, for example to /dev/null.
+  std::string samples_path() const;
   const Axis* axis(std::string_view name) const;
 };
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <map>
+#include <utility>
 
 #include "common/base/temporary_folder.h"
 #include "common/experiment/state.h"
@@ -14,33 +14,30 @@
 namespace attn {
 namespace {
 
-Json json_of(const std::vector<Duel>& duels) {
-  Json list = Json::array();
-  for (const Duel& duel : duels) {
-    list.push_back(
-        {{"hypothesis", duel.hypothesis}, {"baseline", duel.baseline.json()}, {"contender", duel.contender.json()}});
-  }
-  return list;
+Json to_json(const Duel& duel) {
+  return {{"hypothesis", duel.hypothesis}, {"baseline", duel.baseline.json()}, {"contender", duel.contender.json()}};
 }
 
-Json json_of(const std::vector<std::vector<Case>>& groups) {
-  Json list = Json::array();
-  for (const std::vector<Case>& cases : groups) {
-    Json& group = list.emplace_back(Json::array());
-    for (const Case& config : cases) group.push_back(config.json());
-  }
-  return list;
+Duel duel_from_json(const Json& json) {
+  return {json.at("hypothesis"), Case::from_json(json.at("baseline")), Case::from_json(json.at("contender"))};
 }
-
-/// What one process measured.
-struct PartResults {
-  int number = 0;  // of the process
-  std::vector<Measurement> measurements;
-  std::map<size_t, PairSamples> pairs;  // by the number of the duel
-  std::map<size_t, Json> clocks;
-};
 
 }  // namespace
+
+/// What a process has to measure.
+struct Experiment::State::Task {
+  std::vector<Duel> duels;
+  std::vector<std::vector<Case>> groups;  // the cases of a group are measured in turn
+
+  bool empty() const { return duels.empty() && groups.empty(); }
+};
+
+/// What a process measured.
+struct Experiment::State::PartResults {
+  int number = 0;  // of the process
+  std::vector<Measurement> measurements;
+  std::vector<std::pair<Duel, PairSamples>> pairs;
+};
 
 void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
   std::vector<Duel> duels = replays_finding() ? replayed_duels() : asked;
@@ -50,124 +47,132 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
   const int count = options.process_count(device->info());
   if (count == 1) return compare_each(duels, budget_left());
 
-  std::vector<Duel> wanted;
+  Task task{{}, group(cases_of_claims(claims, results), spec.compared_axes)};
   for (const Duel& pair : pairs_of(duels)) {
     const auto before = std::ranges::find_if(
         compared_before, [&](const Comparison& known) { return same_pair(known, pair) && !known.parts.empty(); });
     if (before == compared_before.end()) {
-      wanted.push_back(pair);
+      task.duels.push_back(pair);
     } else {
       keep_comparison(*before, duels);
     }
   }
-  std::vector<std::vector<Case>> again = group(cases_of_claims(claims, results), spec.compared_axes);
-
   std::vector<PartResults> parts;
-  for (int number = 1; number <= count && !(wanted.empty() && again.empty()); ++number) {
-    if (budget_left() <= 0) break;
-    progress.begin(fmt::format("process {} of {}", number, count));
-    PartResults& part_of_run = parts.emplace_back();
-    part_of_run.number = number;
-    std::vector<Duel> left = wanted;
-    std::vector<std::vector<Case>> groups_left = again;
-    // A process that loses its device ends early. Another process goes on with the rest.
-    while (!(left.empty() && groups_left.empty())) {
-      const TemporaryFolder folder;
-      const std::string task = folder.path() / "task.jsonl", found = folder.path() / "results.jsonl";
-      RecordFile(task).append({{"part", number},
-                               {"parts", count},
-                               {"budget_s", budget_left() / (count - number + 1)},
-                               {"duels", json_of(left)},
-                               {"groups", json_of(groups_left)},
-                               {"results", found}});
-      std::vector<std::string> arguments = {options.arguments.empty() ? spec.name : options.arguments.front(),
-                                            "--part",
-                                            task,
-                                            "--device",
-                                            device->info().spec,
-                                            "--profile",
-                                            options.profile,
-                                            "--seed",
-                                            std::to_string(options.seed)};
-      const auto add = [&](const std::string& option, const std::string& value) {
-        if (!value.empty()) arguments.insert(arguments.end(), {option, value});
-      };
-      if (options.threadgroup_memory_bytes) {
-        add("--threadgroup-memory", std::to_string(*options.threadgroup_memory_bytes));
-      }
-      add("--input", options.input);
-      for (const auto& [option, path] : options.files) add(option, path);
-      if (options.quiet) arguments.emplace_back("--quiet");
-
-      progress.clear();
-      const Stopwatch stopwatch;
-      const int status = run_part_process(arguments);
-      measured_s += stopwatch.seconds();
-      if (interrupted()) throw Interrupted{};
-
-      std::vector<std::string> problems;
-      size_t progressed = 0;
-      std::vector<bool> done(left.size());
-      for (const Json& line : read_records(found, problems)) {
-        ++progressed;
-        if (line.contains("measurement")) {
-          Measurement measurement = measurement_from_json(line["measurement"]);
-          for (auto& cases : groups_left) std::erase(cases, measurement.config);
-          if (measurement.status == "ok" || measurement.status == "skipped") {
-            part_of_run.measurements.push_back(std::move(measurement));
-          } else {
-            store(std::move(measurement));
-          }
-        } else {
-          const size_t duel = line.at("duel");
-          done.at(duel) = true;
-          if (!line.contains("samples")) continue;
-          const auto place = static_cast<size_t>(
-              std::ranges::find_if(wanted, [&](const Duel& pair) { return same_pair(pair, left[duel]); }) -
-              wanted.begin());
-          part_of_run.pairs.emplace(place, samples_from_json(line["samples"]));
-          part_of_run.clocks.emplace(place, line.value("clocks", Json()));
-        }
-      }
-      std::vector<Duel> rest;
-      for (size_t i = 0; i < left.size(); ++i) {
-        if (!done[i] && was_measured(left[i].baseline) && was_measured(left[i].contender)) rest.push_back(left[i]);
-      }
-      left = std::move(rest);
-      std::erase_if(groups_left, [](const auto& cases) { return cases.empty(); });
-      if (status == 0 || progressed == 0) {
-        if (status != 0) progress.note(fmt::format("process {} of {} ended with status {}", number, count, status));
-        break;
-      }
-    }
+  for (int number = 1; number <= count && !task.empty() && budget_left() > 0; ++number) {
+    parts.push_back(measure_in_process(number, count, task));
   }
-
-  for (size_t place = 0; place < wanted.size(); ++place) {
-    std::vector<Comparison> of_processes;
-    std::vector<PairSamples> samples;
-    for (PartResults& one : parts) {
-      const auto found = one.pairs.find(place);
-      if (found == one.pairs.end()) continue;
-      samples.push_back(found->second);
-      of_processes.push_back(compared(wanted[place].baseline, wanted[place].contender, found->second, options.seed));
-      of_processes.back().clocks = one.clocks[place];
-      of_processes.back().process = one.number;
-    }
-    if (of_processes.empty() || !was_measured(wanted[place].baseline) || !was_measured(wanted[place].contender))
-      continue;
-    const Comparison pooled = compared(of_processes, samples, processes.spreads[FigureKind::ratio], options.seed);
-    keep_comparison(pooled, duels);
-    if (!options.quiet)
-      progress.note(fmt::format("{} against {}: {:.4f} [{:.4f}, {:.4f}], A/A floor {:.4f}", label(pooled.contender),
-                                label(pooled.baseline), pooled.ratio.value, pooled.ratio.ci_lo, pooled.ratio.ci_hi,
-                                pooled.aa_floor()));
-  }
-  for (PartResults& one : parts) {
-    for (Measurement& measurement : one.measurements) {  // findings name the record that the sweep wrote
+  pool_pairs(parts, task.duels, duels);
+  for (PartResults& part_of_run : parts) {
+    for (Measurement& measurement : part_of_run.measurements) {  // findings name the record that the sweep wrote
       const auto recorded = std::ranges::find(results, measurement.config, &Measurement::config);
       if (recorded != results.end()) measurement.id = recorded->id;
     }
-    processes.results.push_back(std::move(one.measurements));
+    processes.results.push_back(std::move(part_of_run.measurements));
+  }
+}
+
+Experiment::State::PartResults Experiment::State::measure_in_process(int number, int count, Task left) {
+  progress.begin(fmt::format("process {} of {}", number, count));
+  PartResults found{.number = number, .measurements = {}, .pairs = {}};
+  // A process that loses its device ends early. Another process goes on with the rest.
+  while (!left.empty()) {
+    const TemporaryFolder folder;
+    const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl";
+    Json groups_json = Json::array(), duels_json = Json::array();
+    for (const std::vector<Case>& cases : left.groups) {
+      Json& group_json = groups_json.emplace_back(Json::array());
+      for (const Case& config : cases) group_json.push_back(config.json());
+    }
+    for (const Duel& duel : left.duels) duels_json.push_back(to_json(duel));
+    RecordFile(task_path).append({{"part", number},
+                                  {"parts", count},
+                                  {"budget_s", budget_left() / (count - number + 1)},
+                                  {"duels", duels_json},
+                                  {"groups", groups_json},
+                                  {"results", results_path}});
+    progress.clear();
+    const Stopwatch stopwatch;
+    const int status = run_part_process(part_arguments(task_path));
+    measured_s += stopwatch.seconds();
+    if (interrupted()) throw Interrupted{};
+    const bool progressed = take_results(results_path, left, found);
+    if (status == 0) break;
+    if (!progressed) {
+      progress.note(fmt::format("process {} of {} ended with status {}", number, count, status));
+      break;
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> Experiment::State::part_arguments(const std::string& task_path) const {
+  std::vector<std::string> arguments = {options.arguments.empty() ? spec.name : options.arguments.front(),
+                                        "--part",
+                                        task_path,
+                                        "--device",
+                                        device->info().spec,
+                                        "--profile",
+                                        options.profile,
+                                        "--seed",
+                                        std::to_string(options.seed)};
+  const auto add = [&](const std::string& option, const std::string& value) {
+    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+  };
+  if (options.threadgroup_memory_bytes) {
+    add("--threadgroup-memory", std::to_string(*options.threadgroup_memory_bytes));
+  }
+  add("--input", options.input);
+  for (const auto& [option, path] : options.files) add(option, path);
+  if (options.quiet) arguments.emplace_back("--quiet");
+  return arguments;
+}
+
+bool Experiment::State::take_results(const std::string& path, Task& left, PartResults& found) {
+  std::vector<std::string> problems;
+  const std::vector<Json> lines = read_records(path, problems);
+  for (const Json& line : lines) {
+    if (line.contains("measurement")) {
+      Measurement measurement = measurement_from_json(line["measurement"]);
+      for (auto& cases : left.groups) std::erase(cases, measurement.config);
+      if (measurement.status == "ok" || measurement.status == "skipped") {
+        if (line.contains("samples"))
+          keep_samples(found.number, {{"case", measurement.config.json()}}, line["samples"]);
+        found.measurements.push_back(std::move(measurement));
+      } else {
+        store(std::move(measurement));
+      }
+    } else {
+      const Duel duel = duel_from_json(line.at("duel"));
+      std::erase_if(left.duels, [&](const Duel& other) { return same_pair(duel, other); });
+      if (!line.contains("samples")) continue;
+      keep_samples(found.number, {{"baseline", duel.baseline.json()}, {"contender", duel.contender.json()}},
+                   line["samples"]);
+      found.pairs.emplace_back(duel, samples_from_json(line["samples"]));
+    }
+  }
+  std::erase_if(left.groups, [](const auto& cases) { return cases.empty(); });
+  std::erase_if(left.duels,
+                [&](const Duel& duel) { return !was_measured(duel.baseline) || !was_measured(duel.contender); });
+  return !lines.empty();
+}
+
+void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,
+                                   const std::vector<Duel>& asked) {
+  for (const Duel& pair : pairs) {
+    std::vector<Comparison> of_processes;
+    std::vector<PairSamples> samples;
+    for (const PartResults& part_of_run : parts) {
+      const auto measured =
+          std::ranges::find_if(part_of_run.pairs, [&](const auto& other) { return same_pair(other.first, pair); });
+      if (measured == part_of_run.pairs.end()) continue;
+      samples.push_back(measured->second);
+      of_processes.push_back(compared(pair.baseline, pair.contender, samples.back(), options.seed));
+      of_processes.back().process = part_of_run.number;
+    }
+    if (of_processes.empty() || !was_measured(pair.baseline) || !was_measured(pair.contender)) continue;
+    const Comparison pooled = compared(of_processes, samples, processes.spreads[FigureKind::ratio], options.seed);
+    keep_comparison(pooled, asked);
+    if (!options.quiet) progress.note(describe(pooled));
   }
 }
 
@@ -179,26 +184,25 @@ int Experiment::State::run_part() {
     measured_s = stopwatch.seconds();
     lab.measure(lab.verify(cases));
   }
-  std::vector<Duel> duels;
-  for (const Json& duel : part.at("duels")) {
-    duels.push_back(
-        {duel.at("hypothesis"), Case::from_json(duel.at("baseline")), Case::from_json(duel.at("contender"))});
-  }
+  const Json& duels = part.at("duels");
   progress.add(duels.size());
-  for (size_t i = 0; i < duels.size(); ++i) {
+  size_t left = duels.size();
+  for (const Json& json : duels) {
     if (interrupted()) throw Interrupted{};
-    Json line = {{"duel", i}};
+    const Duel duel = duel_from_json(json);
+    Json line = {{"duel", json}};
     measured_s = stopwatch.seconds();
     if (budget_left() > 0) {
-      const std::string pair = label(duels[i].contender) + " against " + label(duels[i].baseline);
+      const std::string pair = label(duel.contender) + " against " + label(duel.baseline);
       progress.begin(pair);
-      if (const auto samples = sample_pair(duels[i], budget_left() / static_cast<double>(duels.size() - i))) {
+      if (const auto samples = sample_pair(duel, budget_left() / static_cast<double>(left))) {
         line["samples"] = to_json(*samples);
       }
       if (interrupted()) throw Interrupted{};
       progress.finish(pair);
     }
     part_file->append(line);
+    --left;
   }
   return 0;
 }

@@ -33,7 +33,7 @@ Measurement Experiment::State::blank(const Case& config) const {
   return record;
 }
 
-void Experiment::State::store(Measurement record, int launches_per_sample) {
+void Experiment::State::store(Measurement record, int launches_per_sample, const Json& samples) {
   Json json = within_ceilings(record);
   for (Json& timing : json["time"]) {
     timing["launches_per_sample"] = timing["scope"] == name(Scope::device_cold) ? 1 : launches_per_sample;
@@ -43,15 +43,29 @@ void Experiment::State::store(Measurement record, int launches_per_sample) {
   for (const char* field : session_fields) json["run"][field] = session[field];
   json["id"] = record.id = record_id(json);
   if (part_file) {
-    part_file->append({{"measurement", json}});
+    Json line = {{"measurement", json}};
+    if (!samples.is_null()) line["samples"] = samples;
+    part_file->append(line);
   } else {
     measurement_file->append(json);
+    if (!samples.is_null()) keep_samples(0, {{"case", record.config.json()}}, samples);
   }
   print_json(json);
   progress.finish(label(record.config) + ": " + summary(record));
   if (cases_left > 0) --cases_left;
   results.push_back(std::move(record));
   if (device->lost()) throw Restart{};
+}
+
+void Experiment::State::keep_samples(int process, const Json& what, const Json& samples) {
+  if (!sample_file) {
+    const std::string path = options.samples_path();
+    if (path.empty()) return;
+    sample_file.emplace(path);
+  }
+  Json line = {{"schema", "samples/1"}, {"experiment", spec.name}, {"run", run["id"]}, {"process", process}};
+  for (const Json& fields : {what, samples}) line.update(fields);
+  sample_file->append(line);
 }
 
 void Experiment::State::store_skipped(Measurement record, std::string reason) {

@@ -167,7 +167,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
          {"input", file_json("--input", options.input)},
          {"files", files_json(options.files)}};
   if (options.threadgroup_memory_bytes) run["threadgroup_memory_bytes"] = *options.threadgroup_memory_bytes;
-  session = attn::session(source_root());
+  session = attn::session(source_root(), spec.source_folders);
   for (const FigureKind kind : {FigureKind::ratio, FigureKind::share, FigureKind::absolute}) {
     processes.spreads[kind] = spread_of(device_name(device->info()), spec.name, kind);
   }

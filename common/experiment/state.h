@@ -122,9 +122,13 @@ struct Experiment::State {
 
   // record.cpp
   Measurement blank(const Case& config) const;
-  /// Writes and keeps the record of a case that is finished. Throws Restart where the case lost the device.
-  void store(Measurement record, int launches_per_sample = 1);
+  /// Writes and keeps the record of a case that is finished, and the samples of its main time. Throws Restart where the
+  /// case lost the device.
+  void store(Measurement record, int launches_per_sample = 1, const Json& samples = nullptr);
   void store_skipped(Measurement record, std::string reason);
+  /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the
+  /// sweep.
+  void keep_samples(int process, const Json& what, const Json& samples);
   void print_json(const Json& json) const;
   /// The axes in which the cases of this run differ, with the values of this case. For progress messages.
   std::string label(const Case& config) const;
@@ -138,6 +142,8 @@ struct Experiment::State {
   void compare_each(const std::vector<Duel>& duels, double budget_s);
   /// Compares one pair in this process, and prints its line of progress.
   std::optional<Comparison> compare_now(const Duel& duel, double budget_s);
+  /// The line of progress of a comparison.
+  std::string describe(const Comparison& comparison) const;
   /// The samples of one pair. Empty where a result was wrong or a step failed, or after an interruption. Wrong results
   /// and failures are recorded.
   std::optional<PairSamples> sample_pair(const Duel& duel, double budget_s);
@@ -149,6 +155,18 @@ struct Experiment::State {
   /// Compares the duels, and measures the cases of the claims again, in processes of their own. With one process:
   /// compares in this process, and measures no case again.
   void measure_in_processes(const std::vector<Duel>& duels);
+  struct Task;
+  struct PartResults;
+  /// Measures the task in process `number` of `count`.
+  PartResults measure_in_process(int number, int count, Task task);
+  /// The command line of a process with the task in the file `task_path`.
+  std::vector<std::string> part_arguments(const std::string& task_path) const;
+  /// Reads the results file of a process: adds its lines to `found`, and takes from `left` what need not be measured
+  /// again. Returns whether the file had a line.
+  bool take_results(const std::string& path, Task& left, PartResults& found);
+  /// Pools each pair by all processes that measured it, for the duels `asked`.
+  void pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,
+                  const std::vector<Duel>& asked);
   /// The work of such a process. Returns the exit status.
   int run_part();
 
@@ -161,7 +179,10 @@ struct Experiment::State {
   Json find(const Conclusion& conclusion, const std::vector<Json>& known);
   /// The line that stands before the findings of this run (run/1).
   Json header();
-  Json cases_of(const Conclusion& conclusion) const;
+  /// The cases of a conclusion's measurements and comparison, so that a replay can run them.
+  std::vector<Case> cases_of(const Conclusion& conclusion) const;
+  /// code_identity() of each kernel that the case launched.
+  Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
   int exit_status() const;
@@ -187,7 +208,7 @@ struct Experiment::State {
   std::vector<std::string> label_axes;
   size_t cases_left = 0;
   double measured_s = 0;
-  std::optional<RecordFile> measurement_file, finding_file;
+  std::optional<RecordFile> measurement_file, finding_file, sample_file;
   std::unordered_map<KernelSource, std::string, KernelSourceHash> source_hashes;
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256

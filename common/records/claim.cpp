@@ -125,8 +125,12 @@ std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& ve
   if (!conclusion.correct) return 0;
   if (conclusion.exact) return std::nullopt;
   if (verdict.state == State::inconclusive) return 0.5;
-  const double most = conclusion.unlike_throttling ? 0.6 : conclusion.estimate.sessions > 1 ? 0.9 : 0.8;
-  return std::min(most, same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative));
+  const Pooled& estimate = conclusion.estimate;
+  const double most = conclusion.unlike_throttling ? 0.6
+                      : estimate.machines > 1      ? 1
+                      : estimate.sessions > 1      ? 0.9
+                                                   : 0.8;
+  return std::min(most, same_side(estimate, hypothesis.threshold, conclusion.relative));
 }
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims) {

@@ -82,7 +82,8 @@ struct Conclusion {
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// The probability that the next run has the same verdict. 0: incorrect; 0.5: inconclusive. A decided verdict has at
-/// most 0.8 with one session, and 0.6 if the device throttled one side only. Empty for an exact figure.
+/// most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6 if the device throttled one side only.
+/// Empty for an exact figure.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.

@@ -1,5 +1,7 @@
 #include "common/records/comparison.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -12,12 +14,6 @@ namespace {
 constexpr double half_width_in_errors = 1.96;  // half of a 95 % interval / standard error, for a normal distribution
 
 void append(Series& all, const Series& more) { all.insert(all.end(), more.begin(), more.end()); }
-
-std::vector<double> flat(const Series& series) {
-  std::vector<double> samples;
-  for (const Round& round : series) samples.insert(samples.end(), round.begin(), round.end());
-  return samples;
-}
 
 Series rounds_of(const Json& samples) {
   Series series;
@@ -38,6 +34,14 @@ void summarize_samples(Comparison& comparison, const PairSamples& samples, uint6
 
 }  // namespace
 
+std::vector<double> rounded_samples(const Series& series) {
+  std::vector<double> samples;
+  for (const Round& round : series) {
+    for (const double sample : round) samples.push_back(std::stod(fmt::format("{:.6g}", sample)));
+  }
+  return samples;
+}
+
 double Comparison::aa_floor() const { return std::max(std::abs(std::log(aa.ci_lo)), std::abs(std::log(aa.ci_hi))); }
 
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed) {
@@ -45,6 +49,7 @@ Comparison compared(const Case& baseline, const Case& contender, const PairSampl
   comparison.baseline = baseline;
   comparison.contender = contender;
   comparison.ratio = ratio(samples.baseline, samples.contender, seed);
+  comparison.clocks = samples.clocks;
   summarize_samples(comparison, samples, seed);
   return comparison;
 }
@@ -123,9 +128,10 @@ Comparison comparison_from_json(const Json& json) {
 Json to_json(const PairSamples& samples) {
   return {{"scope", name(samples.scope)},
           {"stop", samples.stop},
-          {"baseline_s", flat(samples.baseline)},
-          {"contender_s", flat(samples.contender)},
-          {"again_s", flat(samples.again)}};
+          {"baseline_s", rounded_samples(samples.baseline)},
+          {"contender_s", rounded_samples(samples.contender)},
+          {"again_s", rounded_samples(samples.again)},
+          {"clocks", samples.clocks}};
 }
 
 PairSamples samples_from_json(const Json& json) {
@@ -133,7 +139,8 @@ PairSamples samples_from_json(const Json& json) {
           .stop = json.at("stop"),
           .baseline = rounds_of(json.at("baseline_s")),
           .contender = rounds_of(json.at("contender_s")),
-          .again = rounds_of(json.at("again_s"))};
+          .again = rounds_of(json.at("again_s")),
+          .clocks = json.at("clocks")};
 }
 
 }  // namespace attn

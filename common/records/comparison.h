@@ -31,12 +31,16 @@ struct Comparison {
 /// Whether two duels or comparisons have the same baseline and contender.
 bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
 
-/// The samples of one process for a comparison: of A, B and A', one sample a round.
+/// The samples of one process for a comparison, in seconds: of A, B and A', one sample a round.
 struct PairSamples {
   Scope scope = Scope::device_hot;
   std::string stop;
   Series baseline, contender, again;
+  Json clocks = {};  // of both sides, which took turns; null where the device has no clocks to read
 };
+
+/// The samples of a series in one list, each with six digits.
+std::vector<double> rounded_samples(const Series& series);
 
 /// The comparison by the samples of one process.
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
@@ -52,6 +56,7 @@ Json to_json(const Comparison& comparison);
 /// Throws BadInput and Json::exception as timing_from_json() does.
 Comparison comparison_from_json(const Json& json);
 
+/// Times have six digits.
 Json to_json(const PairSamples& samples);
 PairSamples samples_from_json(const Json& json);
 

@@ -74,10 +74,30 @@ std::string render(const std::string& text, const Json& data) {
   return rendered;
 }
 
+Json estimate_json(const Conclusion& conclusion) {
+  const Pooled& estimate = conclusion.estimate;
+  const char* scale = conclusion.exact ? "exact" : conclusion.relative ? "log" : "linear";
+  return {{"value", estimate.value},
+          {"ci_lo", estimate.ci_lo},
+          {"ci_hi", estimate.ci_hi},
+          {"next_lo", estimate.next_lo},
+          {"next_hi", estimate.next_hi},
+          {"tau", estimate.tau},
+          {"freedom", estimate.freedom},
+          {"processes", estimate.processes},
+          {"sessions", estimate.sessions},
+          {"machines", estimate.machines},
+          {"scale", scale},
+          {"unit", conclusion.unit},
+          {"floor", conclusion.floor},
+          {"cv", conclusion.cv},
+          {"unlike_throttling", conclusion.unlike_throttling},
+          {"prior", {{"scale", conclusion.prior.scale}, {"freedom", conclusion.prior.freedom}}}};
+}
+
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, const std::string& run) {
   const Verdict verdict = judge(hypothesis, conclusion);
-  const Pooled& estimate = conclusion.estimate;
   const bool supported = verdict.state == State::supported;
   const std::string& title =
       supported || conclusion.title_unless_supported.empty() ? conclusion.title : conclusion.title_unless_supported;
@@ -95,25 +115,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                {"advice", supported                         ? conclusion.advice.holds
                           : verdict.state == State::refuted ? conclusion.advice.refuted
                                                             : ""},
-               {"estimate",
-                {{"value", estimate.value},
-                 {"ci_lo", estimate.ci_lo},
-                 {"ci_hi", estimate.ci_hi},
-                 {"next_lo", estimate.next_lo},
-                 {"next_hi", estimate.next_hi},
-                 {"tau", estimate.tau},
-                 {"freedom", estimate.freedom},
-                 {"processes", estimate.processes},
-                 {"sessions", estimate.sessions},
-                 {"machines", 1},
-                 {"scale", conclusion.exact      ? "exact"
-                           : conclusion.relative ? "log"
-                                                 : "linear"},
-                 {"unit", conclusion.unit},
-                 {"floor", conclusion.floor},
-                 {"cv", conclusion.cv},
-                 {"unlike_throttling", conclusion.unlike_throttling},
-                 {"prior", {{"scale", conclusion.prior.scale}, {"freedom", conclusion.prior.freedom}}}}},
+               {"estimate", estimate_json(conclusion)},
                {"parts", parts_json(conclusion.parts)},
                {"correct", conclusion.correct},
                {"compare", conclusion.compare ? to_json(*conclusion.compare) : Json(nullptr)},

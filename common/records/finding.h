@@ -17,6 +17,9 @@ std::string render(const std::string& text, const Json& data);
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, const std::string& run);
 
+/// The object `estimate` of a finding.
+Json estimate_json(const Conclusion& conclusion);
+
 /// The comparison that a finding records, with its hypothesis; empty where the finding compared no pair. Throws as
 /// timing_from_json() does.
 std::optional<Comparison> comparison_of(const Json& finding);

@@ -43,6 +43,9 @@ Json to_json(const Timing& timing) {
 /// `rate` as a share of `ceiling` in per cent; null where there is no ceiling.
 Json percent(double rate, double ceiling) { return ceiling > 0 ? Json(100 * rate / ceiling) : Json(nullptr); }
 
+/// percent(), but null above 100: something else used the device while the ceiling was measured.
+Json percent_below(double rate, double ceiling) { return rate <= ceiling ? percent(rate, ceiling) : Json(nullptr); }
+
 void require_below(double rate, double ceiling, const char* unit) {
   if (!(ceiling > 0) || rate <= ceiling_slack * ceiling) return;
   throw std::runtime_error(
@@ -63,9 +66,16 @@ Json rate_of(const Measurement& measurement, const Ceilings& ceilings) {
   if (measurement.timing(Scope::device_cold)) {
     require_below(measurement.gbps(), ceilings.copy_gbps, "GB/s");
   }
-  Json rate = {{"tflops", measurement.tflops()}, {"gbps", measurement.gbps()},
-               {"pct_matrix_ceiling", nullptr},  {"pct_matrix_ci_lo", nullptr},
-               {"pct_matrix_ci_hi", nullptr},    {"pct_copy_ceiling", percent(measurement.gbps(), ceilings.copy_gbps)}};
+  Json rate = {{"tflops", measurement.tflops()},
+               {"gbps", measurement.gbps()},
+               {"pct_matrix_ceiling", nullptr},
+               {"pct_matrix_ci_lo", nullptr},
+               {"pct_matrix_ci_hi", nullptr},
+               {"pct_matrix_best", percent_below(measurement.tflops(), matrix_ceiling)},
+               {"pct_matrix_peak", percent(measurement.tflops(), ceilings.peak_tflops(measurement.dtype))},
+               {"pct_copy_ceiling", measurement.timing(Scope::device_cold)
+                                        ? percent_below(measurement.gbps(), ceilings.copy_gbps)
+                                        : percent(measurement.gbps(), ceilings.copy_gbps)}};
   if (measurement.work->bound == Bound::memory) {
     const Estimate gbps = measurement.gbps_interval();
     rate["gbps_ci_lo"] = gbps.ci_lo;
@@ -106,6 +116,10 @@ double Ceilings::matrix_tflops(DType dtype) const {
   throw std::logic_error("matrix_tflops: no such dtype");
 }
 
+double Ceilings::peak_tflops(DType dtype) const {
+  return dtype == DType::f32 ? peak_16_bit_tflops / 2 / tf32_of_f32 : peak_16_bit_tflops;
+}
+
 Json Ceilings::json() const {
   return {{"copy_gbps", copy_gbps},
           {"f32_tflops", f32_tflops},
@@ -130,6 +144,11 @@ std::vector<Json> Measurement::kernels() const {
   std::vector<Json> all;
   for (const Phase& phase : phases) all.push_back(phase.pipeline);
   return all;
+}
+
+std::string code_identity(const Json& pipeline) {
+  const std::string code = pipeline.value("code_sha256", "");
+  return code.empty() ? pipeline.value("key", "") + " " + pipeline.value("source_sha256", "") : code;
 }
 
 double Measurement::tflops() const {

@@ -28,13 +28,16 @@ struct Phase {
 struct Ceilings {
   double copy_gbps = 0;  // bytes read plus bytes written
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
-  double tf32_tflops = 0;  // 0 where the device has no products of tf32
+  double tf32_tflops = 0;         // 0 where the device has no products of tf32
+  double peak_16_bit_tflops = 0;  // DeviceInfo::peak_16_bit_tflops, which is not measured
 
   /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
   /// The rate of products that are as exact as the dtype. For f32 this rate is the larger of f32_tflops and tf32_tflops
   /// / tf32_of_f32.
   double matrix_tflops(DType dtype) const;
+  /// The same by the maker's data: products of tf32 run at half the rate of products of 16 bits. 0 if not known.
+  double peak_tflops(DType dtype) const;
   Json json() const;
 };
 
@@ -71,6 +74,10 @@ struct Measurement {
   /// gbps() with the interval that follows from the time's interval.
   Estimate gbps_interval() const;
 };
+
+/// The hash of the machine code of a kernel in a record, or the key and the hash of the source where the record lacks
+/// the machine code's hash.
+std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;
 /// Groups of results that differ only in the `free` axes, by the key of the other axes.

@@ -38,6 +38,7 @@ struct Pooled {
   double next_lo = 0, next_hi = 0;  // the next run's estimate lies here with a probability of 95 %
   double tau = 0;                   // standard deviation between processes, as a fraction of the figure
   int processes = 0, sessions = 0;
+  int machines = 1;    // the caller of pool() sets it
   double freedom = 0;  // degrees of freedom of the two intervals
 };
 

@@ -18,7 +18,7 @@
 #include "common/base/progress.h"
 #include "common/base/text_table.h"
 #include "common/source/kernel_source.h"
-#include "findings/kb/advice.h"
+#include "findings/kb/pooled_claims.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
 #include "findings/kb/record_input.h"
@@ -454,23 +454,31 @@ int run_keys(const Arguments& given) {
   return 0;
 }
 
+int run_pool(const Arguments& given) {
+  Store store = given.files.empty() ? given.read() : Store::open(":memory:", Store::Mode::write);
+  bool bad = false;
+  for (const std::string& file : given.files) bad |= !ingest(store, file).bad.empty();
+  for (const Json& claim : pooled_claims(store.list({}))) print(json_line(claim));
+  return bad ? 1 : 0;
+}
+
 int run_advice(const Arguments& given) {
-  const Advices result = advices(given.read().list(given.filter));
-  for (const Advised& advised : result.given) {
-    const Record& finding = advised.finding;
-    print(given.json ? json_line({{"id", finding.id},
-                                  {"experiment", finding.experiment},
-                                  {"device", finding.device},
-                                  {"topic", finding.topic},
-                                  {"state", finding.state},
-                                  {"advice", advised.text},
-                                  {"wrong", advised.wrong}})
-                     : fmt::format("{}  {} ({}; {})\n", finding.id, printable(advised.text), printable(finding.device),
-                                   printable(finding.title)));
+  std::vector<Json> advised;
+  int64_t withheld = 0;
+  for (Json& claim : pooled_claims(given.read().list(given.filter))) {
+    if (claim.at("advice").get_ref<const std::string&>().empty()) continue;
+    if (claim.at("advised") == false) {
+      ++withheld;
+      continue;
+    }
+    const auto text = [&](const char* field) { return printable(claim.at(field).get<std::string>()); };
+    print(given.json ? json_line(claim)
+                     : fmt::format("{}  {} ({}; {})\n", text("latest"), text("advice"), text("device"), text("title")));
+    advised.push_back(std::move(claim));
   }
   if (!given.json) {
-    print(fmt::format("{} findings advise, {} more are too uncertain; {:.1f} wrong verdicts are expected\n",
-                      result.given.size(), result.withheld, result.expected_wrong));
+    print(fmt::format("{} claims advise, {} more are too uncertain; {:.1f} wrong verdicts are expected\n",
+                      advised.size(), withheld, expected_wrong(advised)));
   }
   return 0;
 }
@@ -775,8 +783,15 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("check", "check record files that another program wrote: one line per bad record", run_check);
   list(sub, "FILE", given.files, "record files")->required();
 
+  sub =
+      command("pool",
+              "print the figure and the verdict of each claim by all its runs with the code and the conditions of the\n"
+              "latest run, as JSON lines",
+              run_pool);
+  list(sub, "FILE", given.files, "pool these record files in place of the knowledge base");
+
   sub = command("advice",
-                "print the advice of the latest findings, where 5 % of the verdicts at most are expected to be wrong",
+                "print the advice of the pooled claims, where 5 % of the verdicts at most are expected to be wrong",
                 run_advice);
   text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");

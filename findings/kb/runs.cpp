@@ -72,11 +72,7 @@ Codes codes_of(const std::vector<Record>& records) {
   for (const Record& record : records) {
     if (record.kind != "measurement") continue;
     Code& code = codes[record.id];
-    for (const Json& pipeline : kernels_of(record.json())) {
-      std::string hash = pipeline.value("code_sha256", "");
-      if (hash.empty()) hash = pipeline.value("source_sha256", "");
-      code.push_back(pipeline.value("key", "") + " " + hash);
-    }
+    for (const Json& pipeline : kernels_of(record.json())) code.push_back(code_identity(pipeline));
   }
   return codes;
 }
@@ -92,7 +88,12 @@ Run run_of(const Record& finding, const Codes& codes) {
 
   std::set<std::string> code;
   bool has_kernels = false;
-  for (const Json& id : data.at("measurements")) {
+  const Json of_cases = data.value("code", Json::array());
+  for (const Json& kernels : of_cases) {
+    has_kernels |= !kernels.empty();
+    for (const Json& kernel : kernels) code.insert(kernel.get<std::string>());
+  }
+  for (const Json& id : of_cases.empty() ? data.at("measurements") : Json::array()) {
     const auto known = codes.find(id.get<std::string>());
     if (known == codes.end()) {
       code.insert("measurement " + id.get<std::string>());

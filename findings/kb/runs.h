@@ -15,7 +15,7 @@ namespace attn::kb {
 /// The pipelines of all kernels that a measurement launched.
 std::vector<Json> kernels_of(const Json& measurement);
 
-/// The code of kernels, one text per kernel: key and hash of the machine code (of the source where a record lacks it).
+/// code_identity() of each kernel.
 using Code = std::vector<std::string>;
 /// The codes of measurements, by the measurement's id.
 using Codes = std::map<std::string, Code>;

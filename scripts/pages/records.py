@@ -3,11 +3,14 @@
 import errno
 import gzip
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RECORDED = "findings/recorded"
+RECORDED, POOLED = "findings/recorded", "findings/pooled.jsonl"
 COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
 GZIP = b"\x1f\x8b"
 # A run that was measured again in place of an earlier run has the time of the earlier run: pages keep their order.
@@ -43,6 +46,8 @@ def lines_of(path):
 
 def run_of(record):
     """What a record says about its run: its id, experiment, device, and the time of the record."""
+    if record["schema"] == "samples/1":
+        return record["run"], record["experiment"], "", ""
     if record["schema"] == "run/1":
         return record["run"]["id"], record["experiment"], record["run"]["device"], record["run"]["ts"]
     if record["schema"].startswith("finding/"):
@@ -105,6 +110,17 @@ def recorded():
     return in_order(sorted((ROOT / RECORDED).glob("*/*" + COMPRESSED)))
 
 
+def kb(*words):
+    """The output of the program kb."""
+    program = os.environ.get("KB", str(ROOT / "build/release/bin/kb"))
+    if not pathlib.Path(program).exists():
+        sys.exit(f"there is no {program}; scripts/build kb makes it")
+    run = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True)
+    if run.returncode:
+        sys.exit(f"kb {words[0]} finds problems in the records")
+    return run.stdout
+
+
 def published():
     """The studies that others have published. Each has device, setting, citation, and numbered claims."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
@@ -128,6 +144,20 @@ def latest_findings(findings):
         return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
 
     return list(latest(findings, claim).values())
+
+
+def pooled(findings):
+    """The latest finding of each claim. Its title, verdict, estimate, advice and confidence are those of the claim by all
+    its runs, as findings/pooled.jsonl has them. An advice that pooled.jsonl withholds is empty. A finding that
+    pooled.jsonl does not have stays as it is."""
+    claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
+    for finding in latest_findings(findings):
+        claim = claims.get(finding["id"])
+        if claim:
+            finding = finding | {"title": claim["title"], "confidence": claim["confidence"]}
+            finding["data"] = finding["data"] | {"verdict": claim["verdict"], "estimate": claim["estimate"],
+                                                 "advice": claim["advice"] if claim["advised"] else ""}
+        yield finding
 
 
 def latest_measurements(measurements):
@@ -209,6 +239,23 @@ def expected_wrong(findings):
     confidence and no doubt."""
     return sum(1 - finding["confidence"] for finding in findings
                if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None)
+
+
+def wrong_text(findings):
+    """The line with expected_wrong() that stands on every page with verdicts."""
+    decided = sum(finding["data"]["verdict"]["state"] != "inconclusive" for finding in findings)
+    return f"Of {decided} decided verdicts {expected_wrong(findings):.1f} are expected to be wrong in the next run."
+
+
+def confidence_text(finding):
+    return "exact" if finding["confidence"] is None else f"{finding['confidence']:.2g}"
+
+
+def next_text(estimate):
+    """The interval in which the next run's figure is expected; of an older finding that is not pooled, the interval of
+    its figure."""
+    low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
+    return f"{digits(low)} to {digits(high)}"
 
 
 def holds_if(finding):

@@ -81,6 +81,9 @@ class CudaDevice : public Device {
     if (major == 9) info_.features.emplace_back("wgmma");
     if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    // 1024 multiply-adds a clock and multiprocessor; 1830 MHz is the boost clock of products of 16 bits on the H100 and
+    // H200 with 132 multiprocessors (NVIDIA, H100 Tensor Core GPU Architecture).
+    if (major == 9 && info_.units == 132) info_.peak_16_bit_tflops = 132 * 4096 * 1.83e-3;
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
     info_.threadgroup_memory_bytes = most_threadgroup_bytes_;

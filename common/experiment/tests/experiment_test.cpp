@@ -463,6 +463,43 @@ TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
   EXPECT_EQ(world.parts.size(), 3u) << "all pairs are in the findings";
 }
 
+TEST_F(ExperimentTest, TheSamplesGiveTheFiguresAgain) {
+  EXPECT_EQ(run({"--processes", "2"}).status, 0);
+  const std::vector<Json> samples = records("measurements.samples.jsonl");
+  std::map<int, int> lines;  // by process
+  for (const Json& line : samples) {
+    EXPECT_EQ(line["schema"], "samples/1");
+    EXPECT_EQ(line["run"], measurements()[0]["run_id"]);
+    ++lines[line["process"]];
+  }
+  EXPECT_EQ(lines, (std::map<int, int>{{0, 6}, {1, 3}, {2, 3}})) << "six cases of the sweep, three pairs";
+  const Json finding = findings().at(0);
+  for (const Json& part : finding["data"]["compare"]["parts"]) {
+    const auto line = std::ranges::find_if(samples, [&](const Json& one) {
+      return one["process"] == part["process"] &&
+             one.value("contender", Json()) == finding["data"]["compare"]["contender"];
+    });
+    ASSERT_NE(line, samples.end());
+    EXPECT_EQ(ratio(samples_from_json(*line).baseline, samples_from_json(*line).contender, 1).value, part["ratio"]);
+    EXPECT_EQ((*line)["clocks"], part["clocks"]);
+  }
+  EXPECT_EQ(run({"--measurements", "/dev/null", "--axis", "n=64"}).status, 0);
+  EXPECT_FALSE(std::filesystem::exists("/dev/null.samples.jsonl"));
+}
+
+TEST_F(ExperimentTest, AFindingNamesTheCodeOfItsCases) {
+  EXPECT_EQ(run({}).status, 0);
+  const Json data = findings().at(0)["data"];
+  const std::vector<Json> measured = measurements();
+  ASSERT_EQ(data["code"].size(), data["cases"].size());
+  for (size_t i = 0; i < data["cases"].size(); ++i) {
+    const auto record =
+        std::ranges::find_if(measured, [&](const Json& one) { return one["case"] == data["cases"][i]; });
+    ASSERT_NE(record, measured.end());
+    EXPECT_EQ(data["code"][i], Json::array({(*record)["pipeline"]["code_sha256"]}));
+  }
+}
+
 TEST_F(ExperimentTest, ProcessesMeasureTheCasesOfAClaimAgain) {
   spec_.claims = [](const DeviceInfo&) {
     return std::vector<Claim>{{.hypothesis = {"fastest", "n=64 takes at most 2 ms", "ms", "<=", 2, "a test"},

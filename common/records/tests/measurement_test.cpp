@@ -10,7 +10,8 @@
 namespace attn {
 namespace {
 
-const Ceilings ceilings{.copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4, .tf32_tflops = 0};
+const Ceilings ceilings{
+    .copy_gbps = 10, .f32_tflops = 2, .f16_tflops = 3, .bf16_tflops = 4, .tf32_tflops = 0, .peak_16_bit_tflops = 8};
 
 Measurement measured() {
   Measurement m;
@@ -58,7 +59,7 @@ TEST(Measurement, JsonHasEveryField) {
              {"scope": "host", "n": 50, "rounds": 10, "median_s": 1.5e-3, "ci_lo_s": 1.485e-3, "ci_hi_s": 1.515e-3,
               "cv": 0.02, "min_s": 1.35e-3, "stop": "ci"}],
     "rate": {"tflops": 1.0, "gbps": 4.0, "pct_matrix_ceiling": 24.0, "pct_matrix_ci_lo": 23.0, "pct_matrix_ci_hi": 25.5,
-             "pct_copy_ceiling": 40.0},
+             "pct_matrix_best": 25.0, "pct_matrix_peak": 12.5, "pct_copy_ceiling": 40.0},
     "pipeline": {"key": "flash_forward[HEAD_DIM=64]"}, "clocks": {"core_mhz": 3000.5},
     "values": {"peak_bytes": 5}})");
   Json without_id = json;
@@ -111,7 +112,8 @@ TEST(Measurement, RefusesForeignRecords) {
 TEST(Measurement, NothingBeatsItsCeiling) {
   Measurement m = measured();
   m.work->flops = 4.15e9;  // 4.15 TFLOPS in 1 ms; the bf16 ceiling is 4
-  EXPECT_NO_THROW(to_json(m, ceilings));
+  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "no share above 100 %";
+  EXPECT_NEAR(to_json(m, ceilings)["rate"]["pct_matrix_peak"].get<double>(), 100 * 4.15 / 8, 1e-9);
   m.work->flops = 4.25e9;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
   m.status = "failed";

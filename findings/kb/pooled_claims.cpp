@@ -1,0 +1,197 @@
+#include "findings/kb/pooled_claims.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace attn::kb {
+namespace {
+
+/// A finding and its run.
+struct Told {
+  const Record* record;
+  Json data;  // with run and env
+  Run run;
+};
+
+Hypothesis hypothesis_of(const Json& data) {
+  const Json& json = data.at("hypothesis");
+  return {.id = json.at("id"),
+          .text = json.at("text"),
+          .metric = json.at("metric"),
+          .op = json.at("op"),
+          .threshold = json.at("threshold"),
+          .origin = json.at("origin")};
+}
+
+/// The noise floor of a finding, as the floor of a finding/2.
+double floor_of(const Told& told) {
+  const Json& estimate = told.data.at("estimate");
+  if (estimate.contains("floor")) return estimate.at("floor");
+  const Json& compare = told.data.at("compare");
+  if (compare.is_null()) return 0;
+  return std::log1p(compare.at("aa_floor").get<double>()) * (told.run.relative ? 1 : told.run.unit);
+}
+
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[(values.size() - 1) / 2];
+}
+
+/// The conclusion by all runs, the latest last.
+Conclusion conclusion_of(const std::vector<const Told*>& runs) {
+  const Told& latest = *runs.back();
+  Conclusion conclusion;
+  conclusion.prior = spread_of(latest.record->device, latest.record->experiment, latest.run.kind);
+  conclusion.exact = true;
+  conclusion.unit = 0;
+  std::vector<Session> sessions;
+  std::vector<double> floors;
+  std::set<std::string> machines;
+  for (const Told* told : runs) {
+    sessions.push_back(told->run.session);
+    for (Part part : told->run.session) {
+      // A finding/1 of a share or a time does not tell its rounds; the rule about rounds is not for it.
+      if (part.rounds == 0) part.rounds = min_rounds_to_judge;
+      conclusion.parts.push_back(part);
+    }
+    floors.push_back(floor_of(*told));
+    const Json estimate = told->data.at("estimate");
+    conclusion.exact &= told->run.exact && estimate.at("value") == latest.data.at("estimate").at("value");
+    conclusion.relative &= told->run.relative;
+    conclusion.unit = std::max(conclusion.unit, told->run.unit);
+    conclusion.correct &= told->data.at("correct").get<bool>();
+    conclusion.unlike_throttling |= estimate.value("unlike_throttling", false);
+    conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
+    const Json machine =
+        told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();
+    machines.insert(machine.is_string() ? machine.get<std::string>() : "");
+  }
+  conclusion.floor = median_of(std::move(floors));
+  if (conclusion.exact) {
+    Pooled& exact = conclusion.estimate;
+    exact.value = exact.ci_lo = exact.ci_hi = exact.next_lo = exact.next_hi = latest.data.at("estimate").at("value");
+    exact.sessions = static_cast<int>(sessions.size());
+    exact.processes = static_cast<int>(conclusion.parts.size());
+  } else {
+    conclusion.estimate = pool(sessions, conclusion.prior, conclusion.relative, conclusion.unit);
+  }
+  conclusion.estimate.machines = static_cast<int>(machines.size());
+  return conclusion;
+}
+
+/// The latest of the findings with this verdict; null without any.
+const Told* latest_with(const std::vector<const Told*>& runs, std::string_view state) {
+  const auto found =
+      std::find_if(runs.rbegin(), runs.rend(), [&](const Told* told) { return told->run.state == state; });
+  return found == runs.rend() ? nullptr : *found;
+}
+
+/// The title of a finding with the pooled figures. A title is written for one verdict. Where no run has the pooled
+/// verdict, the text of the hypothesis stands in its place.
+std::string title_of(const Told* told, const Json& estimate, const Json& hypothesis) {
+  if (!told) return hypothesis.at("text");
+  Json data = told->data;
+  if (!data.at("compare").is_null() && data.at("compare").at("ratio") == data.at("estimate").at("value")) {
+    data["compare"]["ratio"] = estimate.at("value");
+    data["compare"]["ci_lo"] = estimate.at("ci_lo");
+    data["compare"]["ci_hi"] = estimate.at("ci_hi");
+  }
+  data["estimate"].update(estimate);
+  return render(data.at("template").at("title"), data);
+}
+
+Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
+  const Told& latest = all.back();
+  std::vector<const Told*> runs;
+  std::map<std::string, size_t> place;  // of a run in `runs`: the last finding of a run counts
+  for (const Told& told : all) {
+    if (told.run.code != latest.run.code || told.run.conditions != latest.run.conditions) continue;
+    const auto [known, added] = place.try_emplace(told.run.run_id, runs.size());
+    if (added) {
+      runs.push_back(&told);
+    } else {
+      runs[known->second] = &told;
+    }
+  }
+  const Hypothesis hypothesis = hypothesis_of(latest.data);
+  const Conclusion conclusion = conclusion_of(runs);
+  const Verdict verdict = judge(hypothesis, conclusion);
+  const std::string state(name(verdict.state));
+  const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
+  const Json estimate = estimate_json(conclusion);
+  const Told* told = latest_with(runs, state);
+  Json ids = Json::array();
+  for (const Told* run : runs) ids.push_back(run->record->id);
+  const std::string advice = verdict.state == State::inconclusive || !told ? "" : told->data.value("advice", "");
+  return {
+      {"schema", "pooled/1"},
+      {"claim_key", key},
+      {"experiment", latest.record->experiment},
+      {"device", latest.record->device},
+      {"subject", latest.data.at("subject")},
+      {"hypothesis", hypothesis.id},
+      {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
+      {"verdict", {{"state", state}, {"reason", verdict.reason}}},
+      {"advice", advice},
+      {"confidence", sure ? Json(*sure) : Json(nullptr)},
+      {"estimate", estimate},
+      {"latest", latest.record->id},
+      {"findings", ids},
+      {"others", all.size() - runs.size()},
+      {"wrong", conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative)}};
+}
+
+}  // namespace
+
+std::vector<Json> pooled_claims(const std::vector<Record>& records) {
+  const Codes codes = codes_of(records);
+  std::map<std::string, std::vector<Told>> claims;
+  for (const Record& record : records) {
+    if (record.kind != "finding") continue;
+    claims[pooling_key(record.json())].push_back({&record, record.joined().at("data"), run_of(record, codes)});
+  }
+  std::vector<Json> pooled;
+  for (auto& [key, all] : claims) {
+    std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
+    pooled.push_back(pooled_claim(key, all));
+  }
+  std::vector<Json*> decided;
+  std::vector<double> wrong;
+  for (Json& claim : pooled) {
+    claim["advised"] = false;
+    if (claim.at("verdict").at("state") == name(State::inconclusive)) continue;
+    decided.push_back(&claim);
+    wrong.push_back(claim.at("wrong"));
+  }
+  const std::vector<bool> found = discoveries(wrong);
+  for (size_t i = 0; i < decided.size(); ++i) (*decided[i])["advised"] = static_cast<bool>(found[i]);
+  return pooled;
+}
+
+std::vector<bool> discoveries(const std::vector<double>& wrong, double share) {
+  std::vector<size_t> order(wrong.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) { return wrong[i]; });
+  size_t kept = 0;
+  for (size_t rank = 1; rank <= order.size(); ++rank) {
+    const double most = share * static_cast<double>(rank) / static_cast<double>(order.size());
+    if (wrong[order[rank - 1]] <= most) kept = rank;
+  }
+  std::vector<bool> found(wrong.size());
+  for (size_t i = 0; i < kept; ++i) found[order[i]] = true;
+  return found;
+}
+
+double expected_wrong(const std::vector<Json>& claims) {
+  double sum = 0;
+  for (const Json& claim : claims) {
+    const bool decided = claim.at("verdict").at("state") != "inconclusive";
+    if (decided && claim.at("confidence").is_number()) sum += 1 - claim.at("confidence").get<double>();
+  }
+  return sum;
+}
+
+}  // namespace attn::kb

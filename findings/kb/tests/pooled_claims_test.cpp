@@ -1,0 +1,141 @@
+#include "findings/kb/pooled_claims.h"
+
+#include <fmt/format.h>
+
+#include "findings/kb/tests/support.h"
+
+namespace attn::kb {
+namespace {
+
+/// A finding/2 with an advice for its verdict, from a run at this second of a minute.
+std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
+                         const std::vector<std::string>& measurements = {}) {
+  const std::string run = fmt::format("r{}", second);
+  Json head = header(run);
+  head["run"]["ts"] = fmt::format("2026-01-31T12:00:{:02}Z", second);
+  head["session"]["machine"] = machine;
+  Json told = second_finding(ratios, run, "A CPU, 2 units", measurements);
+  const Json& state = told["data"]["verdict"]["state"];
+  if (state != "inconclusive") told["data"]["advice"] = state == "supported" ? "Measure." : "Take any.";
+  return {with_id(head), with_id(told)};
+}
+
+Json pooled(const std::vector<std::vector<Json>>& runs) {
+  std::vector<Json> lines;
+  for (const auto& run : runs) lines.insert(lines.end(), run.begin(), run.end());
+  const std::vector<Json> claims = pooled_claims(records_of(lines));
+  EXPECT_EQ(claims.size(), 1u);
+  return claims.at(0);
+}
+
+TEST(PooledClaims, AllRunsTakePart) {
+  const Json one = pooled({run_at(1, {1.6, 1.6, 1.6})});
+  EXPECT_EQ(one["verdict"]["state"], "supported");
+  EXPECT_EQ(one["advice"], "Measure.");
+  EXPECT_EQ(one["estimate"]["sessions"], 1);
+  EXPECT_EQ(one["estimate"]["processes"], 3);
+  EXPECT_EQ(one["confidence"], 0.8) << "one session";
+  const Json two = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.7, 1.7, 1.7})});
+  EXPECT_NEAR(two["estimate"]["value"].get<double>(), std::sqrt(1.6 * 1.7), 1e-9);
+  EXPECT_EQ(two["estimate"]["sessions"], 2);
+  EXPECT_EQ(two["findings"].size(), 2u);
+  EXPECT_EQ(two["title"], "The worst flash attention tile takes 1.65 times the best");
+  EXPECT_LE(two["confidence"], 0.9) << "one machine";
+  EXPECT_GT(two["estimate"]["next_hi"].get<double>() / two["estimate"]["next_lo"].get<double>(), 1.06)
+      << "the runs lie 6 % apart";
+  const Json machines = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "m2")});
+  EXPECT_EQ(machines["estimate"]["machines"], 2);
+  EXPECT_GT(machines["confidence"], 0.9);
+}
+
+TEST(PooledClaims, RunsThatDisagreeLeaveItOpen) {
+  const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.0, 1.0, 1.0})});
+  EXPECT_EQ(claim["verdict"]["state"], "inconclusive");
+  EXPECT_EQ(claim["advice"], "");
+  EXPECT_EQ(claim["confidence"], 0.5);
+  EXPECT_EQ(claim["title"], "The choice of tile matters.") << "no run was inconclusive: no title for that";
+}
+
+TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
+  // The latest run is refuted, the pooled verdict is not.
+  const Json claim = pooled({run_at(1, {1.40, 1.40, 1.40}), run_at(2, {1.41, 1.41, 1.41}), run_at(3, {1.41, 1.4, 1.4}),
+                             run_at(4, {1.39, 1.4, 1.4}), run_at(5, {1.26, 1.26, 1.27})});
+  EXPECT_EQ(claim["verdict"]["state"], "supported");
+  EXPECT_EQ(claim["advice"], "Measure.");
+}
+
+TEST(PooledClaims, OtherCodeIsNotPooled) {
+  const Json kernel = measurement(shape(64), 1e-3);
+  Json changed = kernel;
+  changed["pipeline"]["code_sha256"] = std::string(64, 'c');
+  changed = with_id(changed);
+  std::vector<Json> old = run_at(1, {1.6, 1.6, 1.6}, "m1", {kernel["id"]});
+  old.push_back(kernel);
+  std::vector<Json> today = run_at(2, {1.3, 1.3, 1.3}, "m1", {changed["id"]});
+  today.push_back(changed);
+  const Json claim = pooled({old, today});
+  EXPECT_NEAR(claim["estimate"]["value"].get<double>(), 1.3, 1e-9);
+  EXPECT_EQ(claim["others"], 1);
+  EXPECT_EQ(claim["latest"], today[1]["id"]);
+}
+
+TEST(PooledClaims, OlderFindingsArePooledToo) {
+  const Json claim = pooled({{finding(1.5, "r1"), finding(1.52, "r2")}});
+  EXPECT_EQ(claim["estimate"]["sessions"], 2);
+  EXPECT_EQ(claim["verdict"]["state"], "supported") << claim.dump();
+  EXPECT_GT(claim["wrong"], 0);
+}
+
+TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
+  using Kept = std::vector<bool>;
+  EXPECT_EQ(discoveries({}), Kept{});
+  EXPECT_EQ(discoveries({0.04}), Kept{true});
+  EXPECT_EQ(discoveries({0.06}), Kept{false});
+  // Limits of four: 0.0125, 0.025, 0.0375, 0.05.
+  EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true})) << "0.036 carries 0.03";
+  EXPECT_EQ(discoveries({0.2, 0.039, 0.001, 0.03}), (Kept{false, false, true, false}));
+  EXPECT_EQ(discoveries({0.05, 0.05, 0.05, 0.05}), (Kept{true, true, true, true}));
+  EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
+}
+
+TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
+  const auto claim = [](const char* state, const Json& confidence) -> Json {
+    return {{"verdict", {{"state", state}}}, {"confidence", confidence}};
+  };
+  EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
+                              claim("supported", nullptr)}),
+              0.2 + 0.3, 1e-9)
+      << "none of the open claim and of the exact one";
+}
+
+TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
+  std::vector<Json> lines = run_at(1, {1.9, 1.9, 1.9, 1.9});
+  const Json near = second_finding({1.27}, "r1", "Another CPU");
+  lines.push_back(near);
+  const std::vector<Json> claims = pooled_claims(records_of(lines));
+  ASSERT_EQ(claims.size(), 2u);
+  for (const Json& claim : claims) EXPECT_EQ(claim["advised"], claim["device"] == "A CPU, 2 units") << claim.dump();
+  EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
+}
+
+TEST(PooledClaims, WrongFallsWithTheDistanceToTheThreshold) {
+  const auto wrong = [](const Json& finding) {
+    return pooled_claims(records_of({header(), finding})).at(0)["wrong"].get<double>();
+  };
+  EXPECT_LT(wrong(second_finding({1.6, 1.61, 1.6})), 0.01);
+  EXPECT_LT(wrong(second_finding({1.6, 1.61, 1.6})), wrong(second_finding({1.3, 1.31, 1.3})));
+  EXPECT_LT(wrong(second_finding({1.3, 1.3, 1.3, 1.3, 1.3})), wrong(second_finding({1.3})));
+  EXPECT_LT(wrong(finding(1.9)), wrong(finding(1.3)));
+  EXPECT_GT(wrong(finding(1.3)), 0);
+}
+
+TEST(PooledClaims, ACountIsExact) {
+  const std::vector<Json> claims = pooled_claims(records_of({header(), exact_finding(2)}));
+  ASSERT_EQ(claims.size(), 1u);
+  EXPECT_EQ(claims[0]["estimate"]["scale"], "exact");
+  EXPECT_TRUE(claims[0]["confidence"].is_null());
+  EXPECT_EQ(claims[0]["wrong"], 0);
+}
+
+}  // namespace
+}  // namespace attn::kb
