@@ -1,4 +1,4 @@
-// Which advice to give: the share of wrong verdicts among the findings that give advice is held at 5 %.
+// Selects which advice to give: at most 5 % of the findings that give advice are expected to have a wrong verdict.
 #pragma once
 
 #include <string>
@@ -8,16 +8,19 @@
 
 namespace attn::kb {
 
-/// The largest set of claims in which a share of at most `share` is expected to be wrong, by Benjamini and Hochberg's
-/// rule: true for each claim in the set. `wrong` has the probability of each claim to be wrong.
+/// Selects the largest set of claims of which at most the share `share` is expected to be wrong, by Benjamini and
+/// Hochberg's rule. `wrong` has, for each claim, the probability that the claim is wrong. Returns true for each claim
+/// in the set.
 std::vector<bool> discoveries(const std::vector<double>& wrong, double share = 0.05);
 
-/// The probability that the next run's figure lies on the other side of the threshold. 0 for an exact figure. It has no
-/// upper limit of a confidence: such a limit (0.8 with one session) stands for what the intervals do not know, and
-/// would leave no finding to discoveries(). A finding/1 has the intervals that its figure has as one process's.
+/// Returns the probability that the next run's figure lies on the other side of the threshold; 0 for an exact figure.
+/// A confidence has an upper limit (0.8 with one session) for errors that the intervals do not show. This probability
+/// has no such limit, because discoveries() would then select no finding. The figure of a finding/1 is taken as the
+/// figure of one process.
 double wrong_verdict(const Record& finding);
 
-/// The number of wrong verdicts to expect among decided findings: the sum of 1 - confidence.
+/// Returns the number of wrong verdicts to expect among the decided findings (supported or refuted): the sum of
+/// 1 - confidence.
 double expected_wrong(const std::vector<Record>& findings);
 
 struct Advised {
@@ -27,10 +30,10 @@ struct Advised {
 };
 struct Advices {
   std::vector<Advised> given;
-  int64_t withheld = 0;  // findings with advice outside of discoveries()
+  int64_t withheld = 0;  // number of findings with advice that discoveries() does not select
   double expected_wrong = 0;
 };
-/// The advice of the latest finding of each claim, where the finding is decided and among discoveries().
+/// Returns the advice of the latest finding of each claim, if the finding is decided and discoveries() selects it.
 Advices advices(const std::vector<Record>& records);
 
 }  // namespace attn::kb

@@ -19,8 +19,9 @@ TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   EXPECT_EQ(discoveries({}), Kept{});
   EXPECT_EQ(discoveries({0.04}), Kept{true});
   EXPECT_EQ(discoveries({0.06}), Kept{false});
-  // Limits of four: 0.0125, 0.025, 0.0375, 0.05.
-  EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true})) << "0.036 carries 0.03";
+  // The limits of four ranks: 0.0125, 0.025, 0.0375, 0.05.
+  EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true}))
+      << "0.03 is above the limit of its rank, but rank 3 passes";
   EXPECT_EQ(discoveries({0.2, 0.039, 0.001, 0.03}), (Kept{false, false, true, false}));
   EXPECT_EQ(discoveries({0.05, 0.05, 0.05, 0.05}), (Kept{true, true, true, true}));
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
@@ -39,7 +40,7 @@ TEST(WrongVerdict, FallsWithTheDistanceToTheThreshold) {
 TEST(ExpectedWrong, SumsTheDoubtsOfDecidedFindings) {
   const auto records =
       records_of({second_finding({1.6, 1.6}), finding(1.1), finding(1.25), exact_finding(2), header()});
-  EXPECT_NEAR(expected_wrong(records), 0.2 + 0.2, 1e-9) << "none of the open finding and of the exact one";
+  EXPECT_NEAR(expected_wrong(records), 0.2 + 0.2, 1e-9) << "the inconclusive and the exact finding add nothing";
 }
 
 TEST(Advices, OfTheLatestFindingsThatPass) {
