@@ -27,8 +27,8 @@ def modifiers_on(case):
 
 
 def lines_of(path):
-    """Returns the lines of a file of records, as bytes without line ends. Unpacks a file whose first two bytes are a mark
-    of gzip. Raises OSError, also for damaged gzip."""
+    """Returns the lines of a file of records, as bytes without line ends. Unpacks gzip, which the first two bytes tell.
+    Raises OSError, also for damaged gzip."""
     data = path.read_bytes()
     if data.startswith(GZIP) or path.suffix == ".gz":
         try:
@@ -62,7 +62,7 @@ def join_runs(findings, headers):
 
 
 def when(path):
-    """Returns the time of the first record of a recorded run, and the record's device; "" if the first line is no record."""
+    """Returns the time and the device of the first record of a recorded run; "" if the first line is no record."""
     try:
         with gzip.open(path) as lines:
             run, _, device, time = run_of(json.loads(lines.readline()))
@@ -151,8 +151,8 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 
 def scopes_of(record):
-    """Returns the scopes, the preferred scope first: the first scope that was timed gives the case's time. The scope with
-    cold caches is preferred if memory limits the case."""
+    """Returns the scopes, the preferred scope first: the first scope that was timed gives the case's time. Cold caches
+    are preferred if memory limits the case."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")
