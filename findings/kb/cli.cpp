@@ -150,7 +150,7 @@ Ingested ingest(Store& store, const std::string& name) {
   size_t shown = 0;
   const auto advance = [&](size_t bytes) {
     for (; shown < bytes >> 20; ++shown) {
-      if (shown >= megabytes) progress.add(1);  // the size of a pipe or of an unpacked text is not known before
+      if (shown >= megabytes) progress.add(1);  // the size of a pipe or of an unpacked text is not known beforehand
       progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
       progress.finish("");
     }
@@ -236,7 +236,8 @@ int run_search(const Arguments& given) {
         printable(record.topic + (record.state.empty() ? "" : " " + record.state)), confidence_text(record),
         printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")), printable(match.snippet)));
   }
-  if (matches.empty() && !given.json) fmt::print(stderr, "kb: no record has all these words: {}\n", printable(query));
+  if (matches.empty() && !given.json)
+    fmt::print(stderr, "kb: no finding and no note has all these words: {}\n", printable(query));
   return 0;
 }
 

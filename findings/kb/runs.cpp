@@ -197,10 +197,10 @@ Json fit_spreads(const std::vector<Record>& records) {
         const Distance distance{.z = mean_log(b->second) - mean_log(a->second),
                                 .weight = 2 + 1 / count_a + 1 / count_b,
                                 .own = (own_errors(a->second) + own_errors(b->second)) / (count_a + count_b)};
-        for (const auto& [owner, experiments] : {std::pair{without_units(figure.device), experiment},
-                                                 std::pair{without_units(figure.device), std::string("*")},
-                                                 std::pair{kind_of_device(figure.device), std::string("*")}}) {
-          groups[owner][experiments][kind].push_back(distance);
+        for (const auto& [owner, experiment_or_all] : {std::pair{without_units(figure.device), experiment},
+                                                       std::pair{without_units(figure.device), std::string("*")},
+                                                       std::pair{kind_of_device(figure.device), std::string("*")}}) {
+          groups[owner][experiment_or_all][kind].push_back(distance);
         }
       }
     }

@@ -27,8 +27,8 @@ def modifiers_on(case):
 
 
 def lines_of(path):
-    """Returns the lines of a file of records, as bytes without line ends. Unpacks gzip, which the first two bytes tell.
-    Raises OSError, also for damaged gzip."""
+    """Returns the lines of a file of records, as bytes without line ends. Recognizes gzip by the first two bytes,
+    and unpacks it. Raises OSError, also for damaged gzip."""
     data = path.read_bytes()
     if data.startswith(GZIP) or path.suffix == ".gz":
         try:
