@@ -20,7 +20,7 @@ namespace attn {
 namespace {
 
 // The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
-// shared machine, some of many short repetitions run in a quiet moment; of a few long repetitions none may do so.
+// shared machine, some of many short repetitions run in a quiet moment; perhaps none of a few long repetitions does.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
@@ -37,7 +37,8 @@ const CeilingOperation& ceilings_of(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
-/// A kernel of the ceilings; the pipeline cache owns it. `changed`: constants that are added to the usual ones.
+/// Returns a kernel of the ceilings; the pipeline cache owns it. The constants of `changed` are added to the usual
+/// constants, or replace them.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
@@ -61,7 +62,7 @@ CommandEncoder timed(const Kernel& kernel, uint32_t groups, uint32_t threads, co
 
 double run_once(Device& device, const CommandEncoder& encoder) { return device.submit(encoder).at(0); }
 
-/// Seconds of the fastest repetition; the encoders take turns.
+/// Returns the seconds of the fastest repetition; the encoders take turns.
 double best_time(Device& device, const std::vector<CommandEncoder>& encoders, double budget_s) {
   const Stopwatch stopwatch;
   double best = run_once(device, encoders.front());
@@ -71,14 +72,14 @@ double best_time(Device& device, const std::vector<CommandEncoder>& encoders, do
   return best;
 }
 
-/// A copy or a read cut among threadgroups; see CopyParams and ReadParams.
+/// A copy or a read that is divided among threadgroups; see CopyParams and ReadParams.
 struct MemoryShape {
   uint32_t groups;
   size_t part_bytes;
   size_t bytes() const { return groups * part_bytes; }
 };
 
-/// A shape of about `bytes`, in parts of `part_bytes` where that is not 0.
+/// Returns a shape of about `bytes`, in parts of `part_bytes` if `part_bytes` is not 0.
 MemoryShape memory_shape(const DeviceInfo& info, size_t bytes, size_t part_bytes) {
   if (part_bytes) return {static_cast<uint32_t>(std::max<size_t>(bytes / part_bytes, 1)), part_bytes};
   return {parts(info), std::max<size_t>(bytes / parts(info) / 256, 1) * 256};

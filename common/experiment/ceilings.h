@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// The best rates among many repetitions of about 2 ms on all units. All repetitions together take about `budget_s`
-/// seconds.
+/// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
+/// `budget_s` seconds.
 ///   copy    GB/s, read plus written, of buffers far larger than the last-level cache. The better rate of copies with
 ///           and without non-temporal loads and stores. (On the cpu a buffer has at most 128 MiB, and a repetition
 ///           copies a slice of it.)

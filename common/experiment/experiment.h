@@ -71,8 +71,8 @@ struct ExperimentSpec {
   std::vector<AxisInfo> axes;
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
-  /// True: the compared axes are tile and variant, and `complete` knows the best tile. Where the command line names a
-  /// shape axis, leaves one shape and names no tile, only the best tile runs. False: all cases of the shape run.
+  /// True: the compared axes are tile and variant, and `complete` knows the best tile. If the command line names a
+  /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
   /// Where the command line names one of these axes, the sweep leaves out the blocks with an axis of this set that the
   /// command line does not name. A user who asks for one modifier then does not get all modifiers.
@@ -137,7 +137,8 @@ class Experiment {
   void measure(std::vector<Trial> trials);
   /// Measures with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
-  /// Measures each pair A B A', interleaved. Duels with a case that has no timed and correct result are left out.
+  /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
+  /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
   /// replay of a finding this function measures these duels too, but compare() without a share measures only the
@@ -177,8 +178,9 @@ int run_part_process(const std::vector<std::string>& arguments);
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
 /// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
 /// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
-/// command that goes on. After a loss of the device these three functions do not return either: the loss is recorded,
-/// and `restart` is called with the command line that goes on. `run_part` runs the processes of --processes.
+/// command that continues the run. After a loss of the device these three functions do not return either: the loss is
+/// recorded, and `restart` is called with the command line that continues the run. `run_part` runs the processes of
+/// --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process,

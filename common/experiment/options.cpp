@@ -24,7 +24,7 @@ AXES
   --axis NAME=A:B:STEP       A, A+STEP, .. up to B   --axis block_c=16:128:16
   --axis NAME=A:B:pow2       A, 2A, 4A .. up to B    --axis q_len=1024:65536:pow2
   An axis that is not named keeps the profile's values; --list shows axes, values and hypotheses.
-  Where the command line leaves a single shape and names no tile, only the default tile for that shape runs, with the
+  If the command line selects a single shape and names no tile, only the default tile for that shape runs, with the
   tuned variant unless --axis names `variant`.
 
 TABLE
@@ -201,7 +201,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   for (const std::string& named : axes) {
     Axis parsed = parse_axis(named, spec.axes);
     if (options.axis(parsed.name))
-      throw BadInput(fmt::format("--axis {} is given twice; once, with all values", parsed.name));
+      throw BadInput(fmt::format("--axis {} is given twice; give it once, with all values", parsed.name));
     options.axes.push_back(std::move(parsed));
   }
   return options;

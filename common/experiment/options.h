@@ -34,7 +34,7 @@ struct Options {
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
   std::string replay;              // id of a record, or the start of one
-  int processes = 0;               // that measure comparisons and the figures of claims; 0: the profile's default
+  int processes = 0;               // number of processes that measure comparisons and claims' figures; 0: the default
   std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
   int part_number = 1, parts = 1;  // from the task
   DeviceOpener open_device = &Device::open;
@@ -53,13 +53,13 @@ struct Options {
   const Axis* axis(std::string_view name) const;
 };
 
-/// Empty after --help or --version, whose text is printed. Throws BadInput with one line.
+/// Returns nothing after --help or --version, whose text it prints. Throws BadInput with one line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
 
-/// The cases that the options select, as groups to be measured interleaved. The groups come from the profile's sweep,
-/// where axes from --axis and from input files replace the sweep's own axes. Where the command line names a shape axis,
-/// leaves a single shape and names no tile, only the shape's default tile runs. Throws BadInput, also for --dump-output
-/// with any number of cases but one.
+/// Returns the cases that the options select, as groups to be measured interleaved. The groups come from the profile's
+/// sweep, in which axes from --axis and from input files replace the sweep's own axes. If the command line names a
+/// shape axis and no tile, and selects a single shape, only the shape's default tile runs. Throws BadInput, also if
+/// --dump-output is given and not exactly one case is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
 }  // namespace attn

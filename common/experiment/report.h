@@ -19,11 +19,11 @@ std::string summary(const Measurement& measurement);
 /// The table that --help describes.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
 
-/// Axes, their values in these cases, and the hypotheses (--list).
+/// The text of --list: axes, their values in these cases, and the hypotheses.
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                  const std::vector<Hypothesis>& hypotheses);
 
-/// One line per case, which says whether the case would run (--dry-run). With --json the lines are JSON.
+/// The text of --dry-run: one line per case, which says whether the case would run. With --json the lines are JSON.
 std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
                     const std::function<const Plan&(const Case&)>& plan);
 

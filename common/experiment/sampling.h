@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// Encodes a flush if one is given, a timestamp, each launch `launches` times, and a timestamp.
+/// Encodes a flush if one is given, a timestamp, the plan's launches `launches` times, and a timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
 /// Device seconds and host seconds of one launch, both from the same submit of `launches` launches.

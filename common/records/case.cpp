@@ -81,7 +81,8 @@ class Values {
           "above 0",
           axis_.name, item));
     }
-    if (*first > *last) throw BadInput(fmt::format("axis {}: '{}' runs backwards; FIRST <= LAST", axis_.name, item));
+    if (*first > *last)
+      throw BadInput(fmt::format("axis {}: '{}' runs backwards; FIRST must be at most LAST", axis_.name, item));
     for (int64_t value = *first;;) {
       add_integer(value);
       const uint64_t left = static_cast<uint64_t>(*last) - static_cast<uint64_t>(value);

@@ -70,8 +70,8 @@ Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
 /// Replaces (or adds) an axis in every block.
 void override_axis(Sweep& sweep, const Axis& axis);
 
-/// All cases of a sweep. `complete` sets the axes that follow from other axes (kv_len from q_len, for example) and runs
-/// before duplicates are dropped. Every returned case has its axes in the order of `known`.
+/// Returns all cases of a sweep. `complete` sets the axes that follow from other axes (kv_len from q_len, for example)
+/// and runs before duplicates are dropped. Every returned case has its axes in the order of `known`.
 std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
                          const std::function<void(Case&)>& complete);
 
@@ -82,7 +82,8 @@ std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::
 /// The axes that do not have the same value in all cases.
 std::vector<std::string> varying_axes(const std::vector<Case>& cases);
 
-/// Part i of n, counted from 1, by whole groups. The parts are disjoint, and together they hold all groups.
+/// Returns part i of n; i counts from 1. A part has whole groups. The parts are disjoint, and together they hold all
+/// groups.
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n);
 
 }  // namespace attn

@@ -243,11 +243,11 @@ Measurement measurement_from_json(const Json& json) {
   }
   measurement.log = json.value("log", "");
   for (const Json& timing : json.at("time")) measurement.time.push_back(timing_from_json(timing));
-  const auto pct = [&](const std::string& of) -> std::optional<Estimate> {
+  const auto pct = [&](const std::string& ceiling) -> std::optional<Estimate> {
     const Json& rate = json.at("rate");
-    if (!rate.is_object() || !rate.value("pct_" + of + "_ci_lo", Json()).is_number()) return std::nullopt;
-    return Estimate{rate.at("pct_" + of + "_ceiling"), rate.at("pct_" + of + "_ci_lo"),
-                    rate.at("pct_" + of + "_ci_hi")};
+    if (!rate.is_object() || !rate.value("pct_" + ceiling + "_ci_lo", Json()).is_number()) return std::nullopt;
+    return Estimate{rate.at("pct_" + ceiling + "_ceiling"), rate.at("pct_" + ceiling + "_ci_lo"),
+                    rate.at("pct_" + ceiling + "_ci_hi")};
   };
   measurement.matrix_pct = pct("matrix");
   measurement.copy_pct = pct("copy");

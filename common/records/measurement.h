@@ -24,7 +24,7 @@ struct Phase {
   Timing time = {};  // n = 0 where the launch was not timed
 };
 
-/// The rates that the device reached in this run. Results are reported as a share of them.
+/// The rates that the device reached in this run. Results are reported as shares of these rates.
 struct Ceilings {
   double copy_gbps = 0;  // bytes read plus bytes written
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;

@@ -13,11 +13,12 @@ using Json = nlohmann::ordered_json;
 /// number as null.)
 void require_finite(const Json& json, const std::string& path);
 
-/// id = first 16 hex digits of the SHA-256 of the record without its id.
+/// Returns the record's id: the first 16 hex digits of the SHA-256 of the record without its id.
 std::string record_id(const Json& record);
 
-/// A file to which append() adds one line with a single write(). append() throws std::runtime_error with the path where
-/// the disk is full or the file unwritable. It cuts off a partly written line, so that the file stays whole.
+/// A file to which append() adds one line with a single write(). If the disk is full or the file unwritable, append()
+/// throws std::runtime_error; the message has the path. Before that it cuts off a partly written line, so that the file
+/// stays whole.
 class RecordFile {
  public:
   explicit RecordFile(std::string path);  // throws BadInput where the file cannot be opened for appending
@@ -31,7 +32,7 @@ class RecordFile {
   int descriptor_ = -1;
 };
 
-/// The records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
+/// Returns the records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
 /// ("line 7: ..."). A missing file has no records. Throws BadInput for a file that cannot be read. (RecordFile ends a
 /// torn last line before it appends another line.)
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems);

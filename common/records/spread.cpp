@@ -40,14 +40,14 @@ Spread default_spread(const std::string& device) {
 
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind) {
   const Spread otherwise = default_spread(device);
-  for (const auto& [owner, of] :
+  for (const auto& [owner, experiment_or_all] :
        {std::pair{without_units(device), experiment}, std::pair{without_units(device), std::string("*")},
         std::pair{kind_of_device(device), std::string("*")}}) {
-    const Json::json_pointer place = Json::json_pointer() / owner / of / name(kind);
+    const Json::json_pointer place = Json::json_pointer() / owner / experiment_or_all / name(kind);
     if (!fitted.contains(place)) continue;
     const double freedom = fitted[place].at("freedom");
     return {.scale = fitted[place].at("scale"),
-            .freedom = of == experiment ? freedom : std::min(freedom, otherwise.freedom)};
+            .freedom = experiment_or_all == experiment ? freedom : std::min(freedom, otherwise.freedom)};
   }
   return otherwise;
 }

@@ -1,4 +1,4 @@
-// What recorded runs tell about the spread between runs: findings/spread.json, which `kb fit` writes.
+// The spread between runs, as recorded runs show it: findings/spread.json, which `kb fit` writes.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace attn {
 
-/// ratio: of two cases that took turns. share: another figure without a unit, such as a share of a ceiling, a ratio of
-/// medians or an exponent. absolute: a time or a count, which follows the speed of the machine in that run.
+/// ratio: the ratio of two cases that took turns. share: another figure without a unit, such as a share of a ceiling, a
+/// ratio of medians or an exponent. absolute: a time or a count, which follows the speed of the machine in that run.
 enum class FigureKind { ratio, share, absolute };
 
 /// The kind of a figure. `compared`: its finding compares two cases. `metric`: Hypothesis::metric, which begins with
 /// the unit of an absolute figure.
 FigureKind kind_of(bool compared, const std::string& metric);
 
-/// The spread without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
+/// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
 Spread default_spread(const std::string& device);
 
-/// The spread of the figures of an experiment on a device, by the text of a spread.json. `device` is the name in
-/// findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
+/// Returns the spread of an experiment's figures on a device, from the content of a spread.json. `device` is the name
+/// in findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
 /// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). An entry of other experiments
-/// or devices counts with 2 degrees of freedom at most, so that the processes of a run soon outweigh it. Throws
+/// or devices counts with at most 2 degrees of freedom, so that the processes of a run soon outweigh the entry. Throws
 /// Json::exception for an entry without scale or freedom.
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
 

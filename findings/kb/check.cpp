@@ -13,7 +13,7 @@ namespace attn::kb {
 
 namespace {
 
-/// Finds integers of axes that are written with a fraction. JSON Schema takes 64.0 for an integer, but 64.0 and 64
+/// Finds axes whose integer is written with a fraction. JSON Schema takes 64.0 for an integer, but 64.0 and 64
 /// would be different values of an axis.
 void check_axes(const Json& record, std::vector<std::string>& problems) {
   for (const char* path : {"/case", "/data/compare/baseline", "/data/compare/contender"}) {

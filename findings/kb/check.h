@@ -1,4 +1,4 @@
-// Whether a record is what docs/records.md says: fields, types and ranges as in findings/record.schema.json, and units.
+// Checks a record against docs/records.md: fields, types and ranges by findings/record.schema.json, and units.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace attn::kb {
 
-/// Each deviation from the schema as "path: what is wrong"; empty where the record is sound. Never throws.
+/// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
-/// The figures whose name says that the figure is a quantity but does not say the unit, each as "path: ...".
+/// Returns each figure whose name has the word of a quantity (time, memory, ...) but no unit, as "path: ...".
 std::vector<std::string> check_units(const Json& record);
 
 }  // namespace attn::kb

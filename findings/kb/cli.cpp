@@ -150,7 +150,7 @@ Ingested ingest(Store& store, const std::string& name) {
   size_t shown = 0;
   const auto advance = [&](size_t bytes) {
     for (; shown < bytes >> 20; ++shown) {
-      if (shown >= megabytes) progress.add(1);  // the size of a pipe or of gzip's text is not known beforehand
+      if (shown >= megabytes) progress.add(1);  // the size of a pipe or of an unpacked text is not known beforehand
       progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
       progress.finish("");
     }
@@ -236,7 +236,8 @@ int run_search(const Arguments& given) {
         printable(record.topic + (record.state.empty() ? "" : " " + record.state)), confidence_text(record),
         printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")), printable(match.snippet)));
   }
-  if (matches.empty() && !given.json) fmt::print(stderr, "kb: nothing has all of: {}\n", printable(query));
+  if (matches.empty() && !given.json)
+    fmt::print(stderr, "kb: no finding and no note has all these words: {}\n", printable(query));
   return 0;
 }
 
@@ -704,8 +705,8 @@ int run_compare(const Arguments& given) {
   }
   print(text_table(rows, Align::left));
   const std::string counts = fmt::format(
-      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} right only in A; only A has {}, only B "
-      "{}\n",
+      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct only in A; {} configurations only "
+      "in A, {} only in B\n",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
       result.only_b);
   if (!given.json) print(printable(counts.substr(0, counts.size() - 1)) + "\n");
@@ -821,11 +822,10 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("cite", "print findings as citations", run_cite);
   list(sub, "ID", given.ids, "ids, or their first digits")->required();
 
-  sub =
-      command("compare",
-              "say for each configuration if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if one is slower in B,\n"
-              "or correct in A and not in B",
-              run_compare);
+  sub = command("compare",
+                "say for each configuration if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if a configuration is\n"
+                "slower in B, or correct in A and not in B",
+                run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();
   text(sub, "B", given.b, "", "record file, device or commit")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");

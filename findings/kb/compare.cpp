@@ -196,7 +196,7 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
 
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit) {
   if (commit.size() < 6 || commit.find_first_not_of("0123456789abcdef") != commit.npos) {
-    throw BadInput(fmt::format("'{}' is no commit; at least 6 hex digits", commit));
+    throw BadInput(fmt::format("'{}' is no commit; give at least 6 hex digits", commit));
   }
   std::set<std::string> runs, commits;
   const auto note = [&](const Json& full, const std::string& run) {
@@ -212,7 +212,8 @@ std::vector<Record> of_commit(const std::vector<Record>& records, const std::str
     }
   }
   if (commits.empty()) throw BadInput(fmt::format("{}: no finding and no run names that commit", commit));
-  if (commits.size() > 1) throw BadInput(fmt::format("{}: several commits begin so; give more digits", commit));
+  if (commits.size() > 1)
+    throw BadInput(fmt::format("{}: several commits begin with these digits; give more digits", commit));
   std::vector<Record> selected;
   for (const Record& record : records) {
     if (record.kind != "note" && runs.contains(record.run_id())) selected.push_back(record);

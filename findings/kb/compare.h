@@ -18,10 +18,11 @@ struct Interval {
   double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;
 };
 
-/// Judges the ratio B / A of two runs' times. faster, slower: the ratio is farther from 1 than the floor, and its
-/// interval lies on one side of 1. same: the interval lies within the floor around 1. unclear: neither. The interval of
-/// the ratio spans all ratios that the two intervals allow, because the runs have no rounds in common. `reason` becomes
-/// a sentence with the figures.
+/// Judges the ratio B / A of two runs' times. `floor`: a ratio from 1 - floor to 1 + floor may be noise. faster,
+/// slower: the ratio is farther from 1 than the floor, and its interval lies on one side of 1. same: the whole interval
+/// lies between 1 - floor and 1 + floor. unclear: neither. The interval of the ratio spans all ratios that the two
+/// intervals allow, because the two runs were not measured in common rounds. `reason` becomes a sentence with the
+/// figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
 /// A configuration that one side or both have, and its comparison. An id is empty for a side without the configuration.
@@ -37,11 +38,13 @@ struct Compared {
 
 struct Comparisons {
   std::vector<Compared> configurations;
+  // Numbers of configurations. broken: correct in A, and neither correct nor skipped in B.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
   bool regression() const { return slower + broken > 0; }
 };
 
-/// One side of a comparison: its measurements, and its findings, which have the A/A floors.
+/// One side of a comparison. `records` has its measurements and its findings. A finding has an A/A floor: the
+/// difference that a comparison of the baseline with itself showed.
 struct Side {
   std::string label;
   std::vector<Record> records;
@@ -52,8 +55,9 @@ struct Side {
 /// where a side has no measurement, or the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// The measurements and findings of all runs of one commit, which is named by its first digits. The commit of a run is
-/// the commit in the run's header (run/1), or in its findings of finding/1.
+/// Returns all records of the runs of one commit. `commit` has at least the first 6 digits of the commit. A run's
+/// commit stands in the run's header (run/1), or in its findings if they are finding/1. Throws BadInput where no run or
+/// several commits match.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

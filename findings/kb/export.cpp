@@ -19,8 +19,8 @@ struct Level {
 };
 constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
 
-/// Types of source that the study's knowledge base accepts. For the last three types that knowledge base accepts at
-/// most the confidence "high".
+/// `source_types`: the types of source that the study's knowledge base accepts. `capped_types`: the types for which it
+/// accepts at most the confidence "high".
 constexpr std::string_view source_types[] = {"academic_paper", "apple_docs",          "wwdc_session", "github_repo",
                                              "benchmark",      "reverse_engineering", "patent",       "empirical_test",
                                              "book",           "blog_post",           "forum_post",   "other"};

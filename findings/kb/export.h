@@ -8,28 +8,28 @@
 
 namespace attn::kb {
 
-/// Findings and notes as Markdown, by experiment and topic. Measurements are left out.
+/// Returns findings and notes as Markdown, by experiment and topic. Leaves out measurements and runs.
 std::string to_markdown(const std::vector<Record>& records);
 
-/// CSV (RFC 4180): a head line, and one line per record.
+/// Returns CSV (RFC 4180): a head line, and one line per record.
 std::string to_csv(const std::vector<Record>& records);
 
-/// Commands of a POSIX shell, one line per finding or note, for the knowledge base of the study that this project
-/// follows:
+/// Returns commands of a POSIX shell, one line per finding or note, for the knowledge base of the study that this
+/// project follows:
 /// kb add SKILL TOPIC CLAIM EVIDENCE URL TITLE TYPE CONFIDENCE TAGS
 /// That knowledge base must have SKILL already. CONFIDENCE is one of the words that it knows (verified, high, medium,
 /// low, unverified), and TYPE is one of the types that it knows (benchmark for findings). Control characters become
 /// blanks, so that each command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
-/// A citation in one paragraph: the result, its confidence, device, time and commit, and the command that measures the
-/// result again.
+/// Returns a citation in one paragraph: the result, its confidence, device, time and commit, and the command that
+/// measures the result again.
 std::string citation(const Record& record);
 
-/// A confidence from a number from 0 to 1, or from a word of the study's knowledge base. Throws BadInput.
+/// Parses a confidence: a number from 0 to 1, or a word of the study's knowledge base ("high"). Throws BadInput.
 double parse_confidence(const std::string& text);
 
-/// A text for a terminal or a line-based file: control characters become blanks.
+/// Returns the text for a terminal or a line-based file: control characters become blanks.
 std::string printable(std::string text);
 
 }  // namespace attn::kb

@@ -8,7 +8,7 @@
 
 namespace attn::kb {
 
-/// The figures of a finding/1 that its verdict and its confidence follow from.
+/// The figures of a finding/1 from which its verdict and its confidence follow.
 struct FirstFigures {
   Estimate estimate;
   double aa_floor = 0;
@@ -16,13 +16,14 @@ struct FirstFigures {
   bool correct = true;
 };
 
-/// Supported or refuted where all results are correct, the interval lies on one side of the threshold, and the estimate
-/// is at least the noise floor away from the threshold; else inconclusive. Throws std::invalid_argument for an unknown
-/// op.
+/// Returns supported or refuted if all results are correct, the interval lies on one side of the threshold, and the
+/// estimate is at least the noise floor away from the threshold; else inconclusive. Throws std::invalid_argument for an
+/// unknown op.
 Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures);
-/// 0: incorrect; 0.5: inconclusive; 0.6: a CV of 5 % or more; 0.8; 0.95: `replicated`.
+/// Returns 0 for an incorrect result, 0.5 for an inconclusive verdict, and 0.6 for a CV of 5 % or more. Otherwise
+/// returns 0.95 if `replicated` (an independent run agrees), else 0.8.
 double first_confidence(const Verdict& verdict, const FirstFigures& figures, bool replicated);
-/// experiment/hypothesis/device/subject
+/// Returns "experiment/hypothesis/device/subject"; without "/subject" if the subject is empty.
 std::string first_claim_key(const std::string& experiment, const std::string& hypothesis, const std::string& device,
                             const std::string& subject);
 

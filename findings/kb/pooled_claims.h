@@ -16,18 +16,19 @@ namespace attn::kb {
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
 ///   others      the number of findings with other code or other conditions
-///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. It has
-///               no upper limit as a confidence has: such a limit (0.8 with one session) stands for what the intervals do
-///               not know
+///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. A
+///               confidence has an upper limit (0.8 with one session) for errors that the intervals do not show. This
+///               probability has no such limit, because discoveries() would then select no claim
 ///   advised     whether the advice may be given: the claim is decided, and among discoveries() by `wrong`
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 
-/// The largest set of claims in which a share of at most `share` is expected to be wrong, by Benjamini and Hochberg's
-/// rule: true for each claim in the set. `wrong` has the probability of each claim to be wrong.
+/// Selects the largest set of claims of which at most the share `share` is expected to be wrong, by Benjamini and
+/// Hochberg's rule. `wrong` has, for each claim, the probability that the claim is wrong. Returns true for each claim
+/// in the set.
 std::vector<bool> discoveries(const std::vector<double>& wrong, double share = 0.05);
 
-/// The number of wrong verdicts to expect among pooled claims: the sum of 1 - confidence over the claims that are
-/// decided and not exact.
+/// Returns the number of wrong verdicts to expect among pooled claims: the sum of 1 - confidence over the claims that
+/// are decided and not exact.
 double expected_wrong(const std::vector<Json>& claims);
 
 }  // namespace attn::kb

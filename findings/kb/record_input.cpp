@@ -64,7 +64,7 @@ class RecordInput::Buffer : public std::streambuf {
     is_gzip_ = gzip;
   }
 
-  /// Adds bytes of the file to bytes_. False at the end of the file.
+  /// Adds bytes of the file to bytes_. Returns false at the end of the file.
   bool read_more() {
     ssize_t count;
     do {
@@ -78,7 +78,7 @@ class RecordInput::Buffer : public std::streambuf {
     return count > 0;
   }
 
-  /// Reads the next bytes after all others are taken. False at the end of the file.
+  /// Replaces bytes_, which are all taken, by the next bytes of the file. Returns false at the end of the file.
   bool fill() {
     taken_ = filled_ = 0;
     return read_more();
@@ -110,7 +110,7 @@ class RecordInput::Buffer : public std::streambuf {
   int file_ = STDIN_FILENO;
   bool begun_ = false, is_gzip_ = false, member_ended_ = false;
   std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that gzip bytes stand for
-  size_t taken_ = 0, filled_ = 0;                     // of bytes_
+  size_t taken_ = 0, filled_ = 0;                     // numbers of bytes_ that are taken; that are filled
   z_stream inflation_ = {};
 };
 

@@ -8,7 +8,8 @@
 
 namespace attn::kb {
 
-/// A file of records, or stdin for "-", as a stream of plain text. gzip is told by the first two bytes and unpacked.
+/// A file of records, or stdin for "-", as a stream of plain text. Recognizes gzip by the first two bytes, and
+/// unpacks it.
 /// The constructor throws BadInput for a file that cannot be opened. Reading from the stream throws BadInput for gzip
 /// that is damaged or ends early, and std::runtime_error for a file that cannot be read to its end.
 class RecordInput : public std::istream {
@@ -21,7 +22,7 @@ class RecordInput : public std::istream {
   std::unique_ptr<Buffer> buffer_;
 };
 
-/// The files of the recorded runs in a source tree, by name.
+/// Returns the files (*.jsonl.gz) of the recorded runs in a source tree, sorted by name.
 std::vector<std::string> recorded_files(const std::string& source_tree);
 
 }  // namespace attn::kb

@@ -168,10 +168,10 @@ Fitted fit(const std::vector<Distance>& distances) {
 
 Json fit_spreads(const std::vector<Record>& records) {
   const Codes codes = codes_of(records);
-  // Runs of one figure with the same code and conditions, by run id: the last finding of a run counts.
+  // The runs of one figure with the same code and conditions.
   struct Figure {
     std::string device, experiment;
-    std::map<std::string, Session> runs;
+    std::map<std::string, Session> runs;  // by run id; the last finding of a run counts
   };
   std::map<std::string, Figure> figures;
   for (const Record& record : records) {
@@ -198,10 +198,10 @@ Json fit_spreads(const std::vector<Record>& records) {
         const Distance distance{.z = mean_log(b->second) - mean_log(a->second),
                                 .weight = 2 + 1 / count_a + 1 / count_b,
                                 .own = (own_errors(a->second) + own_errors(b->second)) / (count_a + count_b)};
-        for (const auto& [owner, of] : {std::pair{without_units(figure.device), experiment},
-                                        std::pair{without_units(figure.device), std::string("*")},
-                                        std::pair{kind_of_device(figure.device), std::string("*")}}) {
-          groups[owner][of][kind].push_back(distance);
+        for (const auto& [owner, experiment_or_all] : {std::pair{without_units(figure.device), experiment},
+                                                       std::pair{without_units(figure.device), std::string("*")},
+                                                       std::pair{kind_of_device(figure.device), std::string("*")}}) {
+          groups[owner][experiment_or_all][kind].push_back(distance);
         }
       }
     }

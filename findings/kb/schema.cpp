@@ -207,7 +207,7 @@ class Inspection {
   void min_items(const Question& q) { at_least(q, q.value.size(), "elements"); }
   void unique_items(const Question& q) {
     const std::set<Json> different(q.value.begin(), q.value.end());
-    if (q.operand == true && different.size() < q.value.size()) say(q.place, "must not have one twice");
+    if (q.operand == true && different.size() < q.value.size()) say(q.place, "must not have an element twice");
   }
   void items(const Question& q) {
     for (size_t i = 0; i < q.value.size(); ++i) check(q.operand, q.value[i], {&q.place, {}, i});
@@ -238,8 +238,8 @@ class Inspection {
   void all_of(const Question& q) {
     for (const Json& part : q.operand) check(part, q.value, q.place);
   }
-  /// Where no choice fits: reports the problems of the last choice for values of this type, or the allowed types if no
-  /// choice is for this type.
+  /// If no choice fits the value, reports the problems of the last choice that allows the value's type. If no choice
+  /// allows that type, reports the allowed types.
   void any_of(const Question& q) {
     std::vector<Json> types;
     std::vector<std::string> found;
@@ -278,7 +278,7 @@ void Schema::prepare(const Json& schema) {
     if (keyword == Inspection::keywords().end()) throw std::invalid_argument("an unknown keyword of a schema: " + name);
     const auto& fits = keyword->second.operand_fits;
     const auto refuse = [&, &name = name, &operand = operand] {
-      throw std::invalid_argument(fmt::format("a form of a schema's {} that is not known: {}", name, shown(operand)));
+      throw std::invalid_argument(fmt::format("a schema's {} has a form that is not known: {}", name, shown(operand)));
     };
     if (!fits(operand)) refuse();
     if (fits == is_schema) prepare(operand);

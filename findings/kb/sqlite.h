@@ -49,7 +49,7 @@ class Database {
   Statement prepare(std::string_view sql) const { return {connection_.get(), sql}; }
   /// Runs one or more statements without parameters.
   void execute(const char* sql) const;
-  /// The first column of the first row of the result.
+  /// Runs a query. Returns the first column of the first row, or 0 if there is no row.
   int64_t integer(std::string_view sql) const;
   int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }

@@ -154,8 +154,8 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The JSON of a line. Empty where the line is no JSON, or is nested too deep for a record: copying a deeply nested
-/// value would use up the stack.
+/// Returns the JSON of a line, or nothing where the line is no JSON or is nested too deep for a record. To copy a
+/// deeply nested value would use up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(
@@ -204,7 +204,7 @@ std::string default_path() {
   if (const std::string named = variable("KB_DB"); !named.empty()) return named;
   if (const std::string data = variable("XDG_DATA_HOME"); !data.empty()) return data + "/attention-proto/kb.sqlite";
   const std::string home = variable("HOME");
-  if (home.empty()) throw BadInput("there is no HOME for a knowledge base; name one with --db or KB_DB");
+  if (home.empty()) throw BadInput("HOME is not set; name a knowledge base with --db or KB_DB");
   return home + "/.local/share/attention-proto/kb.sqlite";
 }
 
@@ -342,7 +342,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
   return Insertion::added;
 }
 
-/// Gives the findings of a run, which came before their header, the header's time.
+/// Sets the time of those findings of a run that arrived before the run's header.
 void Store::set_times(const std::string& run_id, const std::string& ts) {
   Statement rows = database_.prepare(fmt::format("SELECT {} FROM records WHERE kind = 'finding' AND ts = ''", columns));
   std::vector<int64_t> numbers;
@@ -481,9 +481,11 @@ Record Store::find(const std::string& id) const {
   Statement rows =
       database_.prepare(fmt::format("SELECT {} FROM records WHERE id >= ?1 AND id < ?1 || 'g' LIMIT 2", columns));
   rows.bind(1, id);
-  if (!rows.step()) throw BadInput(fmt::format("{}: no record has an id that begins so; kb list shows ids", id));
+  if (!rows.step())
+    throw BadInput(fmt::format("{}: no record has an id that begins with these digits; kb list shows ids", id));
   found.push_back(record_of(rows));
-  if (rows.step()) throw BadInput(fmt::format("{}: the ids of several records begin so; give more digits", id));
+  if (rows.step())
+    throw BadInput(fmt::format("{}: the ids of several records begin with these digits; give more digits", id));
   add_headers(found);
   return found.front();
 }

@@ -15,8 +15,8 @@
 
 namespace attn::kb {
 
-/// $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite. Throws
-/// BadInput where none of these is set.
+/// Returns $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else $HOME/.local/share/attention-proto/kb.sqlite.
+/// Throws BadInput where none of these variables is set.
 std::string default_path();
 
 /// A selection of records. An empty field selects everything.
@@ -35,15 +35,16 @@ struct Record {
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run/1 of a finding/2; null where the knowledge base lacks it
   Json json() const { return Json::parse(line); }
-  /// The record; a finding/2 gets the fields data.run and data.env of its header, as a finding/1 has them.
+  /// Returns the record. A finding/2 gets the fields data.run and data.env from its header; a finding/1 has them
+  /// itself.
   Json joined() const;
   /// The id of the run of a finding, a measurement or a run.
   std::string run_id() const;
   bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
 };
 
-/// The key of the findings that are pooled, of a finding of either schema: the claim_key of a finding/2, or the
-/// claim_key that a finding/2 with the fields of this finding/1 would have.
+/// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
+/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have.
 std::string pooling_key(const Json& finding);
 
 struct Match {
@@ -66,7 +67,7 @@ struct Ingested {
 /// the ingestion throws Interrupted and keeps nothing.
 using IngestProgress = std::function<bool(size_t bytes)>;
 
-/// The id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
+/// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
 std::string id_of_line(std::string_view line, const std::string& id);
 
 /// A note that `kb add` makes.
@@ -75,7 +76,7 @@ struct Note {
   double confidence = 0.5;
   std::vector<std::string> tags;
 };
-/// The record of a note, with its id.
+/// Returns the record of a note, with its id.
 Json to_json(const Note& note);
 
 class Store {
@@ -86,8 +87,8 @@ class Store {
   static Store open(const std::string& path, Mode mode);
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
-  /// bad lines. Keeps nothing where it throws (SqlError, Interrupted, std::runtime_error for input that cannot be read
-  /// to its end, BadInput for damaged gzip).
+  /// bad lines. Throws SqlError, Interrupted, std::runtime_error for input that cannot be read to its end, and
+  /// BadInput for damaged gzip. If it throws, nothing is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
   /// Adds a record. Returns whether it was new.
   bool add(const Json& record);
@@ -96,13 +97,14 @@ class Store {
   /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
   /// The one record whose id begins with `id`; or the latest finding whose claim_key or pooling_key() is `id`. Throws
-  /// BadInput where there is no such record, or where the ids of several records begin so.
+  /// BadInput where there is no such record, or where the ids of several records begin with `id`.
   Record find(const std::string& id) const;
+  /// Returns the record that has this whole id, without its header.
   std::optional<Record> exact(const std::string& id) const;
   /// Removes records in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// For each topic: domain, experiment, topic, and numbers of its findings, verdicts and notes.
+  /// Returns for each topic: domain, experiment, topic, and the numbers of its findings, verdicts and notes.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 

@@ -105,13 +105,13 @@ void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems
   if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
 }
 
-/// What holds for a comparison of either schema, and for the part of a process.
+/// Checks a comparison of either schema, or the part of one process in a comparison.
 void verify_compare(const Json& compare, const std::string& path, double floor, Problems& problems) {
   verify_interval(compare, path, "ci_lo", "ci_hi", problems);
   verify_interval(compare, path + " (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
   verify_times(compare.at("time"), path + ".time", problems);
   if (!agree(compare.at("aa_floor"), floor)) {
-    problems.push_back(fmt::format("{}.aa_floor: is {:.6g}, by the A/A interval {:.6g}", path,
+    problems.push_back(fmt::format("{}.aa_floor: is {:.6g}, computed again from the A/A interval {:.6g}", path,
                                    compare.at("aa_floor").get<double>(), floor));
   }
 }
@@ -176,8 +176,8 @@ Conclusion conclusion_of(const Json& data) {
   return conclusion;
 }
 
-/// The unit of a figure that is not pooled in logarithms. A record without it gives the width of its interval, from
-/// which the unit follows; the other figures of the estimate must then agree.
+/// Returns the unit of a figure that is not pooled in logarithms. If the record has no unit, computes the unit from the
+/// width of the recorded interval; the other figures of the estimate must then agree with this unit.
 double unit_of(const Json& estimate, const Conclusion& conclusion) {
   if (estimate.contains("unit")) return estimate.at("unit");
   const auto half = [&](double unit) {
@@ -267,7 +267,7 @@ std::vector<std::string> verify_record(const Record& record) {
   if (!problems.empty()) return problems;  // the other checks rely on the schema
   problems = check_units(json);
   if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
-    problems.push_back(fmt::format("id: is {}, by its line {}", record.id, id));
+    problems.push_back(fmt::format("id: is {}, computed again from its line {}", record.id, id));
   }
   if (record.kind == "measurement") verify_measurement(json, problems);
   if (json.at("schema") == "finding/1") verify_first_finding(json, problems);

@@ -12,9 +12,9 @@
 
 namespace attn::kb {
 
-/// The problems of one record by itself. All records: schema, units, id, intervals. Measurements: also rates. Findings:
-/// also texts (rendered again), verdict, confidence and claim_key (computed again), by the rules of their schema. A
-/// finding/2: also the estimate, pooled again from its parts.
+/// Checks one record by itself and returns its problems. Checks for all records: schema, units, id, intervals. For
+/// measurements: also rates. For findings: also texts (rendered again), and verdict, confidence and claim_key (computed
+/// again), by the rules of their schema. For a finding/2: also the estimate, pooled again from its parts.
 std::vector<std::string> verify_record(const Record& record);
 
 struct Problem {
@@ -23,7 +23,7 @@ struct Problem {
 
 /// Why findings of one claim have opposite verdicts.
 enum class Opposition {
-  spread,         // runs of one code differ so much: the pooled interval of the next run holds each of them
+  spread,         // runs of the same code differ this much: their pooled interval of the next run contains each run
   changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
   contradiction,  // neither
 };
@@ -34,7 +34,7 @@ struct Contradiction {
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
 };
-/// Why these findings of one claim, some supported and some refuted, are opposite.
+/// Returns why these findings of one claim, some supported and some refuted, are opposite.
 Opposition opposition(const std::vector<Record>& findings, const Codes& codes);
 
 struct Verification {
@@ -42,9 +42,9 @@ struct Verification {
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;  // Opposition::contradiction
   std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
-  std::vector<Problem>
-      stale;               // findings with at least one kernel that has other code today, and that no run supersedes
-  int64_t fresh = 0;       // number of other findings, with at least one of today's kernels
+  // Findings with at least one kernel that has other code today, and without a later fresh finding of their claim.
+  std::vector<Problem> stale;
+  int64_t fresh = 0;       // number of findings with at least one of today's kernels, and without a changed kernel
   int64_t superseded = 0;  // number of findings with changed kernels whose claim has a later fresh finding
   int64_t unknown = 0;     // number of findings whose kernels or source tree are missing
 
@@ -53,20 +53,22 @@ struct Verification {
 
 Verification verify(const Store& store);
 
-/// Hashes of recorded kernel sources. Each maps to the hash of today's source, which gives the same machine code.
+/// Maps the hash of a recorded kernel source to the hash of today's source, which gives the same machine code.
 using SameCode = std::map<std::string, std::string>;
-/// The hashes in findings/same_code.txt of the source tree.
+/// Returns the hashes in findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// The kernel sources of the tree (source_root()), with their texts.
+/// Returns the kernel sources of the tree (source_root()), with their texts.
 std::vector<SourceFile> kernel_texts();
 
-/// Finds the files of a source and its fragments, because a record's key does not name them. Sets their paths to files
-/// with which the source has this hash. False where no files give the source this hash.
+/// Finds the files of a source and of its fragments, because a record's key does not name the files. Sets the paths of
+/// the source and its fragments to files with which the source has the hash `sha256`. Returns false if no files give
+/// the source this hash.
 bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
 
-/// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
-/// the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
+/// Says whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source
+/// with the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source
+/// tree.
 enum class Freshness { current, changed, unknown };
 Freshness freshness(const Json& pipeline, const SameCode& same = {});
 

@@ -82,7 +82,7 @@ class Trial:
         counts = allowed < INF
         if not torch.equal(got.isfinite()[counts], want.isfinite()[counts]):
             off = (got.isfinite() != want.isfinite())[counts].sum()
-            raise Fails(f"{off} of {got.numel()} numbers are finite where the right ones are not, or the other way round")
+            raise Fails(f"{off} of {got.numel()} numbers are finite where the right numbers are not, or the other way round")
         parts = ((got - want).abs() / allowed)[counts & want.isfinite()]
         self.worst = max(self.worst, parts.max().item() if parts.numel() else 0.0)
         if self.worst > 1:
@@ -232,7 +232,7 @@ def leading_rows(t):
     t.right(o[:, :, :14], torch.zeros(1, 8, 14, 64), 1e-30)
 
 
-# ---- causal masks that a missing mask means
+# ---- causal masks that a missing mask stands for
 
 @report("huggingface/transformers/pull/30437", "a static cache without a mask: causal attention over the whole cache",
         "Llama, a prompt of 20 tokens and a step in a cache of 32, logits against eager", needs="transformers")
@@ -873,7 +873,7 @@ def memory(t):
     t.right(torch.tensor(max(used() - before, 0)), torch.tensor(0), sum(4 * 8 * tokens * tokens for tokens in lengths) / 4)
 
 
-# ---- running them
+# ---- running the reports
 
 def outcome(each, device):
     """Runs a report. Returns whether it holds, its outcome in words, and the figure."""
@@ -909,7 +909,7 @@ def table(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="reports with one of these in address or text; all if none is given")
+    parser.add_argument("words", nargs="*", help="reports with one of these words in address or text; default all")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--write", action="store_true", help="write the table of docs/reports.md anew")
     options = parser.parse_args()
@@ -930,7 +930,7 @@ def main():
     print(f"{len(results)} reports, {failed} fail, {untried} not tried")
     if options.write:
         if untried:
-            sys.exit("reports: the table is written where all can be tried")
+            sys.exit("reports: the table is not written, because not all reports could be tried")
         before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
         PAGE.write_text(before + BEGIN + table(results) + END + rest.split(END)[1], encoding="utf-8")
     return failed > 0

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDED, POOLED = "findings/recorded", "findings/pooled.jsonl"
 COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
 GZIP = b"\x1f\x8b"
-# A run that was measured again in place of an earlier run has the time of the earlier run: pages keep their order.
+# A run that was measured again in place of an earlier run gets the earlier run's time, so that pages keep their order.
 IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
@@ -30,8 +30,8 @@ def modifiers_on(case):
 
 
 def lines_of(path):
-    """The lines of a file of records, as bytes without their ends; gzip is told by the first two bytes. Throws OSError,
-    also for gzip that is damaged."""
+    """Returns the lines of a file of records, as bytes without line ends. Recognizes gzip by the first two bytes,
+    and unpacks it. Raises OSError, also for damaged gzip."""
     data = path.read_bytes()
     if data.startswith(GZIP) or path.suffix == ".gz":
         try:
@@ -45,7 +45,7 @@ def lines_of(path):
 
 
 def run_of(record):
-    """What a record says about its run: its id, experiment, device, and the time of the record."""
+    """Returns the id, experiment and device of a record's run, and the time of the record."""
     if record["schema"] == "samples/1":
         return record["run"], record["experiment"], "", ""
     if record["schema"] == "run/1":
@@ -58,7 +58,8 @@ def run_of(record):
 
 
 def join_runs(findings, headers):
-    """Gives findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1), by run id."""
+    """Gives each finding/2 the fields `run` and `env` that a finding/1 has. Takes them from the run's header (run/1);
+    `headers` are by run id."""
     for finding in findings:
         header = headers.get(finding["data"]["run"]) if isinstance(finding["data"]["run"], str) else None
         if header:
@@ -66,7 +67,7 @@ def join_runs(findings, headers):
 
 
 def when(path):
-    """The time of the first record of a recorded run, and the record's device. Empty if the first line is no record."""
+    """Returns the time and the device of the first record of a recorded run; "" if the first line is no record."""
     try:
         with gzip.open(path) as lines:
             run, _, device, time = run_of(json.loads(lines.readline()))
@@ -76,8 +77,8 @@ def when(path):
 
 
 def in_order(paths):
-    """The files by folder, in the order of the paths. In each folder the recorded runs stand last, in the order of the
-    times of their first records."""
+    """Returns the files, folder by folder; a folder's place is the place of its first path. In a folder, recorded runs
+    stand last, in the order of the times of their first records."""
     paths = list(map(pathlib.Path, paths))
     folders = {folder: place for place, folder in reversed(list(enumerate(path.parent for path in paths)))}
     return sorted(paths, key=lambda path: (folders[path.parent],
@@ -85,8 +86,8 @@ def in_order(paths):
 
 
 def load(paths):
-    """Findings, measurements, and a message for each line that is no record. The files are read as in_order() says. A
-    record that occurs twice counts once."""
+    """Returns the findings, the measurements, and a message for each line that is no record. Reads the files in the
+    order of in_order(). A record that occurs twice counts once."""
     findings, measurements, headers, problems = {}, {}, {}, []
     kinds = {"finding/1": findings, "finding/2": findings, "measurement/1": measurements, "run/1": headers}
     for path in in_order(paths):
@@ -127,8 +128,8 @@ def published():
 
 
 def latest(records, key):
-    """By key, the latest record by the time in the record; of equal times the last. A run may have paused for others, so
-    that the order of the runs does not tell."""
+    """Returns the latest record of each key, by the time in the record; of records with equal times, the last one. The
+    order of the runs does not decide: a run may have paused while other runs measured."""
     found = {}
     for record in records:
         known = found.setdefault(key(record), record)
@@ -180,14 +181,15 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 
 def scopes_of(record):
-    """Scopes; the first of them that was timed gives the case's time. Cold caches come first if memory limits the case."""
+    """Returns the scopes, the preferred scope first: the first scope that was timed gives the case's time. Cold caches
+    are preferred if memory limits the case."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")
 
 
 def rate(record):
-    """TFLOPS by device time, with the interval: (value, lo, hi); None without such a time or without work."""
+    """TFLOPS by device time, with the interval: (value, lo, hi); None without a device time or without work."""
     time, work = time_of(record, ("device_hot", "device_cold")), record["work"]
     if record["status"] != "ok" or not time or not work or not work["flops"]:
         return None
@@ -195,7 +197,7 @@ def rate(record):
 
 
 def environments(findings):
-    """By device, the environment in its latest finding. Findings that compare two devices belong to no device."""
+    """Returns for each device the environment in its latest finding. Findings that compare two devices belong to no device."""
     own = [finding for finding in findings if finding["data"]["env"].get("device")]
     return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 
@@ -273,7 +275,7 @@ def differing(findings):
 
 
 def subject(finding, axes):
-    """The part of a finding's subject that these axes give."""
+    """Returns the part of a finding's subject that has these axes."""
     words = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
     return " ".join(f"{axis}={words[axis]}" for axis in axes if axis in words)
 

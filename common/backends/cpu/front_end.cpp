@@ -42,8 +42,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
 }
 
-// Prologue and source are one buffer. Clang does not report an unused function constant that is declared in an included
-// header.
+// Prologue and source are one buffer, because clang does not report an unused function constant that is declared in an
+// included header.
 // `warnings` takes clang's messages about a kernel that compiles.
 std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
                                         llvm::LLVMContext& context, std::string& warnings) {
@@ -61,7 +61,7 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
 
   std::vector<const char*> raw;
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
-  // Not -I, with which #include <NAME> would find the project's headers, too: source_sha256() follows only "NAME".
+  // -I would let #include <NAME> find the project's headers, too, but source_sha256() follows only #include "NAME".
   raw.insert(raw.end(), {"-iquote", root.c_str()});
   // In a user's text inline assembly is a compile error, because LLVM ends the process at assembly that it refuses.
   if (source.guarded) raw.push_back("-fno-gnu-inline-asm");
@@ -99,7 +99,8 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
   if (target.has("avx512f")) {
     arguments_.emplace_back("-mprefer-vector-width=512");  // clang's tuning for some cores would split vectors in two
   } else {
-    // No warning that the ABI of vectors wider than registers may change: only the kernel's own functions pass them.
+    // Turns off the warning that the ABI of vectors wider than registers may change: only the kernel's own functions
+    // pass such vectors.
     arguments_.emplace_back("-Wno-psabi");
   }
   for (const std::string& feature : target.switches) {
@@ -118,13 +119,13 @@ std::unique_ptr<llvm::Module> FrontEnd::parse(const KernelSource& source, llvm::
   for (const std::string& name : source.run_time) {
     if (!module->getNamedGlobal(name)) throw CompileError(source.key(), "the kernel does not use " + name);
   }
-  if (!warnings.empty() && is_new(warnings)) {
+  if (!warnings.empty() && insert_warnings(warnings)) {
     logger()->warn("{} compiles with warnings:\n{}", source.key(), warnings);
   }
   return module;
 }
 
-bool FrontEnd::is_new(const std::string& warnings) const {
+bool FrontEnd::insert_warnings(const std::string& warnings) const {
   const std::lock_guard lock(warned_mutex_);
   return warned_.insert(warnings).second;
 }

@@ -29,7 +29,8 @@ class FrontEnd {
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
 
  private:
-  bool is_new(const std::string& warnings) const;
+  /// Inserts the warnings into warned_. Returns whether they are new.
+  bool insert_warnings(const std::string& warnings) const;
 
   std::vector<std::string> arguments_;
   mutable std::mutex warned_mutex_;

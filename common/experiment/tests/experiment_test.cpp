@@ -440,8 +440,8 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
 
 TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
   world.seconds = [](const Case& config) {
-    const double of_process = 1 + 0.01 * static_cast<double>(world.parts.size());
-    return (tile_is(config, 32) ? 0.5e-3 * of_process : 1e-3);
+    const double slower = 1 + 0.01 * static_cast<double>(world.parts.size());
+    return (tile_is(config, 32) ? 0.5e-3 * slower : 1e-3);
   };
   const Outcome outcome = run({"--processes", "3"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

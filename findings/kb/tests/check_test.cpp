@@ -185,7 +185,7 @@ TEST(CheckSchema, SaysWhereWhatAndWhatIsAllowed) {
            {found, "/data/compare/time/1/n", 0, "0 is out of range; must be at least 1"},
            {found, "/data/compare", "no", "must be an object or null"},
            {found, "/data/correct", 1, "must be true or false"},
-           {found, "/tags", {"a", "a"}, "must not have one twice"},
+           {found, "/tags", {"a", "a"}, "must not have an element twice"},
            {found, "/title", "", "must not be empty"},
            {measured, "/time/0/median_s", 0, "0 is out of range; must be above 0"},
            {measured, "/time/0/n", 1.5, "must be an integer"},

@@ -29,7 +29,7 @@ class KbCliTest : public KbTest {
     for (const std::string& line : lines_of(text)) all.push_back(Json::parse(line));
     return all;
   }
-  /// Compresses a file as gzip does, into another file, and returns the other file's path.
+  /// Compresses a file with gzip into a new file, and returns the new file's path.
   static std::string gzip(const std::string& file) {
     EXPECT_EQ(std::system(fmt::format("gzip -9nkf '{}'", file).c_str()), 0);
     return file + ".gz";
@@ -76,7 +76,7 @@ TEST_F(KbCliTest, GzipIsTheTextThatItStandsFor) {
   const std::string packed = gzip(records_);
   EXPECT_NE(run({"ingest", packed}).out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos);
   EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
-  // The bytes tell gzip, not the name.
+  // kb recognizes gzip by the bytes, not by the name.
   const std::string renamed = write_text("renamed.jsonl", text_of(packed));
   EXPECT_EQ(Json::parse(run({"ingest", renamed, "--json"}).out)["known"], 3);
   EXPECT_EQ(Json::parse(run({"ingest", "-", "--json"}, packed).out)["known"], 3);
@@ -122,7 +122,7 @@ TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
     EXPECT_EQ(run({"compare", records_, file}).status, 2) << what;
     EXPECT_EQ(ids().size(), 3u) << what;
   }
-  // Nothing is left of a file that its name calls gzip.
+  // A file whose name ends in .gz must be gzip.
   for (const char* bytes : {"", "\x1f", "{}\n"}) {
     const Outcome outcome = run({"ingest", write_text("empty.jsonl.gz", bytes)});
     EXPECT_EQ(outcome.status, 2);

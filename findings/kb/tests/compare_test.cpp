@@ -152,7 +152,7 @@ TEST(OfCommit, RunsOfACommit) {
   EXPECT_EQ(second[0].json()["run_id"], "r2");
   const Side headed = side("", {header("r1"), second_finding({1.5}, "r1"), measurement(shape(64), 1e-3)});
   EXPECT_EQ(of_commit(headed.records, "0123456789").size(), 3u) << "the header names the commit";
-  EXPECT_THROW(of_commit(all.records, "012345"), BadInput) << "two commits begin so";
+  EXPECT_THROW(of_commit(all.records, "012345"), BadInput) << "two commits begin with these digits";
   EXPECT_THROW(of_commit(all.records, "fffffff"), BadInput);
   EXPECT_THROW(of_commit(all.records, "master"), BadInput);
 }

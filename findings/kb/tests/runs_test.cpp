@@ -50,12 +50,12 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   EXPECT_EQ(fitted.at("/A CPU/*/ratio/pairs"_json_pointer), 10);
   EXPECT_EQ(fitted.at("/cpu/*/ratio/pairs"_json_pointer), 10);
   EXPECT_GT(fitted.at("/cpu/*/ratio/scale"_json_pointer).get<double>(), 0.001);
-  // Of other code, of another device, and a second finding of a run: no further pair.
+  // A finding with other code, a finding on another device, and a second finding of a run add no pair.
   lines.push_back(finding(1.9, "r9", "A CPU, 2 units", {other_id}));
   lines.push_back(finding(1.9, "r8", "Another CPU", {id}));
   lines.push_back(finding(1.6, "r4", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
-  // A finding/2 of the claim: five pairs more.
+  // A finding/2 of the claim adds five pairs.
   lines.push_back(header("r7"));
   lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);

@@ -155,7 +155,7 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A finding/2 of the same claim by one process for each ratio.
+/// A finding/2 of the same claim, with one process for each ratio.
 inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
                            const std::string& device = "A CPU, 2 units",
                            const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {

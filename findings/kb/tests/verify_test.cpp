@@ -320,10 +320,10 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
   earlier["pipeline"]["source_sha256"] = std::string(64, 'a');
   earlier["pipeline"]["code_sha256"] = std::string(64, 'd');
   earlier = with_id(earlier);
-  const Json of_it = finding(1.5, "r2", "A CPU", {earlier["id"]});
-  EXPECT_EQ(verify(store_of({today, earlier, of_it})).stale.size(), 1u);
+  const Json old_finding = finding(1.5, "r2", "A CPU", {earlier["id"]});
+  EXPECT_EQ(verify(store_of({today, earlier, old_finding})).stale.size(), 1u);
   today["pipeline"]["code_sha256"] = std::string(64, 'd');
-  EXPECT_EQ(verify(store_of({with_id(today), earlier, of_it})).fresh, 1);
+  EXPECT_EQ(verify(store_of({with_id(today), earlier, old_finding})).fresh, 1);
 }
 
 }  // namespace
