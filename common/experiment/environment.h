@@ -22,6 +22,6 @@ nlohmann::ordered_json git_state(const std::string& folder);
 /// `folder`, and `diff` a hash of its uncommitted changes; each is null where there is none. `machine` is a hash of the
 /// CPU's model, the number of cores and the boot: it tells machines apart and does not name them. `files` has a hash of
 /// the files of each of `folders`, which lie in `folder`.
-nlohmann::ordered_json session(const std::string& folder, const std::vector<std::string>& folders);
+nlohmann::ordered_json session(const std::string& folder, const std::vector<std::string>& folders = {});
 
 }  // namespace attn
