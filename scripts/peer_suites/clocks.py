@@ -31,8 +31,17 @@ WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
 PAUSE_CYCLES = 400_000  # the GPU pauses before each launch, so that every side starts on an equally busy device
 FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
-WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels of the "
-          "launch, an event; the time is between the events")
+WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
+          "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
+          "events.")
+# Recorded files of results have this text in `about.window`. A page has WINDOW in its place.
+RECORDED_WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels "
+                   "of the launch, an event; the time is between the events")
+
+
+def window_of(recorded):
+    """The text of a page that says what is timed. `recorded` is the text `about.window` of a file of results."""
+    return WINDOW if recorded == RECORDED_WINDOW else recorded
 
 
 def timed_event():

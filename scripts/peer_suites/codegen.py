@@ -53,8 +53,8 @@ def rows(machine, options):
 
 def table(rows, about):
     text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
-            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers codegen`. Milliseconds, "
-            "and the medians of the ratios turn by turn with their 95 % intervals.\n\n")
+            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers codegen`. Times are "
+            f"in milliseconds. {pages.RATIOS} Its 95 % interval stands in parentheses.\n\n")
     cells = [[row["work"], row["head_dim"], pages.cell(row, "ours_ms", ".1f") + pages.differ(row),
               *(cell for peer in NAMES for cell in (pages.cell(row, f"{peer}_ms", ".1f"), pages.ratio_cell(row, f"{peer}_ratio")))]
              for row in rows]

@@ -73,10 +73,10 @@ def rows(machine, options):
 
 def table(rows, about):
     text = (f"Measured on {about['device']} with PyTorch {about['torch']}, bf16, {HEADS} heads, by "
-            "`scripts/peers codegen_gpu`. Microseconds from cold caches, and the medians of the ratios turn by "
-            "turn; the largest errors of the sides, in their order, against the definition in float64.\n\n")
-    cells = [[row["work"], row["head_dim"], pages.mask_of(row), row["length"],
-              pages.microseconds(row, "ours_us") + pages.differ(row),
+            f"`scripts/peers codegen_gpu`. Times are in microseconds, from cold caches. {pages.RATIOS} The last column "
+            "has the largest error of each side against the definition in float64, in the order of the sides.\n\n")
+    cells = [[row["work"] + pages.differ(row), row["head_dim"], pages.mask_of(row), row["length"],
+              pages.microseconds(row, "ours_us"),
               *(cell for peer in NAMES for cell in (pages.microseconds(row, f"{peer}_us"),
                                                     pages.cell(row, f"{peer}_ratio", ".2f"))),
               ", ".join(f"{row[f'{name}_error']:.4f}" for name in ("ours", *NAMES) if f"{name}_error" in row)]

@@ -79,8 +79,8 @@ def rows(machine, options):
 def table(rows, about):
     text = (f"Measured on {about['device']} with {about['cores']} cores, {about['threads']} threads for each side; "
             f"ONNX Runtime {about['ort']}, {about['blas']} from numpy {about['numpy']}; commit {about['commit']}, "
-            f"{about['date']}, by `scripts/peers cpu`. GFLOP/s, and the medians of the ratios round by round with the "
-            "lowest and the highest.\n\n")
+            f"{about['date']}, by `scripts/peers cpu`. Rates are in GFLOP/s. A ratio is the median of the ratios of "
+            "all rounds; the lowest and the highest ratio stand in parentheses.\n\n")
     cells = [[row["length"], row["head_dim"], pages.mask_of(row), pages.cell(row, "ours_gflops", ".0f"),
               *(cell for name in NAMES for cell in (pages.cell(row, f"{name}_gflops", ".0f"), pages.ratio_cell(row, f"{name}_ratio"))),
               f"{'equal' if row['agree'] else 'DIFFER'}, {max(row['max_abs'].values()):.0e}"] for row in rows]

@@ -21,8 +21,8 @@ SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, 
           *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
 NAMES = {"cudnn": "cuDNN", "fa3": "FA-3", "fa4": "FA-4"}
 # The text for files of results that are older than the field `window`.
-EAGER_WINDOW = ("ours from a CUDA graph, the peers launched from Python between two events, so that a slow host shows "
-                "in short rows")
+EAGER_WINDOW = ("Our kernel was launched as a CUDA graph, the peers from Python between two events. So a slow host "
+                "makes the times of the peers longer in rows with short launches.")
 
 
 def flash_attention():
@@ -76,8 +76,8 @@ def table(rows, about):
     peers = {"cudnn": f"cuDNN {about['cudnn']} through PyTorch {about['torch']}",
              **{name: f"FlashAttention-{name[-1]} ({about[name]})" for name in ("fa3", "fa4") if about.get(name)}}
     text = (f"Measured on {about['device']} with {pages.listed(list(peers.values()))}, bf16, by `scripts/peers gpu`. "
-            "TFLOPS, and the medians of the ratios turn by turn; causal counts the unmasked half. "
-            f"Timed: {about.get('window', EAGER_WINDOW)}.\n\n")
+            f"Rates are in TFLOPS; with a causal mask only the half that is not masked counts. {pages.RATIOS} "
+            f"{clocks.window_of(about.get('window', EAGER_WINDOW))}\n\n")
     tile = pages.column_of(rows, "tile")
     cells = [[row["head_dim"], pages.heads_of(row), pages.mask_of(row), row["length"], row["batch"],
               *(row.get(key, "") for key in tile), pages.cell(row, "ours_tflops", ".0f") + pages.differ(row),

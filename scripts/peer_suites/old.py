@@ -9,7 +9,7 @@ launch. A sample of `call` is the median of several calls, and the device is idl
 With --device cpu the call itself computes the row, so only `call` is compared. The CPU takes only the rows of at most
 1024 tokens, in f32, and each row with a batch of 1 in place of its own batch.
 
-A ratio is new over old, turn by turn. The noise floor is the distance from 1 to the far end of the interval of old
+A ratio is new over old within one turn. The noise floor is the distance from 1 to the far end of the interval of old
 again over old. A row has moved if the interval of new over old lies wholly above 1.01 or wholly below 0.99, and the
 median lies beyond that limit by more than the noise floor. A row has also moved if any bit of the output differs
 between the two libraries.

@@ -5,6 +5,7 @@ import json
 from . import Refused
 
 DIFFER = " (results differ)"
+RATIOS = "Each turn times every side once. A ratio in the table is the median of the ratios of all turns."
 
 
 def read(path):

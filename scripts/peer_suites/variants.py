@@ -65,8 +65,8 @@ def rows(machine, options):
 
 def table(rows, about):
     text = (f"Measured on {about['device']} with FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, "
-            f"{HEADS} heads, by `scripts/peers variants`. Microseconds, and the medians of the ratios turn by turn. "
-            f"Timed: {about['window']}.\n\n")
+            f"{HEADS} heads, by `scripts/peers variants`. Times are in microseconds. {pages.RATIOS} "
+            f"{clocks.window_of(about['window'])}\n\n")
     tile, cells = pages.column_of(rows, "tile"), []
     for row in rows:
         rope = row["modifier"] == "RoPE"

@@ -71,7 +71,7 @@ def rows(machine, options):
 def table(rows, about):
     text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
             f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers variants_cpu`. "
-            "Milliseconds, and the medians of the ratios turn by turn.\n\n")
+            f"Times are in milliseconds. {pages.RATIOS}\n\n")
     tile = pages.column_of(rows, "tile")
     cells = [[row["modifier"], row["head_dim"], *(row.get(key, "") for key in tile),
               pages.cell(row, "ours_ms", ".1f") + pages.differ(row), pages.cell(row, "cost", ".2f"),
