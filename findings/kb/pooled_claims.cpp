@@ -1,5 +1,7 @@
 #include "findings/kb/pooled_claims.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -82,6 +84,18 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   return conclusion;
 }
 
+double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
+
+/// The part of an estimate that readers of pooled claims need, with six digits.
+Json short_estimate(const Json& estimate) {
+  Json result;
+  for (const char* field : {"value", "ci_lo", "ci_hi", "next_lo", "next_hi", "tau"}) {
+    result[field] = rounded(estimate.at(field));
+  }
+  for (const char* field : {"processes", "sessions", "machines", "scale"}) result[field] = estimate.at(field);
+  return result;
+}
+
 /// The latest of the findings with this verdict; null without any.
 const Told* latest_with(const std::vector<const Told*>& runs, std::string_view state) {
   const auto found =
@@ -125,23 +139,24 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   const Told* told = latest_with(runs, state);
   Json ids = Json::array();
   for (const Told* run : runs) ids.push_back(run->record->id);
+  const double wrong =
+      conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);
   const std::string advice = verdict.state == State::inconclusive || !told ? "" : told->data.value("advice", "");
-  return {
-      {"schema", "pooled/1"},
-      {"claim_key", key},
-      {"experiment", latest.record->experiment},
-      {"device", latest.record->device},
-      {"subject", latest.data.at("subject")},
-      {"hypothesis", hypothesis.id},
-      {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
-      {"verdict", {{"state", state}, {"reason", verdict.reason}}},
-      {"advice", advice},
-      {"confidence", sure ? Json(*sure) : Json(nullptr)},
-      {"estimate", estimate},
-      {"latest", latest.record->id},
-      {"findings", ids},
-      {"others", all.size() - runs.size()},
-      {"wrong", conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative)}};
+  return {{"schema", "pooled/1"},
+          {"claim_key", key},
+          {"experiment", latest.record->experiment},
+          {"device", latest.record->device},
+          {"subject", latest.data.at("subject")},
+          {"hypothesis", hypothesis.id},
+          {"title", title_of(told, estimate, latest.data.at("hypothesis"))},
+          {"verdict", {{"state", state}, {"reason", verdict.reason}}},
+          {"advice", advice},
+          {"confidence", sure ? Json(rounded(*sure)) : Json(nullptr)},
+          {"estimate", short_estimate(estimate)},
+          {"latest", latest.record->id},
+          {"findings", ids},
+          {"others", all.size() - runs.size()},
+          {"wrong", rounded(wrong)}};
 }
 
 }  // namespace

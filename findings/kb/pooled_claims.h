@@ -12,7 +12,7 @@ namespace attn::kb {
 /// those that disagree. Fields:
 ///   claim_key, experiment, device, subject, hypothesis   as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
-///   estimate    as in a finding/2
+///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale of a finding/2
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
 ///   others      the number of findings with other code or other conditions
