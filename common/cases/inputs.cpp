@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/parallel.h"
+
 namespace attn {
 namespace {
 
@@ -39,31 +41,31 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Calls change(row, batch, head, s) for all rows of the tensor, and stores the changed rows.
+// Calls change(row, batch, head, s) for all rows of the tensor, on all host threads, and stores the changed rows.
 template <typename Change>
 void change_rows(Tensor& tensor, const Change& change) {
-  std::vector<double> row(static_cast<size_t>(tensor.dim));
-  for (int64_t b = 0; b < tensor.batch; ++b) {
-    for (int64_t h = 0; h < tensor.heads; ++h) {
-      for (int64_t s = 0; s < tensor.seq; ++s) {
-        tensor.load(tensor.offset(b, h, s, 0), row);
-        change(row, b, h, s);
-        tensor.store(tensor.offset(b, h, s, 0), row);
-      }
+  parallel_for(tensor.batch * tensor.heads * tensor.seq, 256, [&](int64_t begin, int64_t end) {
+    std::vector<double> row(static_cast<size_t>(tensor.dim));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / tensor.seq / tensor.heads, h = i / tensor.seq % tensor.heads, s = i % tensor.seq;
+      tensor.load(tensor.offset(b, h, s, 0), row);
+      change(row, b, h, s);
+      tensor.store(tensor.offset(b, h, s, 0), row);
     }
-  }
+  });
 }
 
 // Adds `factor` times a key to every second query. With the default scale this raises that key's score by about
 // factor sqrt(dim), and gives the scores of the other keys a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
-  std::vector<double> key(static_cast<size_t>(shape.head_dim));
   change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {
     const int64_t keys = shape.keys_seen(s);
     if (s % 2 == 0 || keys == 0) return;
     const uint64_t number = static_cast<uint64_t>((b * shape.q_heads + h) * shape.q_len + s);
     const auto needle = static_cast<int64_t>(mixed(seed ^ mixed(number)) % static_cast<uint64_t>(keys));
+    static thread_local std::vector<double> key;
+    key.resize(query.size());
     inputs.k.load(inputs.k.offset(b, h / (shape.q_heads / shape.kv_heads), needle, 0), key);
     const double score = std::log(static_cast<double>(keys)) + needle_margin;
     const double factor = score / std::sqrt(dim);

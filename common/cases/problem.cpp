@@ -90,7 +90,7 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
         [&] {
           auto made = std::make_shared<Shared>();
           made->random = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), lab.input());
-          if (lab.input().empty()) {
+          if (lab.input().empty() && !lab.is_part()) {
             made->needles = std::make_shared<FlashInputs>(lab.device(), flash, lab.seed(), "", InputKind::needles);
           }
           return made;

@@ -62,7 +62,7 @@ class FlashProblem : public Problem {
 
 /// A function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's answer.
 /// Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the tensors
-/// come from the user's file.
+/// come from the user's file, or the sweep of this run has checked the kernel (Experiment::is_part()).
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

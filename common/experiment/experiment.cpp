@@ -78,6 +78,7 @@ Experiment::~Experiment() = default;
 Device& Experiment::device() { return *state_->device; }
 PipelineCache& Experiment::pipelines() { return *state_->pipelines; }
 uint64_t Experiment::seed() const { return state_->options.seed; }
+bool Experiment::is_part() const { return !state_->part.is_null(); }
 const std::string& Experiment::input() const { return state_->options.input; }
 std::string Experiment::file(const std::string& option) const { return file_of(state_->options.files, option); }
 const Files& Experiment::files() const { return state_->options.files; }

@@ -122,6 +122,8 @@ class Experiment {
   Device& device();
   PipelineCache& pipelines();
   uint64_t seed() const;
+  /// Whether this process measures again what the sweep of its run has checked and measured (--processes).
+  bool is_part() const;
   /// --input, empty where there is none.
   const std::string& input() const;
   /// The path that one of the experiment's own file options gives; empty where the option is not given.
