@@ -102,6 +102,7 @@ Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice&
       .compared = false,
       .figure = [](const Evidence& evidence) { return *evidence.results.front()->matrix_pct; },
       .subject = subject_without(tile_and({"variant", "q_len", "kv_len"})),
+      .selection = {"q_len", "kv_len"},
       .title = std::string("The tuned kernel reaches {estimate.value:.1f} % of the {values.dtype} ceiling at head_dim "
                            "{values.head_dim}") +
                (causal ? ", causal" : ""),

@@ -322,6 +322,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
     conclusion.compare = *comparison;
   }
   if (!evidence.results.empty()) conclusion.unlike_throttling = !throttled_alike(evidence.results);
+  if (!claim.selection.empty()) conclusion.selection = evidence.results.front()->config.key(claim.selection);
   if (const size_t n = evidence.results.size(); n == 1) {
     conclusion.values = evidence.results.front()->config.json();
   } else if (n > 1) {

@@ -51,9 +51,10 @@ struct Advice {
 
 /// The conclusion of an experiment about one hypothesis. The verdict is computed from the conclusion.
 struct Conclusion {
-  std::string hypothesis;  // id
-  std::string subject;     // the cases that the finding is about: "head_dim=64"; part of the claim_key
-  std::string title;       // templates over data: "Bc=80 takes {compare.ratio:.3f} of the best power of two"
+  std::string hypothesis;      // id
+  std::string subject;         // the cases that the finding is about: "head_dim=64"; part of the claim_key
+  std::string selection = {};  // the values of Claim::selection: "q_len=4096"; part of the claim_key
+  std::string title;           // templates over data: "Bc=80 takes {compare.ratio:.3f} of the best power of two"
   std::string title_unless_supported = {};  // the title for the other verdicts; empty: `title`
   std::string content;
   Advice advice = {};
@@ -122,6 +123,9 @@ struct Claim {
   bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
+  /// Axes of the first result that are part of the claim's key, though not of its subject. A claim about the longest
+  /// case of a run names the length: a run with other lengths measures another figure.
+  std::vector<std::string> selection = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};
   Advice advice = {};

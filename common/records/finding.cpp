@@ -104,6 +104,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   Json data = {{"experiment", experiment},
                {"device", device},
                {"subject", conclusion.subject},
+               {"selection", conclusion.selection},
                {"hypothesis",
                 {{"id", hypothesis.id},
                  {"text", hypothesis.text},
@@ -129,16 +130,17 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                                 ? std::string(name(conclusion.compare->time[0].scope))
                                 : "";
   const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
-  Json finding = {{"domain", "attention_kernels"},
-                  {"title", render(title, data)},
-                  {"content", render(conclusion.content, data)},
-                  {"tags", conclusion.tags},
-                  {"confidence", sure ? Json(*sure) : Json(nullptr)},
-                  {"source", "attention-proto/" + experiment},
-                  {"schema", "finding/2"},
-                  {"id", ""},
-                  {"claim_key", claim_key(experiment, hypothesis, device, conclusion.subject, scope)},
-                  {"data", std::move(data)}};
+  Json finding = {
+      {"domain", "attention_kernels"},
+      {"title", render(title, data)},
+      {"content", render(conclusion.content, data)},
+      {"tags", conclusion.tags},
+      {"confidence", sure ? Json(*sure) : Json(nullptr)},
+      {"source", "attention-proto/" + experiment},
+      {"schema", "finding/2"},
+      {"id", ""},
+      {"claim_key", claim_key(experiment, hypothesis, device, conclusion.subject, scope, conclusion.selection)},
+      {"data", std::move(data)}};
   finding["id"] = record_id(finding);
   return finding;
 }
@@ -153,8 +155,9 @@ std::optional<Comparison> comparison_of(const Json& finding) {
 }
 
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
-                      const std::string& subject, const std::string& scope) {
-  const std::string definition = sha256(hypothesis.metric + "\n" + scope).substr(0, 8);
+                      const std::string& subject, const std::string& scope, const std::string& selection) {
+  const std::string definition =
+      sha256(hypothesis.metric + "\n" + scope + (selection.empty() ? "" : "\n" + selection)).substr(0, 8);
   return fmt::format("{}/{}/{}/{}{}{}", experiment, hypothesis.id, definition, device, subject.empty() ? "" : "/",
                      subject);
 }

@@ -25,9 +25,10 @@ Json estimate_json(const Conclusion& conclusion);
 std::optional<Comparison> comparison_of(const Json& finding);
 
 /// The key of the findings that are pooled: experiment, hypothesis, device name and subject, and 8 hex digits of the
-/// figure's definition (metric and scope), but no figures. `scope` is the scope of the comparison, or empty.
+/// figure's definition (metric, scope and selection), but no figures. `scope` is the scope of the comparison, or empty.
+/// `selection` is Conclusion::selection.
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
-                      const std::string& subject, const std::string& scope);
+                      const std::string& subject, const std::string& scope, const std::string& selection);
 
 /// Gives the findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1) among the records.
 /// A finding without a header keeps the id of its run.

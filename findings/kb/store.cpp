@@ -184,6 +184,18 @@ std::string Record::run_id() const {
   return !second.empty() ? second : text_at(record, kind == "run" ? "/run/id" : "/data/run/id");
 }
 
+namespace {
+
+/// The selection of a finding/1 as its finding/2 has it: claims about a ceiling are about the longest case of the run.
+std::string selection_of(const Json& data) {
+  if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
+  const Json& values = data.at("values");
+  if (!values.contains("q_len") || !values.contains("kv_len")) return "";
+  return fmt::format("q_len={} kv_len={}", values["q_len"].dump(), values["kv_len"].dump());
+}
+
+}  // namespace
+
 std::string pooling_key(const Json& finding) {
   if (finding.at("schema") != "finding/1") return finding.at("claim_key");
   const Json& data = finding.at("data");
@@ -193,7 +205,7 @@ std::string pooling_key(const Json& finding) {
                               .op = "",
                               .origin = ""};
   return claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
-                   text_at(data, "/compare/time/0/scope"));
+                   text_at(data, "/compare/time/0/scope"), selection_of(data));
 }
 
 std::string default_path() {

@@ -241,7 +241,7 @@ void verify_second_finding(const Json& record, Problems& problems) {
   const Json scope = data.value("/compare/time/0/scope"_json_pointer, Json());
   expect("claim_key", record.at("claim_key"),
          claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
-                   scope.is_string() ? scope.get<std::string>() : ""),
+                   scope.is_string() ? scope.get<std::string>() : "", data.value("selection", "")),
          problems);
   if (compare.is_null()) return;
   verify_compare(compare, "compare", floor_of(compare), problems);

@@ -254,7 +254,7 @@ TEST(VariantsFindings, NoTwoHaveOneKey) {
   std::set<std::string> keys;
   for (const Conclusion& conclusion : conclusions_of(results)) {
     const std::string key =
-        claim_key("proto7_variants", hypothesis_of(claims, conclusion), "fake", conclusion.subject, "device_hot");
+        claim_key("proto7_variants", hypothesis_of(claims, conclusion), "fake", conclusion.subject, "device_hot", "");
     EXPECT_TRUE(keys.insert(key).second) << key;
   }
 }

@@ -98,14 +98,16 @@ TEST(MakeFinding, ACountHasNoConfidence) {
 }
 
 TEST(ClaimKey, HasTheDefinitionOfTheFigure) {
-  const auto key = [](const std::string& metric, const std::string& scope) {
+  const auto key = [](const std::string& metric, const std::string& scope, const std::string& selection = "") {
     Hypothesis claim = hypothesis("<", 1);
     claim.metric = metric;
-    return claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope);
+    return claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope, selection);
   };
   EXPECT_EQ(key("m", "device_hot"), key("m", "device_hot"));
   EXPECT_NE(key("m", "device_hot"), key("n", "device_hot"));
   EXPECT_NE(key("m", "device_hot"), key("m", "device_cold"));
+  EXPECT_NE(key("m", "device_hot"), key("m", "device_hot", "q_len=4096"));
+  EXPECT_NE(key("m", "device_hot", "q_len=1024"), key("m", "device_hot", "q_len=4096"));
 }
 
 TEST(JoinRuns, FindingsGetTheRunOfTheirHeader) {
