@@ -119,15 +119,46 @@ uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// Standard normal values for one row, two at a time (Box and Muller, 1958).
+/// The quantile function of the standard normal distribution: linear between the values of a table, and by bisection in
+/// the two outermost of the `steps` intervals.
+class NormalQuantiles {
+ public:
+  static constexpr int bits = 12, steps = 1 << bits;
+
+  NormalQuantiles() {
+    for (int i = 1; i < steps; ++i) values_[static_cast<size_t>(i)] = quantile(static_cast<double>(i) / steps);
+  }
+
+  /// The quantile of (step + fraction) / steps.
+  double at(size_t step, double fraction) const {
+    if (step == 0 || step == steps - 1) return quantile((static_cast<double>(step) + fraction) / steps);
+    return values_[step] + fraction * (values_[step + 1] - values_[step]);
+  }
+
+ private:
+  static double quantile(double probability) {
+    double low = -10, high = 10;
+    for (int i = 0; i < 56; ++i) {
+      const double middle = (low + high) / 2;
+      (std::erfc(-middle / std::numbers::sqrt2) / 2 < probability ? low : high) = middle;
+    }
+    return (low + high) / 2;
+  }
+
+  std::array<double, steps> values_{};
+};
+
+/// Standard normal values for one row: the quantiles of uniform values. Each step of SplitMix64 gives two values.
 void fill_normal(std::span<double> row, uint64_t key) {
-  constexpr double unit = 0x1p-53;
+  static const NormalQuantiles quantiles;
+  constexpr int fraction_bits = 32 - NormalQuantiles::bits;
   for (size_t d = 0; d < row.size(); d += 2) {
-    const double radius = static_cast<double>((mix(key ^ d) >> 11) + 1) * unit;  // (0, 1]: its logarithm is finite
-    const double angle = static_cast<double>(mix(key ^ (d + 1)) >> 11) * unit * 2 * std::numbers::pi;
-    const double length = std::sqrt(-2 * std::log(radius));
-    row[d] = length * std::cos(angle);
-    if (d + 1 < row.size()) row[d + 1] = length * std::sin(angle);
+    uint64_t random = mix(key ^ d);
+    for (size_t i = d; i < std::min(d + 2, row.size()); ++i, random >>= 32) {
+      const size_t step = (random & 0xffffffff) >> fraction_bits;
+      const double fraction = (static_cast<double>(random & ((1 << fraction_bits) - 1)) + 0.5) / (1 << fraction_bits);
+      row[i] = quantiles.at(step, fraction);
+    }
   }
 }
 
