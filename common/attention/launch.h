@@ -42,9 +42,9 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 /// lists anew, in the same memory.
 class AttentionLaunch {
  public:
-  /// Takes the launch "attention" from the plan. The plan is of this configuration; if its tile differs from the tile
-  /// of `config`, the plan's tile counts. `lists` is AttentionHooks::lists of the hooks with which the plan was made.
-  /// Throws CompileError, and BadInput if the device does not take the configuration.
+  /// Takes the launch "attention" from the plan. The plan was made for this configuration, but possibly for another
+  /// tile. If the tiles differ, the tile of the plan counts. `lists` is AttentionHooks::lists of the hooks with which
+  /// the plan was made. Throws CompileError, and BadInput if the device does not take the configuration.
   AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
                   ListScope lists = ListScope::none);
 

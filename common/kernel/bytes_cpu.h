@@ -8,8 +8,8 @@
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
 /// Loads N elements of type TYPE (an ElementType, E4M3, INT8) at `index`. Returns them as floats, multiplied by
-/// unit_of_type(TYPE). The NaN of E4M3 becomes 480, because a check for NaN here would take three quarters longer;
-/// rows_have_nan() checks for NaN.
+/// unit_of_type(TYPE). The NaN of E4M3 becomes 480. This function does not check for NaN, because with the check it
+/// would take three quarters longer; rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {

@@ -132,7 +132,7 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // a score of 1 in natural logarithms, and in base 4; both are more than 0
+  float unit, factor;        // a score times these is the score in base e, and in base 4; both are more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -155,7 +155,7 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // The keys that a query sees. A row without a query gets the range of the last query.
+  // The keys that a query sees. Unless KEYS_ARE_DEFAULT, a row without a query gets the range of the last query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }

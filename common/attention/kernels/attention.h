@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call functions that a host's compiler has
+#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call the builtins that cuda.h defines
 #endif
 
 /// Strides in elements; head_dim is contiguous.

@@ -106,8 +106,9 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// write_exact_row() as a call, for 16 bits, because the kernel's loop needs all registers. For f32 write_row_anew()
-/// inlines it: with a call, ptxas orders the loop otherwise, which costs 3 %.
+/// write_exact_row() in a function that is never inlined, because for 16 bits the kernel's loop needs all registers.
+/// For f32 write_row_anew() inlines write_exact_row(): with a call, ptxas would put the loop's instructions into
+/// another order, and the kernel would take 3 % longer.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
   write_exact_row(AttentionRow(p, batch, head, query));
 }

@@ -85,10 +85,11 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum. The sum has a term for each i < depth: (the word of a
-/// at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows of bf16
-/// need not begin at a word. If `maximum` is not null, raises it to the largest result of each lane. The function is
-/// not inlined: all calls share its two instances, which halves the code to compile.
+/// Computes one register tile: rows[r][v] = rows[r][v] * factor[v] + sum, or rows[r][v] = sum if `factor` is null. The
+/// sum runs over i < depth, and has the terms word(r, i) * panel[i][v], where word(r, i) is the word at byte r *
+/// row_step + i * step of `a`. Steps are in bytes, because rows of bf16 need not begin at a word. If `maximum` is not
+/// null, each lane of maximum[v] is raised to the largest result of this lane. The function is not inlined: all calls
+/// share its two instances, which halves the code to compile.
 template <int ROWS>
 NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
@@ -151,7 +152,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit;                // a score of 1 in natural logarithms; more than 0
+  float unit;                // a score times `unit` is the score in base e; more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -181,7 +182,7 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // The keys that a query sees. A lane without a query gets the range of the last query.
+  // The keys that a query sees. Unless KEYS_ARE_DEFAULT, a lane without a query gets the range of the last query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
@@ -300,8 +301,8 @@ struct Tile {
   }
 
   // Computes the scores of the block's keys from `begin` to `keys`, with hook and mask, into scores[key][query], and
-  // raises new_maximum to their maximum. Without ASK_AHEAD, panel i meanwhile prefetches cache line i of the next
-  // block's rows of V, so that the copy of these rows finds them in a cache.
+  // raises new_maximum to their maximum. Without ASK_AHEAD and without a pages hook, panel i meanwhile prefetches cache
+  // line i of the next block's rows of V, so that the copy of these rows finds them in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();

@@ -1,7 +1,7 @@
 // The modifiers of a score, in this order; each is off if its constant is 0:
 //   SOFT_CAP   cap tanh(s / cap) (Gemma 2, 2024); the constant is the cap
 //   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
-//   BIAS       + an element of a tensor; its stride is 0 along axes that share elements
+//   BIAS       + an element of a tensor; positions along an axis share elements if the axis has stride 0
 //
 // For 16-bit elements a GPU uses the hardware's tanh, which is off by 2^-11 of the result.
 #pragma once
@@ -61,7 +61,8 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
 // The hook takes scores by tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of
-// the first key. The factors of the soft cap join the factors of the kernel. The bias is read two keys at a time.
+// the first key. The kernel multiplies its own factors by the factors of the soft cap. The bias is read two keys at a
+// time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
