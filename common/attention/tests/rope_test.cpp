@@ -292,7 +292,7 @@ TEST_F(RopeTest, FarPositions) {
 }
 
 TEST_F(RopeTest, MoreTilesThanAGridHas) {
-  if (!on_cuda) GTEST_SKIP() << "of a GPU";
+  if (!on_cuda) GTEST_SKIP() << "only the grid of a GPU has this limit";
   RopeCase test{.config = rope_of(512, 510), .shape = {}};
   test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
   const Launch launch = rope_plan(test.config, test.shape, device().info()).launches.front();
