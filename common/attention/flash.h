@@ -60,12 +60,12 @@ class FlashOperation {
   virtual ~FlashOperation() = default;
   /// The variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet
-  /// (add_hooks()). `hooks` is null if there are no hooks.
+  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet;
+  /// add_hooks() adds them. `hooks` is null if there are no hooks.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
   /// Returns why the kernel does not take this configuration, or nullopt if the kernel takes it. This function does not
-  /// check the threadgroup memory of a tile.
+  /// check whether a tile fits the threadgroup memory.
   virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                                                  const AttentionHooks* /*hooks*/ = nullptr) const {
     return std::nullopt;

@@ -29,8 +29,10 @@ struct Modifiers {
   /// is called for each score.
   std::string score_by = "constant";
   Rotary rotary = {};
-  int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
-  bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook leaves it out
+  /// How many per cent of the blocks of 128 x 128 positions are seen, on average, apart from the blocks on the
+  /// diagonal, which are always seen. 0: all blocks are seen.
+  int64_t block_sparse = 0;
+  bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
   bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }

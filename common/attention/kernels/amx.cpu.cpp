@@ -7,9 +7,9 @@
 // fill the eight registers:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix:
-// K is transposed by words, V has the values of two keys next to each other. K and V are copied in this form once a
-// block, for all rows of the tile. The softmax runs along rows.
+// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix.
+// So K is transposed by words, and a word of V has the values of two neighbouring keys. K and V are copied in this form
+// once a block, for all rows of the tile. The softmax runs along rows.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
 // 32. Elements beyond the last query, head_dim and the last key are zero:

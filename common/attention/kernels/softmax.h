@@ -20,9 +20,10 @@ INLINE V shift_of(V maximum) {
 // if s does not.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
-/// Up to this size of shift * factor, a weight may be 4^(s * factor - shift * factor), one multiply-add. The rounding
-/// error of the second product is then at most 2^-14, the same for all keys of a row. For larger products the kernel
-/// first takes the distance s - shift, and then multiplies it.
+/// If the size of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor - shift *
+/// factor), where the exponent takes one multiply-add. The rounding error of the second product is then at most 2^-14,
+/// the same for all keys of a row. For larger products the kernel first takes the distance s - shift, and then
+/// multiplies it.
 constexpr float largest_product = 2048;
 
 /// 4^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits

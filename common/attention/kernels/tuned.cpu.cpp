@@ -9,7 +9,7 @@
 // Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that are neighbours along the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
-//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log4(e), or pairs of bf16 as they are
+//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats * scale (without a score hook: * log4(e) too), or bf16 pairs
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
