@@ -34,7 +34,7 @@ struct FlashConfig {
   /// tensors. 0: K and V have the sizes that `shape` gives.
   int64_t page_size = 0, pool_pages = 0;
 
-  /// The number of tiles into which the query rows of a head are cut.
+  /// Returns into how many tiles the query rows of a head are cut.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
   /// Whether both configurations read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
@@ -58,7 +58,7 @@ class FlashOperation {
   static const FlashOperation& of(const DeviceInfo& device);
 
   virtual ~FlashOperation() = default;
-  /// The variants that the device has, from textbook to tuned.
+  /// Returns the variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
   /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet;
   /// add_hooks() adds them. `hooks` is null if there are no hooks.
@@ -89,7 +89,8 @@ class FlashOperation {
   }
 
  protected:
-  /// The EncodeFunction of a kernel whose parameters are AttentionParams or, with `lists`, WithLists<AttentionParams>.
+  /// Returns the EncodeFunction of a kernel. The kernel's parameters are WithLists<AttentionParams> if there are
+  /// `lists`, else AttentionParams.
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 

@@ -72,7 +72,8 @@ DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, 
 }
 DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until the shared memory of all boxes that this thread has committed may be written again.
+/// Waits until all boxes that this thread has committed have been read, so that their shared memory may be written
+/// again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// Waits until all boxes that this thread has committed are in the tensor.
 DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
@@ -115,7 +116,7 @@ constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 /// columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
 #define NARROW_OPERAND_HIGH (256 / 16)  // a macro, because a constant would be data in every kernel
-/// The index of element (row, column) in a narrow operand.
+/// Returns the index of element (row, column) in a narrow operand.
 DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
 
 // ---- results
@@ -167,7 +168,7 @@ DEVICE void scale_o(const float (&factor)[2]) {
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
 }
 
-/// The sum of the thread's elements of o, each times 0. It is 0, or NaN if some element is not finite.
+/// Returns the sum of the thread's elements of o, each times 0. The sum is NaN if some element is not finite, else 0.
 template <int COUNT, int FROM = 0>
 DEVICE float zeros_of_o(float2 sum = {0, 0}) {
   asm volatile(

@@ -69,8 +69,8 @@ __host__ __device__
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
-/// One more than the last key that query q may see with a causal mask, before clipping to [0, kv_len]. The mask is
-/// aligned to the bottom right.
+/// Returns one more than the last key that query q may see with a causal mask. The result is not yet clipped to [0,
+/// kv_len]. The mask is aligned to the bottom right.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -89,7 +89,7 @@ DEVICE void repack(Group& group, const float (&values)[GROUP]) {
   }
 }
 
-// The angles of a unit's pairs, in the order of the pairs.
+// Finds the angles of a unit's pairs, in the order of the pairs.
 DEVICE void find_angles(RopeAngle (&angles)[GROUP], const RopeParams& p, int unit, long long position) {
   UNROLL for (int run = 0; run < GROUP; run += RUN) {
     const int first = unit * RUN + (run == 0 ? 0 : HALF / 2);

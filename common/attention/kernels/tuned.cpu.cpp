@@ -143,8 +143,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// How many rows the next tile has if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves
-/// enough rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
+/// Returns how many rows the next tile has if `left` rows are left: MAIN_ROWS if the tile ends with the last row or
+/// leaves enough rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -182,18 +182,19 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // The keys that a query sees. Unless KEYS_ARE_DEFAULT, a lane without a query gets the range of the last query.
+  // Returns the keys that a query sees. Unless KEYS_ARE_DEFAULT, a lane without a query gets the range of the last
+  // query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // How many of the `keys` keys from `first_key` on are not after the last key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are not after the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of the `keys` keys from `first_key` on are before the first key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -202,7 +203,7 @@ struct Tile {
 
   INLINE Floats in_base_4(Floats s) const { return BASE_4 ? s : s * (unit * log4_e); }
 
-  // Four words of a row of Q, scaled if SCALE_Q.
+  // Returns four words of a row of Q, scaled if SCALE_Q.
   INLINE Quad q_words(long long row, [[maybe_unused]] int query, int d) const {
     if constexpr (SCALE_Q) {
       const auto load_q = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(p.q, row + at); };
@@ -217,12 +218,12 @@ struct Tile {
     }
   }
 
-  // Index of a key's row in K or V.
+  // Returns the index of a key's row in K or V.
   INLINE long long row_of(const TensorStrides& strides, int key) const {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // The address of a key's row in K itself, and the bytes from one row of K to the next.
+  // k_rows() returns the address of a key's row in K itself. k_step() returns the bytes from one row of K to the next.
   INLINE const char* k_rows(int key) const {
     return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
@@ -377,8 +378,8 @@ struct Tile {
     }
   }
 
-  // Which of the VECTOR_WIDTH queries from `first` on see the key according to the mask hook. A lane without a query
-  // gets the answer for the last query.
+  // Returns -1 in the lanes of the queries that see the key according to the mask hook, and 0 in the other lanes. Lane
+  // 0 is the query `first`. A lane without a query gets the answer for the last query.
   INLINE Ints seen_by(int first, int key) const {
     Ints seen = {};
     for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {

@@ -282,18 +282,18 @@ DEVICE ScoreContext context_of(const AttentionParams& a, const WgmmaTile& tile) 
   return {tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
 }
 
-/// Where the sequence's own keys end.
+/// Returns where the sequence's own keys end.
 DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
   return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
 
-/// The keys that a row sees. Unless KEYS_ARE_DEFAULT, a row that does not exist gets the range of the nearest row that
-/// exists.
+/// Returns the keys that a row sees. Unless KEYS_ARE_DEFAULT, a row that does not exist gets the range of the nearest
+/// row that exists.
 DEVICE KeyRange keys_of(const AttentionParams& a, const WgmmaTile& tile, int query) {
   return visible_keys(KEYS_ARE_DEFAULT ? query : max(0, min(query, a.q_len - 1)), context_of(a, tile));
 }
 
-/// Where the keys that a row sees end, and where they begin.
+/// key_end() returns where the keys that a row sees end, and key_begin() where they begin.
 DEVICE int key_end(const AttentionParams& a, const WgmmaTile& tile, int query) {
   if (KEYS_ARE_DEFAULT && !CAUSAL) return a.kv_len;
   return min(max(keys_of(a, tile, query).end, 0), a.kv_len);
@@ -476,9 +476,10 @@ struct Consumer {
     if constexpr (LINEAR) s += offset[r];
     return s;
   }
-  // A score in the units of shifts. Without FOLD a score already has all factors but SCORE_OUT and log2(e).
+  // Returns the score in the units of shifts. Without FOLD a score already has all factors except SCORE_OUT and
+  // log2(e).
   DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
-  // A difference of shifts and scores, in base 2.
+  // Converts a difference of shifts and scores to base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
   // Issues S = Q K^T of a block. Without a block it still issues the first step, whose result is not used: if a branch
