@@ -18,9 +18,9 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (a consumer's panels through which outputs of 16 bits leave by tensor copies; 0:
-// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and the kernel applies it
-// inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as many
-// threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and the kernel
+// applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as
+// many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
 // buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
