@@ -27,14 +27,14 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;
-  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. A row is a key of the
-  /// scores or a column of the outputs. 0: the tile that suits the host.
+  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. While the kernel
+  /// computes scores, a row is a key; while it computes outputs, a row is a column. 0: the tile that suits the host.
   int64_t tile_vectors = 0, tile_rows = 0;
   /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in these
   /// tensors. 0: K and V have the sizes that `shape` gives.
   int64_t page_size = 0, pool_pages = 0;
 
-  /// The number of tiles of query rows of a head.
+  /// Returns into how many tiles the query rows of a head are cut.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
   /// Whether both configurations read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
@@ -58,14 +58,14 @@ class FlashOperation {
   static const FlashOperation& of(const DeviceInfo& device);
 
   virtual ~FlashOperation() = default;
-  /// The variants that the device has, from textbook to tuned.
+  /// Returns the variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet
-  /// (add_hooks()). `hooks` is null if there are no hooks.
+  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet;
+  /// add_hooks() adds them. `hooks` is null if there are no hooks.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
   /// Returns why the kernel does not take this configuration, or nullopt if the kernel takes it. This function does not
-  /// check the threadgroup memory of a tile.
+  /// check whether a tile fits the threadgroup memory.
   virtual std::optional<std::string> skip_reason(const FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                                                  const AttentionHooks* /*hooks*/ = nullptr) const {
     return std::nullopt;
@@ -73,13 +73,15 @@ class FlashOperation {
   /// Replaces each tile size that is 0 by the size that is expected to be the fastest for the shape.
   virtual void choose_tile(FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                            const TileHints& /*hints*/ = {}) const {}
-  /// The query at which the first tile of a head begins: 0, or less if rows are cut into tiles from the last row on.
+  /// Returns the query at which the first tile of a head begins. If rows are cut into tiles from the last row on, the
+  /// first tile may begin before query 0, and the result is then negative. Otherwise the result is 0.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
   /// Gives the lists of key blocks for a launch with these parameters (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
   /// Encodes a launch on the tensors that the parameters point to. The function keeps the other data of a launch (a
   /// list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at the same
-  /// time. `lists` gives the lists to a kernel that was compiled with MASK_LISTS=1; for other kernels `lists` is empty.
+  /// time. The parameter `lists` of encode_function() gives the lists to a kernel that was compiled with MASK_LISTS=1.
+  /// For other kernels `lists` is empty.
   using EncodeFunction = std::function<void(CommandEncoder&, const AttentionParams&)>;
   virtual EncodeFunction encode_function(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
                                          const Kernel& kernel, Lists lists = {}) const {
@@ -87,7 +89,8 @@ class FlashOperation {
   }
 
  protected:
-  /// The EncodeFunction of a kernel whose parameters are AttentionParams or, with `lists`, WithLists<AttentionParams>.
+  /// Returns the EncodeFunction of a kernel. The kernel's parameters are WithLists<AttentionParams> if there are
+  /// `lists`, else AttentionParams.
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 

@@ -48,7 +48,7 @@ enum class Rotation { none, queries, all };
 ///   all       all sequences and heads share lists
 ///   sequence  each sequence has lists of its own: the mask depends on the sequence
 ///   head      each head of each sequence has lists of its own: the mask depends on the head
-/// A mask that allows one scope also allows each narrower scope.
+/// A mask that allows one scope also allows the scopes that come after it in this list.
 enum class ListScope { none, all, sequence, head };
 
 /// Hooks of one attention: their texts for the kernel, the data and constants that these texts need, and the functions
@@ -73,7 +73,7 @@ struct AttentionHooks {
 /// Adds the hooks' texts, fragments and constants to the source of a kernel.
 void add_hooks(KernelSource& source, const AttentionHooks& hooks);
 
-/// The bytes of a value, as data of a hook.
+/// Returns the bytes of a value. They may serve as AttentionHooks::data.
 template <typename T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span(&value, 1));

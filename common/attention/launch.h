@@ -30,7 +30,8 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
                         std::set<std::string> run_time = {});
 
 /// Returns a plan of one launch of the kernel. The plan's work counts the flops of the pairs that the shape does not
-/// mask (it ignores hooks), and the bytes of each tensor once. Plan::unable says why the device cannot run the launch.
+/// mask, and the bytes of each tensor once. Pairs that only hooks hide count too. Plan::unable says why the device
+/// cannot run the launch.
 Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook = nullptr,
                     std::set<std::string> run_time = {});
 
@@ -38,13 +39,13 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 /// AttentionLaunch must not run at the same time. Its device and pipelines must outlive it.
 ///
 /// If a mask hook wants lists of key blocks, the first encode() has the device make them, and waits for the device. The
-/// hook's data must be on the device by then. Later calls use the same lists. A call with another `hook_data` makes the
-/// lists anew, in the same memory.
+/// hook's data must be on the device before this call. Later calls use the same lists. A call with another `hook_data`
+/// makes the lists anew, in the same memory.
 class AttentionLaunch {
  public:
-  /// Takes the launch "attention" from the plan. The plan is of this configuration; if its tile differs from the tile
-  /// of `config`, the plan's tile counts. `lists` is AttentionHooks::lists of the hooks with which the plan was made.
-  /// Throws CompileError, and BadInput if the device does not take the configuration.
+  /// Takes the launch "attention" from the plan. The plan was made for this configuration, but possibly for another
+  /// tile. If the tiles differ, the tile of the plan counts. `lists` is AttentionHooks::lists of the hooks with which
+  /// the plan was made. Throws CompileError, and BadInput if the device does not take the configuration.
   AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
                   ListScope lists = ListScope::none);
 

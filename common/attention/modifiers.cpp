@@ -72,8 +72,8 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" ? ScoreChange::any
                  : m.alibi                                                       ? ScoreChange::linear
                                                                                  : ScoreChange::none;
-  // The error of the hardware's tanh. Other versions of tanh are off by some units of f32, which the tolerance
-  // includes.
+  // The error of the hardware's tanh. Other versions of tanh are off by a few units in the last place of f32. The
+  // tolerance allows for such errors anyway.
   hooks.score_error = m.soft_cap != 0 && dtype != DType::f32 ? 0x1p-11 : 0;
   return hooks;
 }

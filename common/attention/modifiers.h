@@ -21,15 +21,18 @@ struct Modifiers {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
-  /// The axes of the bias tensor, some of "bhqk". All positions along another axis share elements. "none": no bias.
+  /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
+  /// that the tensor lacks share elements. "none": no bias.
   std::string bias = "none";
   /// How alibi, soft_cap and bias come into the kernel. "constant": a modifier that is off is not compiled. "run_time":
   /// one kernel has all three, and branches on values in its data. "noinline": like "constant", but in a function that
   /// is called for each score.
   std::string score_by = "constant";
   Rotary rotary = {};
-  int64_t block_sparse = 0;     // per cent of the blocks of positions that are seen; 0: all
-  bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook leaves it out
+  /// How many per cent of the blocks of 128 x 128 positions are seen, on average, apart from the blocks on the
+  /// diagonal, which are always seen. 0: all blocks are seen.
+  int64_t block_sparse = 0;
+  bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
   bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }
@@ -37,18 +40,19 @@ struct Modifiers {
   /// A value of the kernels' BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
   bool window() const { return window_left >= 0 || window_right >= 0; }
-  /// Whether the mask hook has a rule. Kernels ask about such a rule pair by pair.
+  /// Whether the mask hook has a rule. Kernels ask the mask hook about each pair.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
   /// Whether the modifiers change the kernel. Launches that turn Q and K before the kernel do not change it.
   bool change_kernel() const;
 };
 
-/// Returns the hooks: their texts and constants. `dtype` is the type of Q, K and V.
+/// Returns the hooks of the modifiers, with their texts and constants, but without data and without the functions of
+/// the oracle. `dtype` is the type of Q, K and V.
 AttentionHooks modifier_hooks(const Modifiers& modifiers, DType dtype);
 
 /// Returns the slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of
-/// two, the slopes are 2^(-8 i / heads) for i from 1. Else they are the slopes of the next smaller power of two, and
-/// then every second slope of the next larger one.
+/// two, the slopes are 2^(-8 i / heads) for i from 1. Else the first slopes are the slopes of the next smaller power of
+/// two. The other slopes are every second slope (the first, the third, ...) of the next larger power of two.
 std::vector<double> alibi_slopes(int64_t heads);
 
 }  // namespace attn

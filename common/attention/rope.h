@@ -34,16 +34,16 @@ struct RopeNtk {
   bool operator==(const RopeNtk&) const = default;
 };
 /// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
-/// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp, which begins and ends at
-/// whole pairs unless `truncate` is off. There is an attention factor too. If attention_factor is 0, the factor is
-/// 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) /
-/// (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
+/// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp over the numbers of the
+/// pairs, which begins and ends at whole pairs unless `truncate` is off. Cosines and sines are multiplied by an
+/// attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor
+/// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
   bool operator==(const RopeYarn&) const = default;
 };
-/// Like YaRN, with a ramp over turns and no attention factor (Llama 3.1).
+/// Like YaRN, but the ramp is over the turns in original_length, and there is no attention factor (Llama 3.1).
 struct RopeLlama3 {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
   bool operator==(const RopeLlama3&) const = default;
@@ -92,8 +92,8 @@ struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
   Strides q_strides{}, k_strides{}, q_out_strides{}, k_out_strides{};
-  /// [batch], on the device: positions of the first rows; null stands for zeros. All positions are less than 2^31. With
-  /// a table they are positions of the table; without one they may be negative.
+  /// [batch], on the device: positions of the first rows; null stands for zeros. All positions are less than 2^31. If
+  /// the kernel reads a table, all positions must be in the table. Otherwise positions may be negative.
   const int* offsets = nullptr;
 };
 

@@ -6,8 +6,8 @@
 
 // ---- copies
 
-/// Copies 16 bytes to shared memory, past the first-level cache. If `there` is false, it writes 16 zero bytes instead.
-/// Both addresses are multiples of 16.
+/// Copies 16 bytes to shared memory, without keeping them in the first-level cache. If `there` is false, it writes 16
+/// zero bytes instead. Both addresses are multiples of 16.
 DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");

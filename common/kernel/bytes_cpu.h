@@ -4,12 +4,12 @@
 #include "common/kernel/byte_types.h"
 #include "common/kernel/cpu.h"
 
-/// The result of load_elements() for an element whose value is 1.
+/// Returns what load_elements() gives for an element whose value is 1.
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
 /// Loads N elements of type TYPE (an ElementType, E4M3, INT8) at `index`. Returns them as floats, multiplied by
-/// unit_of_type(TYPE). The NaN of E4M3 becomes 480, because a check for NaN here would take three quarters longer;
-/// rows_have_nan() checks for NaN.
+/// unit_of_type(TYPE). The NaN of E4M3 becomes 480. This function does not check for NaN, because with the check it
+/// would take three quarters longer; rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -28,7 +28,8 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   }
 }
 
-/// Loads one element, multiplied by unit_of_type(TYPE) too. A NaN of E4M3 stays NaN here.
+/// Loads one element. Returns it multiplied by unit_of_type(TYPE), as load_elements() does. A NaN of E4M3 stays NaN
+/// here.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {

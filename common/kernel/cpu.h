@@ -28,7 +28,8 @@ struct Threadgroup {
 #define NOINLINE __attribute__((noinline))
 #define INLINE_LAMBDA __attribute__((always_inline))
 
-/// N lanes of T; arithmetic is lane by lane, comparisons give lanes of 0 or -1.
+/// A vector of N lanes of T. Arithmetic is lane by lane. A comparison gives -1 in the lanes where it is true, and 0 in
+/// the others.
 template <typename T, int N>
 struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
@@ -54,7 +55,7 @@ INLINE bool any_lane(V compared) {
   return __builtin_reduce_or(compared) != 0;
 }
 
-/// N elements of type TYPE (an ElementType) at `index`, as floats.
+/// Loads N elements of type TYPE (an ElementType) at `index`. Returns them as floats.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -68,7 +69,7 @@ INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   }
 }
 
-/// One element of type TYPE at `index`, as a float.
+/// Loads one element of type TYPE at `index`. Returns it as a float.
 template <int TYPE>
 INLINE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {

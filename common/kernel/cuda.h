@@ -37,7 +37,7 @@ DEVICE unsigned pack(float low, float high) {
   return pair;
 }
 
-/// One element of type TYPE (an ElementType) at `index`.
+/// Loads one element of type TYPE (an ElementType) at `index`. Returns it as a float.
 template <int TYPE>
 DEVICE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -61,20 +61,20 @@ DEVICE void store_float(void* tensor, long long index, float value) {
   }
 }
 
-/// 1 / x by the special function unit, within 1 ulp.
+/// Computes 1 / x by the special function unit. The result is off by at most 1 ulp.
 DEVICE float reciprocal_approx(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
   return reciprocal;
 }
 
-/// 2^x by the special function unit; 0 below -126.
+/// Computes 2^x by the special function unit. The result is 0 if x is below -126.
 DEVICE float exp2_approx(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
-/// tanh(x), off by at most 2^-11 of the result.
+/// Computes tanh(x). The result is off by at most 2^-11 of its size.
 DEVICE float tanh_approx(float x) {
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -94,7 +94,7 @@ DEVICE void transpose_quad(unsigned (&words)[4]) {
   }
 }
 
-/// The larger of x and `least`; NaN if x is NaN (fmaxf would give `least`). For sm_80 and later.
+/// Returns the larger of x and `least`, or NaN if x is NaN (fmaxf would return `least`). For sm_80 and later.
 DEVICE float at_least(float x, float least) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(least));

@@ -54,7 +54,7 @@ DEVICE void named_arrive(int id, int threads) {
 // ---- tensor copies
 
 /// Copies one box of a five-dimensional tensor to shared memory. The first coordinate counts elements of the innermost
-/// dimension. The box's bytes arrive at `full`.
+/// dimension. The barrier `full` counts the box's bytes as they arrive.
 DEVICE void copy_box(void* target, const TensorMap& map, Barrier& full, int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
@@ -72,7 +72,8 @@ DEVICE void store_box(const TensorMap& map, const void* source, int c0, int c1, 
 }
 DEVICE void fence_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until the shared memory of all boxes that this thread has committed may be written again.
+/// Waits until all boxes that this thread has committed have been read, so that their shared memory may be written
+/// again.
 DEVICE void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 /// Waits until all boxes that this thread has committed are in the tensor.
 DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
@@ -115,15 +116,15 @@ constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 /// columns.
 DEVICE unsigned narrow_operand(const void* tile) { return operand(tile, 128); }
 #define NARROW_OPERAND_HIGH (256 / 16)  // a macro, because a constant would be data in every kernel
-/// The index of element (row, column) in a narrow operand.
+/// Returns the index of element (row, column) in a narrow operand.
 DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8 * 64 + row % 8 * 8 + column % 8; }
 
 // ---- results
 //
 // A thread has N / 2 results, in registers that have names in PTX and none in C++. If results were variables of C++,
-// each product would have up to 128 operands for them in and 128 out, which would take 9 to 13 % of a kernel's compile
-// time. The registers `s` have the results of the products `shared` and `narrow`; the registers `o` have the results of
-// the products `registers`.
+// each product would have up to 128 operands for results that it reads, and 128 for results that it writes. These
+// operands would take 9 to 13 % of a kernel's compile time. The registers `s` have the results of the products `shared`
+// and `narrow`; the registers `o` have the results of the products `registers`.
 
 /// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls it once, before all else. All functions that use
 /// these registers are inlined.
@@ -155,7 +156,7 @@ DEVICE void read_o(float (&x)[COUNT]) {
   if constexpr (FROM + 8 < COUNT) read_o<COUNT, FROM + 8>(x);
 }
 
-/// Multiplies o by a factor for each of the thread's two rows.
+/// Multiplies each element of o by the factor of its row. factor[i] belongs to row i of the thread's two rows.
 template <int COUNT, int FROM = 0>
 DEVICE void scale_o(const float (&factor)[2]) {
   asm volatile(
@@ -167,7 +168,7 @@ DEVICE void scale_o(const float (&factor)[2]) {
   if constexpr (FROM + 8 < COUNT) scale_o<COUNT, FROM + 8>(factor);
 }
 
-/// The sum of the thread's elements of o, each times 0. It is 0, or NaN if some element is not finite.
+/// Returns the sum of the thread's elements of o, each times 0. The sum is NaN if some element is not finite, else 0.
 template <int COUNT, int FROM = 0>
 DEVICE float zeros_of_o(float2 sum = {0, 0}) {
   asm volatile(
@@ -212,9 +213,10 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 }
 
 /// Stores o from FROM to FROM + 7, which is two groups of eight columns, to shared memory, in 16 bits each. `address`
-/// of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Each element changes `sums`, pairs of
-/// 16-bit floats, such that the sums are finite if all elements are. BF16 adds products of two elements. In f16 such
-/// products would overflow, so F16 adds elements times 0, which takes twice the instructions.
+/// of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Every element also goes into `sums`,
+/// which are pairs of 16-bit floats. If some element is not finite, some sum is not finite either. BF16 adds products
+/// of two elements to the sums. In f16 such products would overflow, so F16 adds elements times 0, which takes twice
+/// the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \
@@ -236,7 +238,7 @@ DEVICE void store_o(unsigned address, unsigned (&sums)[2]) {
                 "fma.rn.f16x2 %1, d, z, %1;");
   }
 }
-/// Whether pairs of 16 bits are finite numbers.
+/// Whether all four 16-bit floats in the pairs `a` and `b` are finite.
 template <int TYPE>
 DEVICE bool finite_pairs(unsigned a, unsigned b) {
   constexpr unsigned exponent = TYPE == BF16 ? 0x7f80 : 0x7c00;

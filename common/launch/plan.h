@@ -30,7 +30,8 @@ struct Launch {
 };
 
 struct Plan {
-  /// The launches in the order in which they run. In a case about the host, the kernels of the case, which do not run.
+  /// The launches, in the order in which they run. In a case about the host, these are the kernels of the case, and
+  /// they do not run.
   std::vector<Launch> launches = {};
   Work work = {};           // of all launches together
   bool host = false;        // the case is about the host (HostProblem)

@@ -7,9 +7,9 @@
 // fill the eight registers:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix:
-// K is transposed by words, V has the values of two keys next to each other. K and V are copied in this form once a
-// block, for all rows of the tile. The softmax runs along rows.
+// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix.
+// So K is transposed by words, and a word of V has the values of two neighbouring keys. K and V are copied in this form
+// once a block, for all rows of the tile. The softmax runs along rows.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
 // 32. Elements beyond the last query, head_dim and the last key are zero:
@@ -132,7 +132,7 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // a score of 1 in natural logarithms, and in base 4; both are more than 0
+  float unit, factor;        // a score times these is the score in base e, and in base 4; both are more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -155,25 +155,26 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // The keys that a query sees. A row without a query gets the range of the last query.
+  // Returns the keys that a query sees. Unless KEYS_ARE_DEFAULT, a row without a query gets the range of the last
+  // query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // How many of the `keys` keys from `first_key` on are not after the last key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are not after the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of the `keys` keys from `first_key` on are before the first key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
     return before < 0 ? 0 : min(before, keys);
   }
 
-  // A key's row of K or V. With pages, a key beyond the last key gets the row of the last key.
+  // Returns the address of a key's row in K or V. With pages, a key beyond the last key gets the row of the last key.
   INLINE const unsigned short* row_of(const void* tensor, const TensorStrides& strides, int key) const {
     if (!PAGES_ARE_DEFAULT) key = min(key, p.kv_len - 1);
     const KeyPlace place = place_of_key(key, kv_head, context());
@@ -200,7 +201,7 @@ struct Tile {
     }
   }
 
-  // 16 words of a row of K from `word` on; zeros beyond head_dim.
+  // Returns 16 words of a row of K from `word` on. Words beyond head_dim are zero.
   INLINE Words words_of(const unsigned short* row, int word) const {
     if (word + LANES <= HEAD_DIM / 2) return load<Words>(row + 2 * word);
     Words words = {};

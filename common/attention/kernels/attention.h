@@ -3,7 +3,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call functions that a host's compiler has
+#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call the builtins that cuda.h defines
 #endif
 
 /// Strides in elements; head_dim is contiguous.
@@ -15,10 +15,10 @@ struct TensorStrides {
 /// lse: [batch, q_heads, q_len], f32, natural log; may be null. The strides give the layout.
 ///
 /// The keys hook, the mask hook, or a score of -infinity after the score hook hides a pair of a query and a key. The
-/// weight of a hidden pair is 0: the values of K, V and the hooks' tables there do not matter, even if they are NaN,
-/// infinity or 1e36. Every other pair is seen, and its score counts, however large or small it is. A row that sees no
-/// key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and its
-/// log-sum-exp is NaN. A NaN or an infinity in V reaches only the rows that see its key, in its own column.
+/// weight of a hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are
+/// NaN, infinity or 1e36. Every other pair is seen, and its score counts, however large or small it is. A row that sees
+/// no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and
+/// its log-sum-exp is NaN. A NaN or an infinity in V reaches only the rows that see its key, in its own column.
 struct AttentionParams {
   const void *q, *k, *v;
   void* o;
@@ -60,7 +60,7 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have a row at the place: a table of pages may hold any number.
+/// Whether K and V have a row at the place. A place may be wrong, because a table of pages may hold any number.
 #ifdef __CUDACC__
 __host__ __device__
 #endif
@@ -69,8 +69,8 @@ __host__ __device__
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
-/// One more than the last key that query q may see with a causal mask, before clipping to [0, kv_len]. The mask is
-/// aligned to the bottom right.
+/// Returns one more than the last key that query q may see with a causal mask. The result is not yet clipped to [0,
+/// kv_len]. The mask is aligned to the bottom right.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

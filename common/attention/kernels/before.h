@@ -3,7 +3,7 @@
 // (KernelSource::includes["common/attention/kernels/before.h"]).
 //
 // `wgmma`, `mma_sync` and `tuned` on the cpu take this hook. On a GPU all THREADS of a threadgroup call it together.
-// Its writes must be visible to tensor copies too. Threadgroups may run one after the other: none may wait for a
+// Tensor copies must see the hook's writes too. Threadgroups may run one after the other: none may wait for a
 // threadgroup that has not begun.
 #pragma once
 

@@ -1,7 +1,7 @@
 // A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
 //   - Three products of tf32 turn an infinity into NaN.
-//   - A score beyond 2^26 is too large for the one rounding of s * factor - shift.
+//   - A score beyond 2^26 is too large to compute s * factor - shift with only one rounding.
 // A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
 // anew, key by key; it reads no value of a hidden key.
 #pragma once
@@ -21,7 +21,8 @@ DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   return fabsf(shift) < most_folded_shift;
 }
 
-/// The weight of a sink at the first shift of its row. A sink of +infinity or NaN makes the row NaN.
+/// Returns the weight of a sink at the first shift of its row, which is the sink itself: 1, or 0 if there is no sink. A
+/// sink of +infinity or NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
 DEVICE float largest_of_warp(float x) {
@@ -33,8 +34,8 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and its log-sum-exp. All lanes of a warp call it. For the scores a lane has one of 32 keys at a
-/// time, for the outputs every 32nd column of O. `row` has
+/// Writes a row of O, and its log-sum-exp. All lanes of a warp call it. When it computes scores, each lane has one of
+/// 32 keys at a time. When it computes outputs, each lane has every 32nd column of O. `row` has
 ///   KeyRange keys                        that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V

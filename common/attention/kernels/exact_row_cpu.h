@@ -1,5 +1,6 @@
-// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. A kernel includes this
-// file after the score hook: the hook must not be included twice.
+// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. This file calls the
+// score hook, and does not include it, because a hook must not be included twice. So a kernel includes the score hook
+// first.
 #pragma once
 
 #include "common/attention/kernels/softmax.h"

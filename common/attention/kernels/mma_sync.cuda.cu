@@ -106,8 +106,9 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// write_exact_row() as a call, for 16 bits, because the kernel's loop needs all registers. For f32 write_row_anew()
-/// inlines it: with a call, ptxas orders the loop otherwise, which costs 3 %.
+/// write_exact_row() in a function that is never inlined, because for 16 bits the kernel's loop needs all registers.
+/// For f32 write_row_anew() inlines write_exact_row(): with a call, ptxas would put the loop's instructions into
+/// another order, and the kernel would take 3 % longer.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
   write_exact_row(AttentionRow(p, batch, head, query));
 }
@@ -143,21 +144,21 @@ struct Warp {
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // Where the sequence's own keys end.
+  // Returns where the sequence's own keys end.
   DEVICE int keys_there() const { return KEYS_END_EARLY ? min(p.kv_len, end_of_keys(sequence())) : p.kv_len; }
 
-  // The keys that a row sees. A row beyond the last query gets the range of the last query.
+  // Returns the keys that a row sees. A row beyond the last query gets the range of the last query.
   DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
 
-  // The end of the keys that rows up to `query` see.
+  // Returns the end of the keys that rows up to `query` see.
   DEVICE int keys_seen(int query) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return p.kv_len;
     return max(0, min(p.kv_len, keys_of(query).end));
   }
-  // The first key that rows from `query` on see.
+  // Returns the first key that rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
-  // The number of a block. With lists, `block` is a place in the tile's list.
+  // Returns the number of a block. With lists, `block` is a place in the tile's list.
   DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
 
   // ---- copies, by all threads of the threadgroup
@@ -355,9 +356,9 @@ struct Warp {
 
   // ---- softmax
 
-  // A score in the units of shifts. With lists no register is left to keep scale_log2.
+  // Returns the score in the units of shifts. With lists no register is left to keep scale_log2.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
-  // A difference of scaled scores and shifts, in base 2.
+  // Converts a difference of scaled scores and shifts to base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT

@@ -32,7 +32,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
   const int first_key = KEYS_BEGIN_AT_ZERO || visible.begin < 0 ? 0 : visible.begin;
-  // Index of the first element of a key's row; `of_head` is the index of the head's first element.
+  // Returns the index of the first element of a key's row. `of_head` is the index of the head's first element.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };

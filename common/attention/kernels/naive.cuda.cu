@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));
   const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : max(0, visible.begin);
-  // Index of the first element of a key's row; `of_head` is the index of the head's first element.
+  // Returns the index of the first element of a key's row. `of_head` is the index of the head's first element.
   const auto row_of = [&](const TensorStrides& strides, long long of_head, int key) {
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };

@@ -3,7 +3,8 @@
 // cases some output is no finite number. The kernels look for such an output, which costs one operation for each
 // output.
 //
-// A kernel includes this file after the hooks: a hook must not be included twice.
+// This file calls the hooks, and does not include them, because a hook must not be included twice. So a kernel includes
+// the hooks first.
 #pragma once
 
 #include "common/attention/kernels/exact_row_cpu.h"

@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int HALF = ROTARY_DIM / 2;
-constexpr int FACTORS = INTERLEAVED ? ROTARY_DIM : HALF;  // cosines, and sines, of a row
+constexpr int FACTORS = INTERLEAVED ? ROTARY_DIM : HALF;  // how many cosines, and how many sines, a row has
 using Floats = Vector<float, GROUP>;
 
 INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long long position) {
@@ -32,8 +32,8 @@ INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long 
   }
 }
 
-// The factors of a row's elements. With INTERLEAVED each of the two neighbours of a pair has a cosine and a sine, and
-// the first sine is negative.
+// Finds the factors of a row's elements. With INTERLEAVED each of the two neighbours of a pair has a cosine and a sine,
+// and the first sine is negative.
 INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
   constexpr int first = FACTORS - HALF;
   find_angles(cosines + first, sines + first, p, position);

@@ -1,5 +1,6 @@
 // RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits this
-// kernel: a thread has two groups of GROUP elements of rope_heads heads in flight before it works out their angles.
+// kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and then works
+// out their angles.
 //
 // A unit is two groups of a row that one thread takes. They hold GROUP pairs: each group has one element of every pair,
 // or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only copies.
@@ -88,7 +89,7 @@ DEVICE void repack(Group& group, const float (&values)[GROUP]) {
   }
 }
 
-// The angles of a unit's pairs, in the order of the pairs.
+// Finds the angles of a unit's pairs, in the order of the pairs.
 DEVICE void find_angles(RopeAngle (&angles)[GROUP], const RopeParams& p, int unit, long long position) {
   UNROLL for (int run = 0; run < GROUP; run += RUN) {
     const int first = unit * RUN + (run == 0 ? 0 : HALF / 2);

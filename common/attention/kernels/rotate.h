@@ -4,8 +4,8 @@
 //
 // load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in `tuned` on the cpu and
 // in `wgmma`, else 1; d is a multiple of this number. The result of load() is a float, or a type that consists of 4
-// floats, one after the other. The result of the hook has the same type. load() gives the row as it was before, also
-// for elements before d.
+// floats, one after the other. The result of the hook has the same type. load() always gives elements as they were
+// before the rotation, also elements before d.
 //
 // With another hook `tuned` on the cpu needs COPY_K and no BF16_DOT. `mma_sync` and `wgmma` round the hook's results to
 // the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes no other hook.

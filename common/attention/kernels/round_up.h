@@ -2,5 +2,5 @@
 // standard library.
 #pragma once
 
-/// The least multiple of `to` that is not below n >= 0.
+/// Returns the least multiple of `to` that is at least n. n must not be negative.
 constexpr long long round_up(long long n, long long to) { return (n + to - 1) / to * to; }

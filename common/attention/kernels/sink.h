@@ -11,5 +11,5 @@
 /// Other hooks define this as false.
 #define SINK_IS_NONE 1
 
-/// The logit, in the units of scaled scores; -INFINITY: this head has no sink.
+/// Returns the logit, in the units of scaled scores. -INFINITY: this head has no sink.
 static inline float sink_logit(const ScoreContext& /*context*/) { return 0; }

@@ -9,8 +9,8 @@
 /// exponential turns it into a weight of 0 without an extra instruction.
 constexpr float hidden_score = -__builtin_inff();
 
-/// The shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the shift,
-/// -infinity - -infinity would be NaN.
+/// Returns the shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the
+/// shift, -infinity - -infinity would be NaN.
 template <typename V>
 INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
@@ -20,15 +20,16 @@ INLINE V shift_of(V maximum) {
 // if s does not.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
-/// Up to this size of shift * factor, a weight may be 4^(s * factor - shift * factor), one multiply-add. The rounding
-/// error of the second product is then at most 2^-14, the same for all keys of a row. For larger products the kernel
-/// first takes the distance s - shift, and then multiplies it.
+/// If the size of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor - shift *
+/// factor), where the exponent takes one multiply-add. The rounding error of the second product is then at most 2^-14,
+/// the same for all keys of a row. For larger products the kernel first takes the distance s - shift, and then
+/// multiplies it.
 constexpr float largest_product = 2048;
 
-/// 4^x for x <= 0 with a relative error of 2e-7, or of 8e-5 with DEGREE 3, for weights that are rounded to 16 bits
-/// anyway. It is exactly 0 below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds x to the nearest
-/// n / 2. The lowest bits of the sum are n + 127, the exponent of 2^n = 4^(n / 2). A minimax polynomial takes the rest,
-/// which is in [-1/4, 1/4].
+/// Computes 4^x for x <= 0. The relative error is 2e-7, or 8e-5 with DEGREE 3, which is for weights that are rounded to
+/// 16 bits anyway. The result is exactly 0 for x below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds
+/// x to the nearest n / 2. The lowest bits of the sum are n + 127, the exponent of 2^n = 4^(n / 2). A minimax
+/// polynomial takes the rest, which is in [-1/4, 1/4].
 template <int DEGREE = 5, typename V>
 INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);
@@ -59,9 +60,9 @@ struct RowEnd {
   float share, lse;
 };
 
-/// Computes the end of a row. `maximum` (in units of `unit` natural logarithms) is the maximum of the scores that the
-/// row has seen, and `sum` the sum of their weights, which is 0 if the row has seen none. The sink joins them here.
-/// `share` is NaN if a score or the sink is NaN or infinite.
+/// Computes the end of a row. `maximum` * `unit` is the maximum of the scores that the row has seen, in base e. `sum`
+/// is the sum of the weights of these scores, or 0 if the row has seen no key. This function adds the sink. `share` is
+/// NaN if a score or the sink is NaN or infinite.
 INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] const ScoreContext& context) {
   const bool seen = sum != 0;
   const float sink = SINK_IS_NONE ? hidden_score : sink_logit(context), own = seen ? maximum * unit : hidden_score;

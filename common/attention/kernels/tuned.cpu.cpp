@@ -9,7 +9,7 @@
 // Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that are neighbours along the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
-//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats scaled by scale * log4(e), or pairs of bf16 as they are
+//   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats * scale (without a score hook: * log4(e) too), or bf16 pairs
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
@@ -85,10 +85,11 @@ INLINE void transpose(Quad (&rows)[4]) {
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-/// One register tile: rows[r][v] = rows[r][v] * factor[v] + sum. The sum has a term for each i < depth: (the word of a
-/// at r * row_step + i * step) * panel[i][v]. If `factor` is null, rows[r][v] = sum. Steps are in bytes: rows of bf16
-/// need not begin at a word. If `maximum` is not null, raises it to the largest result of each lane. The function is
-/// not inlined: all calls share its two instances, which halves the code to compile.
+/// Computes one register tile: rows[r][v] = rows[r][v] * factor[v] + sum, or rows[r][v] = sum if `factor` is null. The
+/// sum runs over i < depth, and has the terms word(r, i) * panel[i][v], where word(r, i) is the word at byte r *
+/// row_step + i * step of `a`. Steps are in bytes, because rows of bf16 need not begin at a word. If `maximum` is not
+/// null, each lane of maximum[v] is raised to the largest result of this lane. The function is not inlined: all calls
+/// share its two instances, which halves the code to compile.
 template <int ROWS>
 NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a, long row_step, long step,
                                 const float* panel, int depth, Floats* maximum) {
@@ -142,8 +143,8 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
   return reinterpret_cast<Floats>(low_bits | high_bits);
 }
 
-/// How many rows the next tile has if `left` rows are left: MAIN_ROWS if the tile ends with the last row or leaves
-/// enough rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
+/// Returns how many rows the next tile has if `left` rows are left: MAIN_ROWS if the tile ends with the last row or
+/// leaves enough rows for a tail tile. Else TAIL_ROWS; a tile of TAIL_ROWS may reach beyond the last row.
 INLINE int rows_of_tile(int left) { return left == MAIN_ROWS || left >= MAIN_ROWS + TAIL_ROWS ? MAIN_ROWS : TAIL_ROWS; }
 
 struct Tile {
@@ -151,7 +152,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit;                // a score of 1 in natural logarithms; more than 0
+  float unit;                // a score times `unit` is the score in base e; more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -181,18 +182,19 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // The keys that a query sees. A lane without a query gets the range of the last query.
+  // Returns the keys that a query sees. Unless KEYS_ARE_DEFAULT, a lane without a query gets the range of the last
+  // query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // How many of the `keys` keys from `first_key` on are not after the last key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are not after the last key that the query may see.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // How many of the `keys` keys from `first_key` on are before the first key that the query may see.
+  // Counts, among the `keys` keys from `first_key` on, the keys that are before the first key that the query may see.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -201,7 +203,7 @@ struct Tile {
 
   INLINE Floats in_base_4(Floats s) const { return BASE_4 ? s : s * (unit * log4_e); }
 
-  // Four words of a row of Q, scaled if SCALE_Q.
+  // Returns four words of a row of Q, scaled if SCALE_Q.
   INLINE Quad q_words(long long row, [[maybe_unused]] int query, int d) const {
     if constexpr (SCALE_Q) {
       const auto load_q = [&](int at) INLINE_LAMBDA { return load_floats<IN_TYPE, 4>(p.q, row + at); };
@@ -216,12 +218,12 @@ struct Tile {
     }
   }
 
-  // Index of a key's row in K or V.
+  // Returns the index of a key's row in K or V.
   INLINE long long row_of(const TensorStrides& strides, int key) const {
     return index_of(strides, place_of_key(key, kv_head, context()));
   }
 
-  // The address of a key's row in K itself, and the bytes from one row of K to the next.
+  // k_rows() returns the address of a key's row in K itself. k_step() returns the bytes from one row of K to the next.
   INLINE const char* k_rows(int key) const {
     return static_cast<const char*>(p.k) + row_of(p.k_strides, key) * ELEMENT_BYTES;
   }
@@ -300,8 +302,8 @@ struct Tile {
   }
 
   // Computes the scores of the block's keys from `begin` to `keys`, with hook and mask, into scores[key][query], and
-  // raises new_maximum to their maximum. Without ASK_AHEAD, panel i meanwhile prefetches cache line i of the next
-  // block's rows of V, so that the copy of these rows finds them in a cache.
+  // raises new_maximum to their maximum. Without ASK_AHEAD and without a pages hook, panel i meanwhile prefetches cache
+  // line i of the next block's rows of V, so that the copy of these rows finds them in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
@@ -376,8 +378,8 @@ struct Tile {
     }
   }
 
-  // Which of the VECTOR_WIDTH queries from `first` on see the key according to the mask hook. A lane without a query
-  // gets the answer for the last query.
+  // Returns -1 in the lanes of the queries that see the key according to the mask hook, and 0 in the other lanes. Lane
+  // 0 is the query `first`. A lane without a query gets the answer for the last query.
   INLINE Ints seen_by(int first, int key) const {
     Ints seen = {};
     for (int lane = 0; lane < VECTOR_WIDTH; ++lane) {

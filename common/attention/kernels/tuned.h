@@ -3,17 +3,18 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. tile_vectors and
-/// tile_rows are the register tile: vectors of queries by rows, which are keys of the scores or columns of the outputs.
-/// bf16_dot says that the kernel multiplies pairs of bf16. copy_k says that the kernel works on a copy of a block of K.
+/// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. The register tile is
+/// tile_vectors vectors of queries by tile_rows rows. While the kernel computes scores, a row is a key; while it
+/// computes outputs, a row is a column. bf16_dot says that the kernel multiplies pairs of bf16. copy_k says that the
+/// kernel works on a copy of a block of K.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
   // Tiles of main_rows and of tail_rows have at least 8 accumulators if tile_vectors > 1. Two multiply-add units with a
   // latency of 4 need 8 accumulators to stay busy.
   long long vectors, panel, main_rows, tail_rows = 4;
-  // The distance of rows of k_block and v_block: an odd number of cache lines, so that consecutive rows fall into
-  // different cache sets.
+  // The distance from one row of k_block or v_block to the next: an odd number of cache lines, so that consecutive rows
+  // fall into different cache sets.
   long long row_words;
   long long q_panels, o_panels, maximum, sum, scores, k_block, v_block, words;
 

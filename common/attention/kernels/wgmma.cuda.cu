@@ -18,9 +18,9 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
 // most 256), STAGES, OUT_PANELS (a consumer's panels through which outputs of 16 bits leave by tensor copies; 0:
-// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is positive, and the kernel applies it
-// inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as many
-// threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and the kernel
+// applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as
+// many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
 // buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
@@ -255,7 +255,9 @@ struct Barriers {
   int first_block;                // if ranges do not begin at key 0: the first block that some row of the tile sees
   const int* list;                // MASK_LISTS: the tile's entries
   int first_kept[4 * CONSUMERS];  // for each warp, the first group of 16 rows that must be computed anew
-  bool lost[2];  // KEYS_END_EARLY, for this tile and the next in turn: a length or page of the tile does not exist
+  // KEYS_END_EARLY: whether a length or a page of the tile does not exist; one for this tile, and one for the next
+  // tile.
+  bool lost[2];
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
@@ -280,17 +282,18 @@ DEVICE ScoreContext context_of(const AttentionParams& a, const WgmmaTile& tile) 
   return {tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
 }
 
-/// Where the sequence's own keys end.
+/// Returns where the sequence's own keys end.
 DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
   return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
 
-/// The keys that a row sees. A row that does not exist gets the range of the nearest row that exists.
+/// Returns the keys that a row sees. Unless KEYS_ARE_DEFAULT, a row that does not exist gets the range of the nearest
+/// row that exists.
 DEVICE KeyRange keys_of(const AttentionParams& a, const WgmmaTile& tile, int query) {
   return visible_keys(KEYS_ARE_DEFAULT ? query : max(0, min(query, a.q_len - 1)), context_of(a, tile));
 }
 
-/// Where the keys that a row sees end, and where they begin.
+/// key_end() returns where the keys that a row sees end, and key_begin() where they begin.
 DEVICE int key_end(const AttentionParams& a, const WgmmaTile& tile, int query) {
   if (KEYS_ARE_DEFAULT && !CAUSAL) return a.kv_len;
   return min(max(keys_of(a, tile, query).end, 0), a.kv_len);
@@ -335,7 +338,9 @@ DEVICE void schedule(const Params& p) {
       bars.lost[parity] = end_of_keys(context_of(p.attention, bars.tile)) < 0;
     }
     bars.tile_full.arrive();
-    bars.tile_empty.wait(parity);  // until the tile's copies are issued: taken earlier, tiles would be badly balanced
+    // Waits until the tile's copies are issued. If this threadgroup took its next tile earlier, the tiles would be
+    // badly balanced between threadgroups.
+    bars.tile_empty.wait(parity);
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
@@ -361,8 +366,8 @@ DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap&
   }
 }
 
-// Waits until the buffer is free, and then copies BLOCK_C rows of K (OF_KEYS) or V to it. If there are several boxes,
-// each lane of the warp looks up the place of one box, a box has one panel, and `number` is the number of this
+// Waits until the buffer is free, and then copies BLOCK_C rows of K (OF_KEYS) or V to it. If a block has several boxes,
+// each lane of the warp looks up the place of one box, and a box has only one panel. `number` is the number of this
 // producer.
 template <bool OF_KEYS>
 DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int region, const Ring<STAGES>& kv, int key,
@@ -471,9 +476,10 @@ struct Consumer {
     if constexpr (LINEAR) s += offset[r];
     return s;
   }
-  // A score in the units of shifts. Without FOLD a score already has all factors but SCORE_OUT and log2(e).
+  // Returns the score in the units of shifts. Without FOLD a score already has all factors except SCORE_OUT and
+  // log2(e).
   DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
-  // A difference of shifts and scores, in base 2.
+  // Converts a difference of shifts and scores to base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
   // Issues S = Q K^T of a block. Without a block it still issues the first step, whose result is not used: if a branch
@@ -507,7 +513,8 @@ struct Consumer {
     mma_commit();
   }
 
-  // Writes zeros to the block's rows of V from `first` on. No row of Q sees them. Other consumers write the same zeros.
+  // Writes zeros to the block's rows of V from `first` on. No query sees the keys of these rows. Other consumers write
+  // the same zeros.
   DEVICE void clear_values(int stage, int first) {
     for (int unit = thread; unit < (BLOCK_C - first) * PANELS * 8; unit += WARPGROUP) {
       const int of_panel = unit % ((BLOCK_C - first) * 8), panel = unit / ((BLOCK_C - first) * 8);
@@ -518,7 +525,8 @@ struct Consumer {
     sync_consumer();
   }
 
-  // Asks the mask hook about the block of an entry while the products run, because a hook may take long.
+  // Asks the mask hook about the block of `entry`, an entry of MaskLists. This happens while the products run, because
+  // a hook may take long.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
       if (!(entry & 1)) return;
@@ -602,7 +610,7 @@ struct Consumer {
   // 2025), and weights stay below 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
-    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row: all else waits for maxima
+    float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row, because all else waits for them
     UNROLL for (int i = 4; i < BLOCK_C / 2; ++i) part[i % 4] = fmaxf(part[i % 4], s[i]);
     const float largest[2] = {with_offset(scaled(fmaxf(part[0], part[1])), 0),
                               with_offset(scaled(fmaxf(part[2], part[3])), 1)};
@@ -727,7 +735,7 @@ struct Consumer {
     sync_consumer();
   }
 
-  // Hands back the buffers of blocks that only other consumers use: the blocks before `from` down to `to`.
+  // Hands back the buffers of blocks that only other consumers use: the blocks from `from` - 1 down to `to`.
   DEVICE void hand_back(int from, int to, Ring<STAGES>& kv) {
     Barriers& bars = barriers();
 #pragma unroll 1
@@ -972,9 +980,9 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   }
   __syncthreads();
   const int warpgroup = threadIdx.x / WARPGROUP;
-  // The threadgroup is launched with 96, 128 (three consumers, or two threadgroups), 168 or 255 registers a thread.
-  // Here warpgroups exchange registers. A warpgroup that takes more registers than are free waits for ever. Threads
-  // that look up pages need 32 registers.
+  // The threadgroup is launched with this number of registers a thread: 96 with four consumers; 128 with three, or if a
+  // multiprocessor has two threadgroups; 168 with two consumers; 255 with one. Here warpgroups exchange registers. A
+  // warpgroup that takes more registers than are free waits for ever. Threads that look up pages need 32 registers.
   constexpr int looks_up = !PAGES_ARE_DEFAULT && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();
@@ -987,6 +995,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
-    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();  // a second object, so that run() compiles as before
+    // A second object, so that this call does not change how run() compiles.
+    Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();
   }
 }

@@ -7,26 +7,30 @@
 /// BLOCK_R query rows of one head.
 struct WgmmaTile {
   int batch, head, kv_head;
-  int first_query;  // a multiple of 64, negative if the first consumers have no rows
-  int blocks;  // blocks of keys that some row sees, at least 1; with a keys hook the kernel counts these blocks itself
+  /// A multiple of 64. If it is negative, the tile begins before the first query, and the first consumers have no rows.
+  int first_query;
+  /// How many blocks of keys some row sees, at least 1. With a keys hook the kernel counts these blocks itself.
+  int blocks;
 };
 
-/// Maps are [column][row][panel][head][batch]. A box of Q is 64 columns by 64 rows by all panels. A box of K or V is 64
-/// columns by BLOCK_C rows by all panels. A box of O is 64 columns by 64 rows by OUT_PANELS panels; there is a map of O
-/// only if OUT_PANELS > 0. If 64 does not divide head_dim, columns beyond head_dim must be read as zero: the tensor
-/// then has one panel of head_dim columns, and a box has one panel. With a pages hook [row][head][batch] are
-/// coordinates that the hook gives. If PAGE_KEYS is less than BLOCK_C, a box of K or V has PAGE_KEYS rows and one
-/// panel.
+/// The dimensions of a map are, innermost first, column, row, panel, head and batch. A box of Q is 64 columns by 64
+/// rows by all panels. A box of K or V is 64 columns by BLOCK_C rows by all panels. A box of O is 64 columns by 64 rows
+/// by OUT_PANELS panels; there is a map of O only if OUT_PANELS > 0. If 64 does not divide head_dim, columns beyond
+/// head_dim must be read as zero: the tensor then has one panel of head_dim columns, and a box has one panel. With a
+/// pages hook, the hook gives the coordinates row, head and batch of a box of K or V. If PAGE_KEYS is less than
+/// BLOCK_C, a box of K or V has PAGE_KEYS rows and one panel.
 struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;
   float scale_log2;        // scale * log2(e)
-  const WgmmaTile* tiles;  // in the order in which threadgroups take them; causal tiles take different times
+  const WgmmaTile* tiles;  // in the order in which threadgroups take them; the times of causal tiles differ
   unsigned tile_count;
-  unsigned* counters;  // [0] tiles taken, [1] threadgroups that are done; both are 0 before and after every launch
-  /// [batch, q_heads, sixteens], for the kernel alone: a linked list for each warp, of the groups of 16 rows that the
-  /// warp computes anew after its last tile. The first `sixteens_before` groups of a head lie before its first row,
-  /// because a tile may begin there.
+  /// [0] counts the tiles that were taken, without the first tile of each threadgroup. [1] counts the threadgroups that
+  /// are done. Both are 0 before and after every launch.
+  unsigned* counters;
+  /// An array [batch, q_heads, sixteens] that only the kernel uses. It has an element for each group of 16 rows of a
+  /// head. It holds a linked list for each warp: the groups that the warp computes anew after its last tile. The first
+  /// `sixteens_before` groups of a head lie before its first row, because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
 };
@@ -34,10 +38,10 @@ struct WgmmaParams {
 /// How many panels of 64 columns a row has.
 constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
 
-/// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns; the size of a panel
-/// aligns the next one to 1024 bytes. With LINEAR the numbers of a block's keys follow (16 16-bit columns), because a
-/// product adds a slope times the number of a key to the scores. The barriers come last. Each consumer has `out_panels`
-/// panels for outputs on their way to device memory.
+/// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns. The size of a panel is
+/// a multiple of 1024 bytes, so every panel is aligned to 1024 bytes. With LINEAR the numbers of a block's keys follow
+/// (16 16-bit columns), because a product adds a slope times the number of a key to the scores. The barriers come last.
+/// Each consumer has `out_panels` panels for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 

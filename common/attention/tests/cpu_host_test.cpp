@@ -1,6 +1,7 @@
 // Compiles the kernels of the cpu as other hosts do: with the constants and the instructions of a host of each family.
-// The tests compile for all families on every host. A host runs the kernels of its own architecture, without the
-// instructions that the host lacks: the compiler splits vectors of any width into vectors that the host has.
+// The tests compile for all families on every host. A host also runs the kernels for the families of its own
+// architecture. These kernels are compiled without the instructions that the host lacks: the compiler splits vectors of
+// any width into vectors that the host has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -101,7 +102,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
   EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
 
-  const FlashConfig few_rows = config("tuned", 128, 16);  // at most one vector of 16 lanes
+  const FlashConfig few_rows = config("tuned", 128, 16);  // all vectors of the register tile have at most 16 lanes
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 

@@ -94,7 +94,7 @@ std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_ho
   return ways;
 }
 
-/// More queries than keys, and blocks that end within the first document.
+/// Returns a setup with more queries than keys, and with blocks that end within the first document.
 Tested more_queries(const std::string& kernel) {
   Tested setup = test::tested(kernel);
   setup.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};

@@ -133,7 +133,7 @@ TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
-// V has NaN where no row sees it. The NaN do not get into the result, because nothing reads them.
+// The blocks of K and V that no row sees are NaN. No NaN gets into the result, because no kernel reads these blocks.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
   for (const char* name : {"lengths", "window_left"}) {
     Tested setup = tested(GetParam());
@@ -166,7 +166,7 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreLeftAlone) {
 // ---- where keys lie
 
 // Rows, heads and batches of all tensors may be any number of elements apart, also odd numbers of elements of 16 bits.
-// (A GPU takes multiples of 16 bytes.)
+// (On a GPU these distances must be multiples of 16 bytes.)
 TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
@@ -356,7 +356,7 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
 
 // A kernel that takes no rotate hook does not compile with one. It does not ignore the hook.
 TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
-  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes it";
+  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes a rotate hook";
   const Tested setup = tested(GetParam());
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }

@@ -267,7 +267,8 @@ struct KeysHook {
 
 inline int64_t own_key(const AttentionShape& shape, int64_t q) { return q + shape.kv_len - shape.q_len; }
 
-// Documents of 1, 2, 3 .. keys, one after the other: for each key, where its document begins and ends.
+// Returns a table with two numbers for each key: where the key's document begins, and where it ends. The documents have
+// 1, 2, 3 .. keys, one after the other.
 inline std::vector<int> documents(const AttentionShape& shape) {
   std::vector<int> table;
   const int keys = static_cast<int>(shape.kv_len);

@@ -54,7 +54,8 @@ std::vector<Mask> masks() {
          const int64_t own = q + s.kv_len - s.q_len;
          return k >= own - 9 || k < 5 || own < 5;
        }},
-      // Some blocks are seen as a whole, the others are hidden as a whole; which blocks depends on the head.
+      // Some blocks are seen as a whole, the others are hidden as a whole. The sequence and the head decide which
+      // blocks are seen.
       {"blocks", ListScope::head, "return (k / 64 + 2 * (q / 64) + c.head + c.batch) % 3 == 0;",
        [](const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k) {
          return (k / 64 + 2 * (q / 64) + head + batch) % 3 == 0;

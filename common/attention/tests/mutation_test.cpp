@@ -1,5 +1,5 @@
-// The checks catch kernels that are broken on purpose, in small shapes, and in one block among many blocks of keys. The
-// tests run on the device under test.
+// The tests break kernels on purpose, and expect that the checks of the results catch this. The shapes are small, or
+// the kernel is wrong in only one block among many blocks of keys. The tests run on the device under test.
 #include <gtest/gtest.h>
 
 #include <map>

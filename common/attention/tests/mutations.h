@@ -116,7 +116,7 @@ inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
           {"bf16_amx", "tuned", amx_file, DType::bf16}};
 }
 
-/// The keys of block mutations, in blocks of 64.
+/// How many keys the shape for block mutations has. The kernels take them in blocks of 64.
 inline constexpr int64_t block_mutation_keys = 16384;
 
 struct BlockMutation {

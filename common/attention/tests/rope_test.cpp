@@ -64,7 +64,8 @@ TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
   expect_frequencies(
       rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .beta_fast = 500, .beta_slow = 0.1}),
       {1, 0.1 * (0.75 + 0.25 / 4), 0.01 * (0.5 + 0.5 / 4), 0.001 * (0.25 + 0.75 / 4)});
-  // The wavelengths are 2 pi, 4096 (2 turns, so the ramp is (2 - 1) / (4 - 1)), and much more.
+  // The first wavelength is 2 pi. The second is 4096, which is 2 turns in 8192 tokens, so the ramp there is (2 - 1) /
+  // (4 - 1). The third is much longer.
   RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
   const double middle = 2 * std::numbers::pi / 4096;
   llama.theta = std::pow(middle, -3);
@@ -292,7 +293,7 @@ TEST_F(RopeTest, FarPositions) {
 }
 
 TEST_F(RopeTest, MoreTilesThanAGridHas) {
-  if (!on_cuda) GTEST_SKIP() << "of a GPU";
+  if (!on_cuda) GTEST_SKIP() << "only the grid of a GPU has this limit";
   RopeCase test{.config = rope_of(512, 510), .shape = {}};
   test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
   const Launch launch = rope_plan(test.config, test.shape, device().info()).launches.front();
@@ -472,7 +473,7 @@ TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
       ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
     }
   }
-  // 8 threads of two groups of 8 elements share a row; Q makes 16 groups of heads, K 5.
+  // 8 threads share a row, and each thread has two groups of 8 elements. Q makes 16 groups of heads, K 5.
   const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
   const Launch launch = rope_plan(rope_of(128, 128), shape, test::hopper()).launches.front();
   EXPECT_EQ(launch.threads, 256u);

@@ -10,7 +10,8 @@ struct ModifierData {
   int sinks;           // SINKS: float [q_heads]
   int lengths;         // LENGTHS: int [batch], keys of each sequence
   int documents;       // DOCUMENTS: KeyRange [kv_len], the document of each key
-  int bias;            // BIAS: float, element (b, h, q, k) at k + the sum of index times stride
+  int bias;            // BIAS: float, element (b, h, q, k) at index b bias_strides[0] + h bias_strides[1] +
+                       // q bias_strides[2] + k; with BIAS_OF_ROWS k is 0
   int blocks;          // BLOCK_SPARSE: a bit for each block of keys, [blocks of queries][sparse_words]
   int cosines, sines;  // ROTARY_DIM: float [keys, ROTARY_DIM / 2] from key 0 on; rows for queries before key 0 lie
                        // before this offset

@@ -1,7 +1,7 @@
 // The modifiers of a score, in this order; each is off if its constant is 0:
 //   SOFT_CAP   cap tanh(s / cap) (Gemma 2, 2024); the constant is the cap
 //   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
-//   BIAS       + an element of a tensor; its stride is 0 along axes that share elements
+//   BIAS       + an element of a tensor; positions along an axis share elements if the axis has stride 0
 //
 // For 16-bit elements a GPU uses the hardware's tanh, which is off by 2^-11 of the result.
 #pragma once
@@ -36,9 +36,9 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// The bias of a query, from key 0 on. If BIAS is not BIAS_OF_KEYS, there is one element for all keys. A tile may reach
-// beyond the last key (bias_slack). It may also reach beyond the last query: any row will do for a query that does not
-// exist.
+// Returns the address of the bias of a query for key 0. If BIAS is not BIAS_OF_KEYS, there is one element for all keys.
+// A tile may reach beyond the last key (bias_slack). It may also reach beyond the last query: any row will do for a
+// query that does not exist.
 static inline const float* bias_row(int q, const ScoreContext& context) {
   const ModifierData& data = modifiers_of(context);
   const long long* const strides = data.bias_strides;
@@ -47,8 +47,8 @@ static inline const float* bias_row(int q, const ScoreContext& context) {
          row * strides[2];
 }
 
-// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not take care of this: the
-// kernels that call it compute a row that becomes NaN anew, score by score (exact_row.h).
+// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not take care of this: if a
+// row becomes NaN, the kernels that call score_tile() compute the row anew, score by score (exact_row.h).
 static inline float with_bias(float s, float bias) { return bias < lowest_score ? bias : s + bias; }
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
@@ -61,7 +61,8 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
 // The hook takes scores by tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of
-// the first key. The factors of the soft cap join the factors of the kernel. The bias is read two keys at a time.
+// the first key. The kernel multiplies its own factors by the factors of the soft cap. The bias is read two keys at a
+// time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))

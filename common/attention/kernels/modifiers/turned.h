@@ -25,7 +25,7 @@ static inline float rounded(float x) {
   return load_float<IN_TYPE>(&place, 0);
 }
 
-/// A table of angles, float [keys, ROTARY_DIM / 2]; at(i) gives the angles from element i on.
+/// A table of cosines or of sines, float [keys, ROTARY_DIM / 2]. at(i) gives the elements from element i on.
 struct AngleTable {
   const char* begin;
   int offset;  // in bytes
@@ -39,7 +39,7 @@ struct AngleTable {
   }
 };
 
-// The row's elements from d on, turned; `key` is the key at the row's position.
+// Returns the row's elements from d on, turned. `key` is the number of the key at the row's position.
 template <typename Load>
 static inline auto turned(Load load, int key, int d, const AngleTable& cosine_table, const AngleTable& sine_table) {
   auto turned = load(d);
