@@ -124,11 +124,12 @@ class Engine {
   void empty(void* stream = nullptr);
 
   const DeviceInfo& info();
-  /// The number of prepared launches, and their bytes on the device, without the caller's tensors. Above 1024 launches,
-  /// or 256 MiB (on a GPU 1 GiB), the engine drops the least recently used launches. It keeps captured launches.
+  /// prepared() returns the number of prepared launches. prepared_bytes() returns the bytes of these launches on the
+  /// device, without the caller's tensors. Above 1024 launches, or 256 MiB (on a GPU 1 GiB), the engine drops the least
+  /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
-  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput.
+  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
   void save_archive(const std::string& path);
 
   class State;

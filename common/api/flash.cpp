@@ -20,7 +20,7 @@ Modifiers modifiers_of(const FlashCall& call) {
 #include "common/attention/options.def"
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
-  m.lists = false;  // lists of keys: the host would have to make them in every call
+  m.lists = false;  // no lists of keys, because the host would have to make them in every call
   if (call.bias) {
     std::string axes;
     for (int axis = 0; axis < 4; ++axis) {
@@ -86,14 +86,14 @@ bool few_rows(const FlashCall& call, bool changed) {
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
 
-/// The number of keys for which a launch of decoding is prepared if a call has `keys` keys.
+/// Returns the number of keys for which a launch of decoding is prepared if a call has `keys` keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// Replaces a call without keys by a call with one key that no query sees: outputs are 0, and lse has only the sinks.
-/// `zeros` has room for a key's row and for a length of each sequence of the batch.
+/// Returns the call that replaces a call without keys. It has one key, which no query sees: so outputs are 0, and lse
+/// has only the sinks. `zeros` has room for a key's row and for a length of each sequence of the batch.
 FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
   FlashCall call;
   call.q = given.q;

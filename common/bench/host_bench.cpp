@@ -1,6 +1,6 @@
-// The host's costs of running a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk or from
-// an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch some
-// microseconds.
+// Benchmarks of the host's work for a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk
+// or from an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch
+// some microseconds.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -161,7 +161,8 @@ void encode_dispatch(benchmark::State& state) {
 }
 BENCHMARK(encode_dispatch);
 
-// One submission of `range` dispatches with nothing to do. The slope over `range` is the time of a dispatch.
+// One submission of `range` dispatches over an empty grid. The slope of the time over `range` is the time of a
+// dispatch.
 void submit_empty(benchmark::State& state) {
   const Kernel& kernel = *pipelines().get(source()).kernel;
   CommandEncoder encoder;

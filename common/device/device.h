@@ -43,17 +43,18 @@ struct DeviceInfo {
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
-  /// The reason, in one line, why a threadgroup that needs `needed` bytes does not fit; nothing if it fits.
+  /// Returns, in one line, the reason why a threadgroup that needs `needed` bytes does not fit. Returns nothing if the
+  /// threadgroup fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
 
-/// The reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's dialect, or
-/// threadgroup memory that does not fit. Nothing if the plan can run.
+/// Returns the reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's
+/// dialect, or threadgroup memory that does not fit. Returns nothing if the plan can run.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
-/// The plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device, and
-/// std::logic_error if the plan has no launch of this phase.
+/// Returns the plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device,
+/// and std::logic_error if the plan has no launch of this phase.
 const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
 /// Clocks, power and temperature of a device. A member is negative or empty if the device does not report it.
@@ -67,7 +68,7 @@ struct Clocks {
 
 /// The contents of a kernel's machine code.
 struct CodeContents {
-  std::map<std::string, int> instructions;  // count of each instruction; empty if the device does not report it
+  std::map<std::string, int> instructions;  // count of each instruction; empty if the device reports no counts
   std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty if not reported
   /// The innermost loop with the most multiply-adds: the counts of the loop's classes, and under "instructions" the
   /// count of all its instructions. Empty if no innermost loop has a multiply-add, or if the device does not report
@@ -78,12 +79,12 @@ struct CodeContents {
 
 /// How a kernel is compiled. These options do not change the code.
 struct CompileOptions {
-  /// Keeps the compiled form of headers that read no function constant, for later kernels. It has no effect on devices
-  /// without the feature "pch".
+  /// Keeps the compiled form of headers that read no function constant, for later kernels. The option has no effect on
+  /// devices without the feature "pch".
   bool precompile_headers = false;
-  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder. NVRTC has
-  /// to; without the file the time of NVRTC's optimiser counts as the front end's. It has no effect on devices whose
-  /// compiler needs no file.
+  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder for this.
+  /// NVRTC has to write such a file; without it the time of NVRTC's optimiser counts as the front end's time. The
+  /// option has no effect on devices whose compiler needs no file.
   bool trace_phases = false;
 };
 
@@ -107,7 +108,7 @@ class Device {
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);
-  /// The specs that this build knows, for messages and --help.
+  /// Returns the specs that this build knows, for messages and --help.
   static std::string known_specs();
 
   virtual ~Device() = default;
@@ -128,7 +129,8 @@ class Device {
 
   /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
-  /// Everything, apart from the source, that decides the code: compiler version, options, arch. Part of the cache key.
+  /// Returns everything, apart from the source, that decides the code: compiler version, options, arch. It is a part of
+  /// the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
@@ -158,14 +160,14 @@ class Device {
     const Device& device_;
     void* const before_;
   };
-  /// The number of the graph into which the stream is being captured; 0 if the stream is not being captured.
+  /// Returns the number of the graph into which the stream is being captured; 0 if the stream is not being captured.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
-  /// Whether the device has thrown DeviceLost. Then submit() throws DeviceLost, and on a GPU every other function that
-  /// needs the GPU throws it too, except release().
+  /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost, and on a GPU every other
+  /// function that needs the GPU throws it too, except release().
   bool lost() const { return lost_; }
-  /// Bytes of all existing Buffers, including guard bands.
+  /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
@@ -180,9 +182,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that results show it if
-/// a kernel fails to write an element, or reads an element too early. A build with AddressSanitizer reports a touch of
-/// the cpu device's guard bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results have a NaN
+/// if a kernel does not write an element, or reads an element too early. A build with AddressSanitizer reports a touch
+/// of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;

@@ -15,7 +15,7 @@ namespace attn {
 
 namespace {
 
-// The session's messages, in this thread, about a look-up that fails.
+// The messages of the session about a look-up of this thread that fails.
 thread_local std::string link_messages;
 
 // A kernel's code: its library in the session, and the constants that it reads at run time.

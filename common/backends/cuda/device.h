@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// "cuda" is "cuda:0", the first device that CUDA_VISIBLE_DEVICES leaves visible. Throws BadInput, and DeviceMissing if
-/// there is no such device, no driver or no NVRTC.
+/// "cuda" is "cuda:0", the first device that CUDA_VISIBLE_DEVICES leaves visible. Throws BadInput for a spec that is
+/// neither "cuda" nor "cuda:N", and DeviceMissing if there is no such device, no driver or no NVRTC.
 std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 
 /// The device `ordinal`, for a program that uses CUDA itself. It works in the device's primary context, which the

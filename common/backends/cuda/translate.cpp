@@ -70,7 +70,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });
 }
 
-// The warning is not made an error, because a header may declare variables that only other kernels use.
+// The number of NVRTC's warning about an unused variable. The warning is not made an error, because a header may
+// declare variables that only other kernels use.
 constexpr std::string_view unused_warning = "#177-D: ";
 
 bool reports_unused(const std::string& log, const FunctionConstants& constants) {
@@ -97,9 +98,9 @@ bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
 
 std::string include_line(const std::string& path) { return fmt::format("#include \"{}\"\n", path); }
 
-// The #include lines of the source (the first of `files`) whose headers read no function constant, neither themselves
-// nor through headers that they include. NVRTC can precompile headers that stand before the first declaration, and so
-// before the prologue.
+// Returns the #include lines of the source (the first of `files`) whose headers read no function constant, neither
+// themselves nor through headers that they include. NVRTC can precompile headers that stand before the first
+// declaration, and so before the prologue.
 std::string constant_free_includes(const std::vector<SourceFile>& files, const FunctionConstants& constants) {
   std::set<std::string> reading;  // headers that read a function constant
   const auto reads = [&](const SourceFile& file) {

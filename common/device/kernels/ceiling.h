@@ -17,8 +17,8 @@ struct ReadParams {
 };
 
 /// `result` takes one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
-/// at run time, so that the compiler cannot do the arithmetic. Sums become sum * factor + addend; with |factor| < 1
-/// they stay finite.
+/// at run time, so that the compiler cannot do the arithmetic. An iteration replaces each sum by sum * factor + addend.
+/// With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   float* result;
   long long iterations;

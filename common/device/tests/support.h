@@ -32,7 +32,7 @@ constexpr bool sanitizes(std::string_view name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// The message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
+/// Returns the message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
@@ -85,7 +85,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 /// A temporary folder whose files a test can read.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
-  /// Name and content of each file in the folder.
+  /// Returns the name and the content of each file in the folder.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
     for (const auto& file : std::filesystem::directory_iterator(path())) {
