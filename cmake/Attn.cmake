@@ -21,7 +21,7 @@ endif()
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -O1)
 
-# The headers that take the compiler longest. These headers are precompiled three times: for the libraries, for
+# The headers on which the compiler spends most time. These headers are precompiled three times: for the libraries, for
 # bookkeeping and for the tests, because gcc refuses a precompiled header with another -O. The asan preset builds
 # without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
@@ -176,8 +176,8 @@ endfunction()
 # --all` runs them.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
-# a GPU. GPU is a filter: ctest also runs the tests that it selects with a GPU as the device under test. For ctest these
-# runs of the binary are four tests, gpu.LIBRARY_test.1 to 4, each with a part of the selected tests. With ALONE, no
+# a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
+# ctest these are four tests, gpu.LIBRARY_test.1 to 4, each of which runs a part of the selected tests. With ALONE, no
 # other test runs while one of the four runs. The binary exits with 77 if every test that it should run was skipped.
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})

@@ -228,7 +228,7 @@ int64_t count_rows(const TensorView& t) {
   return rows;
 }
 
-/// The checks that all attention calls share. Returns whether there are rows to compute.
+/// Makes the checks that all attention calls share. Returns whether there are rows to compute.
 bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o, double scale,
                      bool gpu, int64_t most_batch = most_count) {
   check_tensor("q", q, gpu);

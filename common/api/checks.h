@@ -25,14 +25,14 @@ void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-/// The number of elements of a dense tensor.
+/// Returns the number of elements of a dense tensor.
 constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) product *= size;
   return product;
 }
 
-/// The number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
+/// Returns the number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the

@@ -109,7 +109,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // These calls throw BadInput for tensors that a kernel does not take, and CompileError, OutOfMemory and DeviceLost.
+  // These calls throw BadInput for tensors that no kernel supports, and CompileError, OutOfMemory and DeviceLost.
   // `stream` is the program's stream of a GPU (a cudaStream_t; null is the default stream).
   void flash(const FlashCall& call, void* stream = nullptr);
   void decode(const CacheCall& call, void* stream = nullptr);   // few queries a sequence

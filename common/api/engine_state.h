@@ -141,7 +141,7 @@ class ModifierBlock {
   }
 
   void* data() const { return memory_.data(); }
-  /// The parameters of the kernel `stage`, which copies the call's tables to the block.
+  /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
   StageParams staged(const FlashCall& call) const {
     constexpr int most = 0
 #define ATTN_TABLE(element, name, ...) +1

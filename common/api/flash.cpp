@@ -133,7 +133,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
           const DecodeConfig config{
               .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
           ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
-          // The lengths of all sequences for 0 keys, then for 1 key, and so on. A call reads the part for its keys.
+          // `batch` lengths of 0, then `batch` lengths of 1, and so on. A call reads the part for its number of keys.
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
             lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));

@@ -29,7 +29,7 @@ struct DeviceInfo {
   std::string name;                   // the product's name
   std::string arch;                   // the target of the kernel compiler: "znver3", "sm_90a"
   std::string toolchain;              // the kernel compiler and its version
-  std::vector<std::string> features;  // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
+  std::vector<std::string> features;  // optional instructions that a kernel may ask for ("avx2", "avx512bf16"), and
                                       // "pch" if CompileOptions::precompile_headers has an effect
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
@@ -100,8 +100,8 @@ class Device {
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
   /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// Opens a device for a program that has its own streams, which enqueue() takes. On a GPU the device uses the
-  /// program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
+  /// Opens a device for a program that has its own streams, and passes a stream to enqueue(). On a GPU the device uses
+  /// the program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
   /// while the program captures a stream. Every call restores the calling thread's context, if the thread had one. With
   /// a `stream` of the program the device works only on that stream, and open_cuda_device_for() says what it may do
   /// during a capture. Throws as open() does.
@@ -140,8 +140,8 @@ class Device {
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
   /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
-  /// timestamps. For a command that cannot be launched it throws as submit() does; the commands before it are then
-  /// under way.
+  /// timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands before that command
+  /// are under way.
   virtual void enqueue(const CommandEncoder& encoder);
   /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore it). Only for a device of
   /// open_for_caller().

@@ -62,8 +62,8 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
-  /// takes this device some milliseconds.
+  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load on
+  /// which this device works for some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
@@ -94,7 +94,7 @@ struct Operations {
   std::string kernel_file(std::string_view path) const;
 };
 
-/// The operations of a device that has no kernels of the project.
+/// Returns the operations of a device that has no kernels of the project.
 const Operations& no_operations();
 
 /// Returns "this device has no kernel for WHAT".

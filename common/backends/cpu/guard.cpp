@@ -85,7 +85,8 @@ bool install() {
 class Watched {
  public:
   Watched() {
-    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory.
+    // Without a limit of the stack (after ulimit -s unlimited, or if a library removes the limit) an endless recursion
+    // would use all memory.
     rlimit limit{};
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
       limit.rlim_cur = most_stack_bytes;

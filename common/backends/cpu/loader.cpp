@@ -15,7 +15,7 @@ namespace attn {
 
 namespace {
 
-// The messages of the session about a look-up of this thread that fails.
+// The session's messages about a failed look-up of this thread.
 thread_local std::string link_messages;
 
 // A kernel's code: its library in the session, and the constants that it reads at run time.

@@ -48,7 +48,7 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
-// How many threadgroups a multiprocessor can run at the same time, as far as the kernel's registers allow.
+// Returns how many threadgroups a multiprocessor can run at the same time, as far as the kernel's registers allow.
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
@@ -59,7 +59,7 @@ int64_t wgmma_register_limit(const FlashConfig& config) {
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
-// How many threadgroups of this layout fit the memory of a multiprocessor at the same time.
+// Returns how many threadgroups of this layout fit the memory of a multiprocessor at the same time.
 size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
@@ -92,7 +92,7 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, co
   return layout_with(1, 0);
 }
 
-// How many threadgroups a multiprocessor runs at the same time.
+// Returns how many threadgroups a multiprocessor runs at the same time.
 int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return static_cast<int64_t>(
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));

@@ -64,7 +64,8 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// A constant that is read at run time lies in constant memory: the compiler knows that no launch changes it.
+// Returns the lines that stand before a source. A constant that is read at run time lies in constant memory, so that
+// the compiler knows that no launch changes it.
 std::string prologue(const KernelSource& source) {
   return cxx_prologue(
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });

@@ -44,15 +44,15 @@ std::string message_of(const Action& action) {
   return {};
 }
 
-/// A kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
+/// Returns a kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
 inline KernelSource kernel_text(const std::string& body, FunctionConstants constants = {},
                                 const std::string& entry = "run") {
   const std::string path = "test/kernel.cpu.cpp";
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// A kernel for any device: `body` has KERNEL(Params) { ... }. Inside KERNEL p points to the parameters; index is the
-/// threadgroup's place in the grid, and count the size of the grid, both along x, y and z.
+/// Returns a kernel for any device. `body` has KERNEL(Params) { ... }. In these braces p points to the parameters,
+/// index is the threadgroup's place in the grid, and count is the size of the grid, both along x, y and z.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
