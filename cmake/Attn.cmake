@@ -4,7 +4,7 @@
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # False alarms of gcc 12 on string + string (PR 105651).
+  # gcc 12 gives these warnings for string + string without a reason (PR 105651).
   target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
@@ -21,7 +21,7 @@ endif()
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -O1)
 
-# The headers that take the compiler longest. These headers are precompiled three times: for the libraries, for
+# The headers on which the compiler spends most time. These headers are precompiled three times: for the libraries, for
 # bookkeeping and for the tests, because gcc refuses a precompiled header with another -O. The asan preset builds
 # without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
@@ -40,7 +40,7 @@ if(ATTN_TESTS)
   target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
   target_compile_options(attn_test_flags INTERFACE -O1)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # False alarms of gcc 12 at -O1 on std::variant.
+    # gcc 12 gives this warning at -O1 for std::variant without a reason.
     target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
   target_compile_definitions(attn_test_flags INTERFACE ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
@@ -127,8 +127,9 @@ endfunction()
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): makes a library of the sources of a
 # folder. Of the project's headers, the library may include the headers of its own folder, of the libraries that it
-# KNOWS, and of the libraries that those libraries know. The build stops at any other #include of the project. LINKS are
-# libraries that no header of the folder includes. COLD: the whole library is bookkeeping.
+# KNOWS, and of the libraries that those libraries know. The build stops at an #include of any other header of the
+# project. LINKS are libraries to link with, whose headers no header of the folder includes. COLD: the whole library is
+# bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -169,13 +170,15 @@ endfunction()
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]):
 # makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
-# are programs that the tests run. A test with Timing in its name judges times, and runs while no other test does. A
-# file cpu_*_test.cpp or cuda_*_test.cpp uses code that only a build with that device has. Tests that a filter of LONG
-# selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test --all` runs them.
+# are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
+# file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
+# that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
+# --all` runs them.
 #
-# The device under test is the CPU unless ATTN_TEST_DEVICE names another; a suite whose name begins with Gpu needs a
-# GPU. With GPU, ctest also runs the tests that the filter selects on a GPU, from the same binary, in a few parts. With
-# ALONE, these parts run while nothing else does. A test or a part in which every test is skipped exits with 77.
+# The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
+# a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
+# ctest these are four tests, gpu.LIBRARY_test.1 to 4, each of which runs a part of the selected tests. With ALONE, no
+# other test runs while one of the four runs. The binary exits with 77 if every test that it should run was skipped.
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
@@ -222,7 +225,7 @@ function(attn_add_tests library folder)
 endfunction()
 
 # attn_add_bench(NAME SOURCE LIBRARY): adds a Google Benchmark of the library, and a test that runs it and does not
-# judge its times. The benchmark may use the CPU device.
+# judge its times. The benchmark may use the CPU device, so a build without this device does not have the test.
 function(attn_add_bench name source library)
   if(NOT ATTN_BENCH)
     return()

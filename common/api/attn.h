@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines it; a program that includes both headers includes dlpack.h first */
+#ifndef DLPACK_DLPACK_H_ /* dlpack.h defines this; a program that includes both headers includes dlpack.h first */
 /* The part of DLPack's interface that stays the same in all versions (https://dmlc.github.io/dlpack). */
 typedef struct {
   int32_t device_type; /* 1: cpu, 2: CUDA */
@@ -74,7 +74,7 @@ typedef enum {
   ATTN_NOT_COMPILED = 3,  /* a kernel does not compile or load */
   ATTN_OUT_OF_MEMORY = 4, /* the device has too little memory */
   ATTN_DEVICE_LOST = 5,   /* a kernel faulted or hung; only a new process can use the device */
-  ATTN_FAILED = 6         /* any other error: a bug, or a call that cannot be captured, while its stream is captured */
+  ATTN_FAILED = 6         /* any other error: a bug, or the stream is captured and the call cannot be captured */
 } attn_status;
 
 typedef enum { ATTN_BHSD = 0, ATTN_BSHD = 1 } attn_layout;
@@ -109,7 +109,7 @@ ATTN_API void attn_close(attn_engine* engine);
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of launches that the engine has prepared, each for one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
-/* Runs a kernel that does nothing: its time is the cost of a call. */
+/* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
 /* The project's scripts/tools/options writes the fields of the structs of options below, from the list

@@ -228,7 +228,7 @@ int64_t count_rows(const TensorView& t) {
   return rows;
 }
 
-/// The checks that all attention calls share. Returns whether there are rows to compute.
+/// Makes the checks that all attention calls share. Returns whether there are rows to compute.
 bool check_attention(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o, double scale,
                      bool gpu, int64_t most_batch = most_count) {
   check_tensor("q", q, gpu);
@@ -247,7 +247,8 @@ bool check_attention(const TensorView& q, const TensorView& k, const TensorView&
           "widths {} of q, {} of k, {} of v, {} of o are not allowed; they must be equal", q.width, k.width, v.width,
           o.width);
   const int64_t widest = gpu ? 256 : most_width;
-  require(q.width % 8 == 0 && q.width <= widest, "width {}: a multiple of 8, at most {}", q.width, widest);
+  require(q.width % 8 == 0 && q.width <= widest, "width {} is not allowed; it must be a multiple of 8, at most {}",
+          q.width, widest);
   require(v.heads == k.heads && v.tokens == k.tokens && v.batch == k.batch,
           "v is [{}, {}, {}], k [{}, {}, {}] (batch, heads, tokens); they must be equal", v.batch, v.heads, v.tokens,
           k.batch, k.heads, k.tokens);

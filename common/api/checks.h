@@ -17,7 +17,7 @@ bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
 bool check(const RopeCall& call, bool gpu);
 
-/// The most keys that a sequence of the cache may have.
+/// Returns the largest number of keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);
 
 /// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
@@ -25,19 +25,19 @@ void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-/// The number of elements of a dense tensor.
+/// Returns the number of elements of a dense tensor.
 constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) product *= size;
   return product;
 }
 
-/// The number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
+/// Returns the number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the
 /// option, a window to the right with causal attention. So these options need no separate kernel, and no number in a
-/// kernel is larger than the sequence. The call has passed check(), and has keys.
+/// kernel is larger than the sequence. The call must have passed check(), and must have at least one key.
 void simplify(FlashCall& call);
 
 }  // namespace attn

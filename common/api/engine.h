@@ -109,7 +109,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // These calls throw BadInput for tensors that a kernel does not take, and CompileError, OutOfMemory and DeviceLost.
+  // These calls throw BadInput for tensors that no kernel supports, and CompileError, OutOfMemory and DeviceLost.
   // `stream` is the program's stream of a GPU (a cudaStream_t; null is the default stream).
   void flash(const FlashCall& call, void* stream = nullptr);
   void decode(const CacheCall& call, void* stream = nullptr);   // few queries a sequence
@@ -124,11 +124,12 @@ class Engine {
   void empty(void* stream = nullptr);
 
   const DeviceInfo& info();
-  /// The number of prepared launches, and their bytes on the device, without the caller's tensors. Above 1024 launches,
-  /// or 256 MiB (on a GPU 1 GiB), the engine drops the least recently used launches. It keeps captured launches.
+  /// prepared() returns the number of prepared launches. prepared_bytes() returns the bytes of these launches on the
+  /// device, without the caller's tensors. Above 1024 launches, or 256 MiB (on a GPU 1 GiB), the engine drops the least
+  /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
-  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput.
+  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
   void save_archive(const std::string& path);
 
   class State;

@@ -84,8 +84,8 @@ struct KeyHash {
 inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
-/// Throws BadInput if `unable` gives a reason. For calls without rows: such a call makes no launch that could refuse
-/// it.
+/// Throws BadInput if `unable` gives a reason. This is for calls without rows: they make no launch, so no launch can
+/// refuse them.
 inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
@@ -141,7 +141,7 @@ class ModifierBlock {
   }
 
   void* data() const { return memory_.data(); }
-  /// The parameters of the kernel `stage`, which copies the call's tables to the block.
+  /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
   StageParams staged(const FlashCall& call) const {
     constexpr int most = 0
 #define ATTN_TABLE(element, name, ...) +1
@@ -184,7 +184,7 @@ struct Prepared {
   uint64_t last_call = 0;  // the number of the last call that used this entry
 };
 
-inline std::atomic<unsigned> forks = 0;  // forks between the process of the first engine and this process
+inline std::atomic<unsigned> forks = 0;  // the forks that lead from the process of the first engine to this process
 }  // namespace engine
 using namespace engine;
 

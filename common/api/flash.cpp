@@ -20,7 +20,7 @@ Modifiers modifiers_of(const FlashCall& call) {
 #include "common/attention/options.def"
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
-  m.lists = false;  // lists of keys: the host would have to make them in every call
+  m.lists = false;  // no lists of keys, because the host would have to make them in every call
   if (call.bias) {
     std::string axes;
     for (int axis = 0; axis < 4; ++axis) {
@@ -86,14 +86,14 @@ bool few_rows(const FlashCall& call, bool changed) {
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
 
-/// The number of keys for which a launch of decoding is prepared if a call has `keys` keys.
+/// Returns the number of keys for which a launch of decoding is prepared if a call has `keys` keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// Replaces a call without keys by a call with one key that no query sees: outputs are 0, and lse has only the sinks.
-/// `zeros` has room for a key's row and for a length of each sequence of the batch.
+/// Returns the call that replaces a call without keys. It has one key, which no query sees: so outputs are 0, and lse
+/// has only the sinks. `zeros` has room for a key's row and for a length of each sequence of the batch.
 FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
   FlashCall call;
   call.q = given.q;
@@ -133,7 +133,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
           const DecodeConfig config{
               .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
           ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
-          // The lengths of all sequences for 0 keys, then for 1 key, and so on. A call reads the part for its keys.
+          // `batch` lengths of 0, then `batch` lengths of 1, and so on. A call reads the part for its number of keys.
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
             lengths[i] = static_cast<int>(i / static_cast<size_t>(room.batch));

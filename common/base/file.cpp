@@ -25,7 +25,7 @@ std::optional<std::string> read_file(const fs::path& path) {
 }
 
 PendingFile::PendingFile(fs::path target) : target_(std::move(target)), path_(target_.string() + ".part") {
-  // The previous holder of the lock may have renamed or removed the file while this PendingFile waited. Then this
+  // The previous holder of the lock may have renamed or removed the file while this PendingFile waited. If so, this
   // PendingFile opens the file anew and waits again.
   while (!held_) {
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);

@@ -1,4 +1,5 @@
-// Whole files: read in one piece, and replaced so that a reader sees the old file or the new file.
+// Whole files. A file is read in one piece, and replaced in one step: a reader sees either the old file or the new
+// file.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +12,9 @@ namespace attn {
 /// Returns the bytes of a file, or nullopt if the file cannot be read.
 std::optional<std::string> read_file(const std::filesystem::path& path);
 
-/// A file while it is written, under the name TARGET.part. It is locked: another process or thread that wants the same
-/// file waits in the constructor. If a process dies, the lock is released, and the next process takes over the file.
+/// A file while it is written, under the name TARGET.part. The file is locked: another process or thread that wants to
+/// write the same file waits in the constructor. If a process dies, its lock is released, and the next process takes
+/// over the file.
 class PendingFile {
  public:
   explicit PendingFile(std::filesystem::path target);

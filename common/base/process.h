@@ -7,7 +7,7 @@
 namespace attn {
 
 struct ProcessResult {
-  int status = 0;      // exit status; 128 + the signal's number if a signal ended the program; 127 if it does not exist
+  int status = 0;      // exit status; 128 + the number of the signal that ended the program; 127: no such program
   std::string output;  // the text of stdout and stderr together
 };
 

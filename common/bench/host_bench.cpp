@@ -1,6 +1,6 @@
-// The host's costs of running a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk or from
-// an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch some
-// microseconds.
+// Benchmarks of the host's work for a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk
+// or from an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch
+// some microseconds.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-// An empty kernel with as many constants as the attention kernels have.
+// Returns an empty kernel with as many constants as the attention kernels have.
 KernelSource source() {
   const std::string path = "bench/kernel.cpu.cpp";
   std::string body =
@@ -36,7 +36,7 @@ KernelSource source() {
           {{path, body}}};
 }
 
-// A kernel of the source tree, so that the host must read its files.
+// Returns a kernel of the source tree, whose files the host must read.
 KernelSource source_on_disk() {
   KernelSource on_disk = source();
   on_disk.path = "common/attention/kernels/tuned.cpu.cpp";
@@ -77,7 +77,7 @@ void kernel_source_hash(benchmark::State& state) {
 }
 BENCHMARK(kernel_source_hash);
 
-// A look-up among `range` kernels, as in a long sweep.
+// Looks a kernel up among `range` kernels, as a long sweep does.
 void pipeline_memory_hit(benchmark::State& state) {
   PipelineCache& cache = pipelines();
   KernelSource wanted = source();
@@ -112,7 +112,7 @@ void binary_load(benchmark::State& state) {
 }
 BENCHMARK(binary_load)->Unit(benchmark::kMicrosecond);
 
-// The kernel of proto1_flash, which has one of the largest object files.
+// Loads the kernel of proto1_flash, which has one of the largest object files.
 void pipeline_disk_load_tuned(benchmark::State& state) {
   const TemporaryFolder folder;
   KernelSource wanted = source_on_disk();
@@ -161,7 +161,8 @@ void encode_dispatch(benchmark::State& state) {
 }
 BENCHMARK(encode_dispatch);
 
-// One submission of `range` dispatches with nothing to do. The slope over `range` is the time of a dispatch.
+// Submits `range` dispatches over an empty grid at once. The slope of the time over `range` is the time of a
+// dispatch.
 void submit_empty(benchmark::State& state) {
   const Kernel& kernel = *pipelines().get(source()).kernel;
   CommandEncoder encoder;

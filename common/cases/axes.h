@@ -23,11 +23,12 @@ void complete_flash(Case& config, const DeviceInfo& device);
 /// Does what complete_flash() does, for hooks that change which tile is fastest.
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
-/// The plan of a case: one launch of attention, and the case's FlashConfig. Throws BadInput for a case that no device
-/// can run.
+/// Returns the plan of a case, which has one launch of attention and the case's FlashConfig. Throws BadInput for a case
+/// that no device can run.
 CasePlan flash_plan(const Case& config, const Setting& setting);
 
-/// The shape axes and the dtype that a safetensors file with q, k, v fixes. Throws BadInput.
+/// Returns the axes whose values follow from the tensors q, k and v of a safetensors file: the shape axes and the
+/// dtype. Throws BadInput for a file that does not have these tensors, or has them in shapes or types that do not fit.
 std::vector<Axis> flash_input_axes(const std::string& path);
 
 }  // namespace attn

@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-// If all rows take more than full_check_products multiplications, the oracle checks only a sample of rows, which takes
-// about sampled_check_products multiplications. So checking stays cheaper than measuring.
+// If a check of all rows needs more than full_check_products multiplications, the oracle checks only a sample of rows,
+// for which it needs about sampled_check_products multiplications. So a check stays cheaper than a measurement.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;

@@ -16,11 +16,11 @@ namespace attn {
 ///   random   independent standard normal values. Kernels are checked and then timed on these inputs. All keys weigh
 ///            about the same, so the maximum of a row hardly grows after its first block of keys.
 ///   needles  the random values, changed in two ways. Every second query looks for one key, its needle, which is drawn
-///            from all keys that the query sees. With a head_dim of 32 or more, the needle takes most of the row's
+///            from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
 ///            weight: the running maximum jumps at the needle, and outputs from earlier keys shrink to little. And
 ///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
-///            block. A missing, doubled or foreign block then moves the outputs of the queries without a needle five
-///            times as far as with random values alone.
+///            block. A missing, doubled or foreign block moves the outputs of the queries without a needle five times
+///            as far as without signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -30,7 +30,7 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 
 class FlashInputs {
  public:
-  /// Tensors drawn with `seed`, or the q, k and v of the safetensors file `input` if `input` is not empty.
+  /// Draws tensors with `seed` if `input` is empty. Else takes q, k and v of the safetensors file `input`.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
   /// Takes tensors that fit the configuration; `seed` chooses the rows that the oracle checks.
@@ -45,8 +45,8 @@ class FlashInputs {
   Buffer& q_buffer() { return q_buffer_; }
   Buffer& k_buffer() { return k_buffer_; }
   Buffer& v_buffer() { return v_buffer_; }
-  /// The oracle's answer, computed once for each `name`. Calls with the same `name` must pass the same `score` and
-  /// `sink`.
+  /// Returns the oracle's answer, which is computed once for each `name`. Calls with the same `name` must pass the same
+  /// `score` and `sink`.
   const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
                                  const SinkFunction& sink = {});
 

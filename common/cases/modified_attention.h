@@ -17,17 +17,18 @@ class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
 
-  /// modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
+  /// Returns modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
   AttentionHooks hooks() const;
-  /// The range [begin, end) of keys within [0, kv_len] that the range rules let a query see; unmasked() may hide more
-  /// keys. Where begin >= end, the query sees no key.
+  /// Some rules let a query see one range of keys: causal, prefix, lengths, documents, and a window without
+  /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
+  /// unmasked() may hide more keys. If begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the rules that are not ranges let a query see a key: global_tokens with its window, and block_sparse.
+  /// Whether the other rules let a query see a key: global_tokens with its window, and block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
-  /// The number of query-key pairs that no rule hides, over all batch entries and query heads.
+  /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// The number of elements of the tensor that is added to the scores; 0 without a bias.
+  /// Returns the number of elements of the bias, a tensor that is added to the scores; 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:
@@ -36,7 +37,7 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  /// The number of keys in [begin, end) that block_sparse lets a query see.
+  /// Returns the number of keys in [begin, end) that block_sparse lets a query see.
   int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;
   int64_t keys_seen(int64_t batch, int64_t q) const;
 

@@ -12,18 +12,18 @@
 
 namespace attn {
 
-/// The axes of Modifiers and of the user's functions, each with the value that turns the axis off. rotary_axes() has
-/// the axes that describe `rope`.
+/// Returns the axes of Modifiers and of the user's functions, each with the value that turns the axis off.
+/// rotary_axes() has the axes that describe `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
-/// The AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
+/// Returns the AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
 std::vector<AxisInfo> modifier_infos();
-/// The names of the axes of modifier_axes() that a case turns on.
+/// Returns the names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
-/// The axes that describe `rope`, each with its value in a case without RoPE.
+/// Returns the axes that describe `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// The modifiers that a case asks for. modifiers_of() and rotary_of() throw BadInput for a case that makes no sense on
-/// any device.
+/// modifiers_of() returns the modifiers that a case asks for, and rotary_of() its RoPE. modifiers_of() and rotary_of()
+/// throw BadInput for a case that makes no sense on any device.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
 /// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns

@@ -45,7 +45,7 @@ class FlashProblem : public Problem {
   /// Makes check() include the result of a check of another problem with the same kernel.
   void also(const Check& other) { others_.merge(other); }
 
-  /// The outputs of the last launch.
+  /// Both functions return outputs of the last launch.
   Tensor output() const;
   std::vector<float> lse() const;
 
@@ -60,9 +60,9 @@ class FlashProblem : public Problem {
   double score_error_ = 0;
 };
 
-/// A function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's answer.
-/// Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the tensors
-/// come from the user's file, or the sweep of this run has checked the kernel (Experiment::is_part()).
+/// Returns a function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's
+/// answer. Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the
+/// tensors come from the user's file, or the sweep of this run has checked the kernel (Experiment::is_part()).
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

@@ -29,7 +29,7 @@ RowIndex row_at(const AttentionShape& shape, int64_t index) {
   return {index / shape.q_len / shape.q_heads, index / shape.q_len % shape.q_heads, index % shape.q_len};
 }
 
-/// One head [seq, dim] in double.
+/// Returns one head, [seq, dim], in double.
 std::vector<double> load_head(const Tensor& tensor, int64_t batch, int64_t head) {
   std::vector<double> values(static_cast<size_t>(tensor.seq * tensor.dim));
   const std::span<double> all(values);

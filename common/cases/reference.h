@@ -18,8 +18,8 @@ struct RowIndex {
 };
 
 /// all_rows() returns all query rows. sample_rows() returns `count` of them: the first and the last query of the first
-/// and the last head (even where `count` is less), and other rows drawn with `seed`. Both lists are in order of (batch,
-/// head, q), without duplicates.
+/// and the last head, even if these rows are more than `count`, and other rows drawn with `seed`. Both lists are in
+/// order of (batch, head, q), without duplicates.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
@@ -29,10 +29,10 @@ struct ReferenceRows {
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
 
   // The sizes that bound rounding errors (tolerance.cpp). w are the weights of a row; they sum to 1.
-  std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> swing;          // rows x head_dim: the largest |sum of w v| over the first n keys, for any n
-  std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
-  std::vector<double> mean_score;     // per row: sum over keys of w |score|
+  std::vector<double> spread;      // rows x head_dim: root of the sum over keys of (w v)^2
+  std::vector<double> swing;       // rows x head_dim: |sum of w v over the first n keys|, for the n where it is largest
+  std::vector<double> score_size;  // per row: sum over keys of w (scale |q| |k| + |score|)
+  std::vector<double> mean_score;  // per row: sum over keys of w |score|
   std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
 };
 
@@ -43,8 +43,8 @@ struct ReferenceRows {
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
 /// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight: smaller
 /// weights are denormals, which have the same absolute rounding error as 2^-14.
-/// Fastest where the rows of one head are consecutive in `rows`. Throws std::invalid_argument where tensors or rows do
-/// not fit the shape.
+/// The function is fastest if the rows of one head are consecutive in `rows`. Throws std::invalid_argument if tensors
+/// or rows do not fit the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});

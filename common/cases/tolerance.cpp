@@ -37,9 +37,9 @@ namespace attn {
 //    keys. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
-// The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. The
-// tolerance has twice the bounds that kernels reach (of errors 1 and 6, for example), or more, so that a correct kernel
-// uses about half of the tolerance.
+// The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels
+// reach some of these bounds, for example those of errors 1 and 6. Of each such bound the tolerance contains twice the
+// value or more, so that a correct kernel uses about half of the tolerance.
 //
 // Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
 // about normally distributed and differs between elements. The log-sum-exp moves by m / n. For m = 64 and n = 65536, o

@@ -13,9 +13,9 @@ struct AttentionTolerance {
   std::vector<double> o, lse;  // for each element of ReferenceRows::o and ReferenceRows::lse
 };
 
-/// The tolerance for Q, K, V of `dtype` and O of `out_dtype`. `hooked`: a score hook changes the scores. `score_error`:
-/// the error that hooks and rounding on the device add to a score, as a share of the score. tolerance.cpp has the
-/// derivation.
+/// Returns the tolerance for Q, K, V of `dtype` and O of `out_dtype`. `hooked`: a score hook changes the scores.
+/// `score_error`: the error that hooks and rounding on the device add to a score, as a share of the score.
+/// tolerance.cpp has the derivation.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error = 0);
 

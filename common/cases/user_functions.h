@@ -21,8 +21,9 @@ namespace attn {
 /// empty or too large, or refused_text() refuses it.
 UserFunction read_function(FunctionKind kind, const std::string& path);
 
-/// Reads the file `path`, whose text the case names by `value`. Throws as read_function() does, and BadInput where
-/// `path` is empty or the file has another text. `axis` and `option` are for the message.
+/// Reads the file `path`. The case has `value` on its axis: the name of the file's text (UserFunction::text_name()).
+/// Throws as read_function() does, and BadInput if `path` is empty or the file has another text. `axis` and `option`
+/// are for the message.
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path);
 
@@ -34,18 +35,19 @@ std::string function_unable(FunctionKind kind, const DeviceInfo& device);
 /// numbers of the user's file, or the name of a function that the text calls and does not define.
 void require_compiles(Device& device, const UserFunction& function);
 
-/// The kernel that applies a function to whole rows for the oracle. With `in_double` it computes in double precision,
-/// else in float as kernels do.
+/// Returns the kernel that applies a function to whole rows for the oracle. With `in_double` it computes in double
+/// precision, else in float as kernels do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
-/// A score function for the oracle. It runs in double precision: on `device` if `device` is the host and runs users'
-/// functions, else on a cpu device if the build has one, else on `device`. It keeps references to `device` and
+/// Returns a score function for the oracle. It runs in double precision: on `device` if `device` is the host and runs
+/// users' functions, else on a cpu device if the build has one, else on `device`. It keeps references to `device` and
 /// `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
-/// A feature map for the oracle, applied to numbers in place. It runs in double precision, on the same device as a
-/// score function. Called from one thread at a time. It keeps references to `device` and `pipelines`.
+/// Returns a feature map for the oracle, which changes numbers in place. It runs in double precision, on the device on
+/// which a score function would run. Only one thread at a time may call it. It keeps references to `device` and
+/// `pipelines`.
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 
@@ -55,17 +57,18 @@ class MaskOracle {
  public:
   MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function, const AttentionShape& shape);
 
-  /// A score function that sets the scores of hidden pairs to -infinity.
+  /// Returns a score function that sets the scores of hidden pairs to -infinity.
   ScoreFunction reference() const;
 
-  /// The range [begin, end) of keys that the modifiers' range rules let a query see.
+  /// The range [begin, end) of keys that modifiers let a query see (ModifiedAttention::range()).
   using Range = std::function<std::pair<int64_t, int64_t>(int64_t batch, int64_t q)>;
-  /// Whether the modifiers' other rules let a query see a key.
+  /// Whether the modifiers' other rules let a query see a key (ModifiedAttention::unmasked()).
   using Seen = std::function<bool(int64_t q, int64_t k)>;
-  /// The number of query-key pairs within `range` that `seen` and the function let through, over all batch entries and
-  /// query heads. `seen` may be empty. If the shape has more than 2^28 pairs, only every n-th query is counted, and the
-  /// number is scaled. Throws std::runtime_error where the begin or the end of keys() is less for a counted query than
-  /// for the counted query before.
+  /// Returns the number of query-key pairs within `range` that `seen` and the function let through, over all batch
+  /// entries and query heads. `seen` may be empty. If the shape has more than 2^28 pairs, only every n-th query is
+  /// counted, and the number is scaled. The user's text may have a function keys(), which gives a query's range of
+  /// keys. Throws std::runtime_error if this range begins or ends at a lower key for a counted query than for the
+  /// counted query before it.
   double visible_pairs(const Range& range, const Seen& seen = {}) const;
 
  private:

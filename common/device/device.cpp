@@ -26,8 +26,8 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
 
 namespace {
 
-/// If the kernel has no file in the device's dialect, returns this as the reason why the device cannot run the kernel.
-/// Else returns nothing.
+/// If the kernel has no file in the device's dialect, returns the reason why the device cannot run the kernel. Else
+/// returns nothing.
 std::optional<std::string> lacks_kernel(const KernelSource& source, const DeviceInfo& device) {
   const std::string ending = fmt::format(".{}", device.operations->kernel_ending);
   const std::string_view path = source.path;

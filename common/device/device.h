@@ -29,7 +29,7 @@ struct DeviceInfo {
   std::string name;                   // the product's name
   std::string arch;                   // the target of the kernel compiler: "znver3", "sm_90a"
   std::string toolchain;              // the kernel compiler and its version
-  std::vector<std::string> features;  // optional: instructions that a kernel may ask for ("avx2", "avx512bf16"), and
+  std::vector<std::string> features;  // optional instructions that a kernel may ask for ("avx2", "avx512bf16"), and
                                       // "pch" if CompileOptions::precompile_headers has an effect
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
@@ -43,17 +43,18 @@ struct DeviceInfo {
   const Operations* operations = &no_operations();
 
   bool has(std::string_view feature) const;
-  /// The reason, in one line, why a threadgroup that needs `needed` bytes does not fit; nothing if it fits.
+  /// Returns, in one line, the reason why a threadgroup that needs `needed` bytes does not fit. Returns nothing if the
+  /// threadgroup fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
   nlohmann::ordered_json json() const;
 };
 
-/// The reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's dialect, or
-/// threadgroup memory that does not fit. Nothing if the plan can run.
+/// Returns the reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's
+/// dialect, or threadgroup memory that does not fit. Returns nothing if the plan can run.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
-/// The plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device, and
-/// std::logic_error if the plan has no launch of this phase.
+/// Returns the plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device,
+/// and std::logic_error if the plan has no launch of this phase.
 const Launch& planned_launch(const Plan& plan, std::string_view phase, const DeviceInfo& device);
 
 /// Clocks, power and temperature of a device. A member is negative or empty if the device does not report it.
@@ -67,7 +68,7 @@ struct Clocks {
 
 /// The contents of a kernel's machine code.
 struct CodeContents {
-  std::map<std::string, int> instructions;  // count of each instruction; empty if the device does not report it
+  std::map<std::string, int> instructions;  // count of each instruction; empty if the device reports no counts
   std::map<std::string, int> classes;       // count of each class (instruction_class.h); empty if not reported
   /// The innermost loop with the most multiply-adds: the counts of the loop's classes, and under "instructions" the
   /// count of all its instructions. Empty if no innermost loop has a multiply-add, or if the device does not report
@@ -78,12 +79,12 @@ struct CodeContents {
 
 /// How a kernel is compiled. These options do not change the code.
 struct CompileOptions {
-  /// Keeps the compiled form of headers that read no function constant, for later kernels. It has no effect on devices
-  /// without the feature "pch".
+  /// Keeps the compiled form of headers that read no function constant, for later kernels. The option has no effect on
+  /// devices without the feature "pch".
   bool precompile_headers = false;
-  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder. NVRTC has
-  /// to; without the file the time of NVRTC's optimiser counts as the front end's. It has no effect on devices whose
-  /// compiler needs no file.
+  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder for this.
+  /// NVRTC has to write such a file; without it the time of NVRTC's optimiser counts as the front end's time. The
+  /// option has no effect on devices whose compiler needs no file.
   bool trace_phases = false;
 };
 
@@ -99,15 +100,15 @@ class Device {
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
   /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// Opens a device for a program that has its own streams, which enqueue() takes. On a GPU the device uses the
-  /// program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
+  /// Opens a device for a program that has its own streams, and passes a stream to enqueue(). On a GPU the device uses
+  /// the program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
   /// while the program captures a stream. Every call restores the calling thread's context, if the thread had one. With
   /// a `stream` of the program the device works only on that stream, and open_cuda_device_for() says what it may do
   /// during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);
-  /// The specs that this build knows, for messages and --help.
+  /// Returns the specs that this build knows, for messages and --help.
   static std::string known_specs();
 
   virtual ~Device() = default;
@@ -128,7 +129,8 @@ class Device {
 
   /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
-  /// Everything, apart from the source, that decides the code: compiler version, options, arch. Part of the cache key.
+  /// Returns everything, apart from the source, that decides the code: compiler version, options, arch. It is a part of
+  /// the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
@@ -138,8 +140,8 @@ class Device {
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
   /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
-  /// timestamps. For a command that cannot be launched it throws as submit() does; the commands before it are then
-  /// under way.
+  /// timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands before that command
+  /// are under way.
   virtual void enqueue(const CommandEncoder& encoder);
   /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore it). Only for a device of
   /// open_for_caller().
@@ -158,14 +160,14 @@ class Device {
     const Device& device_;
     void* const before_;
   };
-  /// The number of the graph into which the stream is being captured; 0 if the stream is not being captured.
+  /// Returns the number of the graph into which the stream is being captured; 0 if the stream is not being captured.
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
-  /// Whether the device has thrown DeviceLost. Then submit() throws DeviceLost, and on a GPU every other function that
-  /// needs the GPU throws it too, except release().
+  /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost, and on a GPU every other
+  /// function that needs the GPU throws it too, except release().
   bool lost() const { return lost_; }
-  /// Bytes of all existing Buffers, including guard bands.
+  /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
 
  protected:
@@ -180,9 +182,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. The memory starts as NaN (all bits set), so that results show it if
-/// a kernel fails to write an element, or reads an element too early. A build with AddressSanitizer reports a touch of
-/// the cpu device's guard bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results have a NaN
+/// if a kernel does not write an element, or reads an element too early. A build with AddressSanitizer reports a touch
+/// of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;

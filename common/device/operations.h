@@ -37,10 +37,10 @@ struct CeilingKernels {
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
   size_t copy_bytes;            // bytes of the source, and bytes of the target; meant to exceed the caches
-  /// Bytes of source and target together in the test of the flush. The device's caches must hold them even if other
-  /// programs use the last-level cache, too.
+  /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
+  /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;  // each repetition copies the next slice, so that the others evict a slice before its next turn
+  int copy_slices;  // each repetition copies the next slice; copies of the others evict a slice before its next turn
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
@@ -49,8 +49,8 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Matrix products that are faster than multiply-adds; for DType::f32 products of tf32. Nothing if the device has no
-  /// faster products.
+  /// Returns matrix products that are faster than multiply-adds; for DType::f32 these are products of tf32. Returns
+  /// nothing if the device has no faster products.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 
@@ -62,8 +62,8 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
-  /// takes this device some milliseconds.
+  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load on
+  /// which this device works for some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
@@ -90,14 +90,14 @@ struct Operations {
   std::string_view ahead_of_time = {};
   SweepSpan span = {};
 
-  /// The file of a kernel, from its path without the ending.
+  /// Returns the file of a kernel, from its path without the ending.
   std::string kernel_file(std::string_view path) const;
 };
 
-/// The operations of a device that has no kernels of the project.
+/// Returns the operations of a device that has no kernels of the project.
 const Operations& no_operations();
 
-/// "this device has no kernel for WHAT"
+/// Returns "this device has no kernel for WHAT".
 std::string no_kernel_for(std::string_view what);
 
 }  // namespace attn

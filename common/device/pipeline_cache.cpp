@@ -14,7 +14,7 @@ namespace attn {
 
 namespace fs = std::filesystem;
 
-// One pipeline. Its mutex makes a second thread wait while the first one compiles it.
+// One pipeline. The slot's mutex makes a second thread wait while the first thread compiles the pipeline.
 struct PipelineCache::Slot {
   std::atomic<bool> ready{false};  // `pipeline` is set and will not change
   std::mutex mutex;

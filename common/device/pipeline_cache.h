@@ -36,18 +36,18 @@ class PipelineCache {
   PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();
 
-  /// The pipeline for a source. Throws CompileError, and BadInput for a missing source.
+  /// Returns the pipeline for a source. Throws CompileError, and BadInput for a missing source.
   const Pipeline& get(const KernelSource& source);
 
   /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get()
   /// during this call.
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
-  /// The binaries that this cache has loaded so far, as an archive.
+  /// Returns the binaries that this cache has loaded so far, as an archive.
   PipelineArchive archive() const;
   /// Gets the pipelines of all sources, on `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
-  /// $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
+  /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
   static std::string default_folder();
 
  private:

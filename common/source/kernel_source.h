@@ -43,8 +43,8 @@ class FunctionConstants {
   std::vector<Entry> entries_;
 };
 
-/// The stage at which the code of a source's fragments joins the kernel's code: before the optimiser, which then sees
-/// both (LLVM IR on the cpu, NVIDIA's LTO IR on a GPU), or as machine code.
+/// The stage at which the code of a source's fragments joins the kernel's code. Before the optimiser: so the optimiser
+/// sees both (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU). After code generation: both are machine code.
 enum class Linking { before_optimizer, after_code_generation };
 
 /// Everything that decides the code of a kernel.
@@ -68,10 +68,11 @@ struct KernelSource {
   /// not change the kernel's code.
   bool guarded = false;
 
-  /// The values of `run_time`. Throws BadInput for a name that is not a constant, or a value that does not fit int.
+  /// Returns the values of `run_time`. Throws BadInput for a name that is not a constant, or a value that does not fit
+  /// int.
   FunctionConstants run_time_values() const;
 
-  /// One readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...], followed by
+  /// Returns one readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...], followed by
   /// +ENTRY[...] for a fragment that the optimiser sees, or |ENTRY[...] for a fragment that is linked as machine code.
   /// Sources that differ only in values of `run_time` have equal keys: flash_forward[BLOCK_C=run_time,...]. The
   /// assembler's option is last: [...,assembler=-O1].
@@ -95,15 +96,16 @@ struct KernelSourceHash {
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
-/// Returns the folder from which kernels are read, as an absolute path: $ATTENTION_PROTO_SOURCE. If that is not set,
-/// the sources that were installed with libattn. If there are none, the source tree of the build.
+/// Returns the folder from which kernels are read, as an absolute path. This is $ATTENTION_PROTO_SOURCE. If that is not
+/// set, this is the folder of the sources that were installed with libattn. If none were installed, this is the source
+/// tree of the build.
 std::string source_root();
 
 /// Whether the file is not C++ but a program, *.py, that writes machine code.
 bool is_program(std::string_view path);
 
-/// Whether the file is a GPU's machine code, *.cubin, which another compiler made. Device::compile() takes the code as
-/// it is. A source whose file is machine code has no constants.
+/// Whether the file is a GPU's machine code, *.cubin, which another compiler made. Device::compile() does not change
+/// the code. A source whose file is machine code has no constants.
 bool is_machine_code(std::string_view path);
 
 /// Returns the paths of the kernels under the root: the files *.cpp, *.cu and *.py in folders that are called

@@ -34,7 +34,7 @@ inline DeviceInfo hopper() {
   return info;
 }
 
-/// A GPU whose kernels take no tensor maps. (Only a driver can make tensor maps.)
+/// Returns a GPU whose kernels take no tensor maps. (Only a driver can make tensor maps.)
 inline DeviceInfo ampere() {
   DeviceInfo info = hopper();
   info.arch = "sm_80";

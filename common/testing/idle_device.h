@@ -97,8 +97,8 @@ inline std::vector<Ran> planned(const Plan& plan) {
   return launches;
 }
 
-/// For each function constant of each launch: calls visit(changed plan, text) with this one constant changed. The text
-/// says what was changed.
+/// Calls visit(changed, text) once for each function constant of each launch. `changed` is the plan with only this
+/// constant changed, and the text says what was changed.
 template <typename PlanOrCasePlan, typename Visit>
 void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
   for (size_t i = 0; i < plan.launches.size(); ++i) {

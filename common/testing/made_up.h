@@ -5,7 +5,7 @@
 
 namespace attn::test {
 
-/// The comparison of a pair whose sides take these seconds, with narrow intervals.
+/// Returns the comparison of a pair whose sides take these seconds, with narrow intervals.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
@@ -20,7 +20,7 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
           .time = {timing(baseline_s), timing(contender_s)}};
 }
 
-/// Processes that differ little, so that a made-up interval decides a verdict.
+/// Returns processes that differ little, so that a made-up interval decides a verdict.
 inline Processes steady_processes() {
   const Spread little{1e-4, 30};
   return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};

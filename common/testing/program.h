@@ -54,7 +54,8 @@ class ProgramTest : public testing::Test {
     return all;
   }
 
-  /// The findings in findings.jsonl, without the headers of runs. Each finding names the run of a header before it.
+  /// Returns the findings in findings.jsonl, without the headers of runs. Expects that each finding names the run of a
+  /// header before it.
   std::vector<nlohmann::ordered_json> findings() const {
     std::vector<nlohmann::ordered_json> all;
     std::set<std::string> runs;

@@ -38,7 +38,7 @@ int main(int count, char** arguments) {
   /* The first query sees only the first key, so the query's output is the first value. */
   double off = 0;
   for (int i = 0; i < width; ++i) off += (o[i] - v[i]) * (o[i] - v[i]);
-  printf("the first output is the first value, but for %.1e; the last begins with %.4f\n", off,
+  printf("first output and first value: squared difference %.1e; the last output begins with %.4f\n", off,
          o[heads * tokens * width - width]);
   attn_close(engine);
   return off < 1e-9 ? 0 : 1;

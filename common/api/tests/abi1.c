@@ -20,7 +20,7 @@ static int failed(const char* what) {
   return 1;
 }
 
-/* The largest difference of the library's result from causal attention with a cap. */
+/* Returns the largest difference between the library's result and causal attention with a cap. */
 static double off_attention(float (*q)[width], float (*k)[width], float (*v)[width], float (*o)[width], double cap) {
   double most = 0;
   for (int i = 0; i < tokens; ++i) {
@@ -37,8 +37,8 @@ static double off_attention(float (*q)[width], float (*k)[width], float (*v)[wid
   return most;
 }
 
-/* The largest difference of the library's result from a rotation by YaRN's angles for a factor of 4 and a length of
- * 2048. */
+/* Returns the largest difference between the library's result and a rotation by YaRN's angles for a factor of 4 and a
+ * length of 2048. */
 static double off_rope(float (*q)[width], float (*o)[width]) {
   const double pi = acos(-1), span = 2 * log(10000), grown = 0.1 * log(4) + 1;
   const double first = floor(width * log(2048 / (64 * pi)) / span), last = ceil(width * log(2048 / (2 * pi)) / span);

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t largest = std::numeric_limits<int64_t>::max();
 float memory[1 << 16];  // the memory of all tensors; nobody reads it
 
-/// A dense tensor that begins at memory[at].
+/// Returns a dense tensor that begins at memory[at].
 TensorView dense(int64_t at, int64_t batch, int64_t heads, int64_t tokens, int64_t width) {
   return {.data = memory + at,
           .dtype = DType::f32,
@@ -374,7 +374,8 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
     for (int64_t q = 0; q < call.q.tokens; ++q) {
       for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
     }
-    // The numbers of the remaining options are 32-bit constants in a kernel's text; each value needs another kernel.
+    // The numbers of the remaining options are 32-bit constants in a kernel's text; each value needs a kernel of its
+    // own.
     const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
     return equal && left < std::max(call.q.tokens, call.k.tokens);
   };

@@ -46,7 +46,7 @@ struct Case4 {
     call.o = view_of(o);
     return call;
   }
-  /// The largest difference of the outputs from the oracle's outputs.
+  /// Returns the largest difference of the outputs from the oracle's outputs.
   double error(bool causal = false) const {
     const AttentionShape shape{2, q.heads, k.heads, q.seq, k.seq, 64, causal};
     const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));

@@ -20,8 +20,8 @@ namespace attn {
 inline constexpr int back_end_recipe = 4;
 
 /// LLVM's machines for one target. A thread takes a machine for itself and gives it back. A machine keeps data that it
-/// computed from the target's features. Computing the data anew would take a twentieth of the time that a variant takes
-/// to compile.
+/// computed from the target's features. To compute these data takes a twentieth of the time in which a variant is
+/// compiled.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);

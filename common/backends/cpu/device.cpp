@@ -74,8 +74,8 @@ size_t cache_bytes(int wanted_level) {
   return found;
 }
 
-// The number of cores that this process may use: the affinity mask, limited by the control group's quota if there is
-// one.
+// Returns the number of cores that this process may use: the cores of the affinity mask, but not more than the control
+// group's quota, if there is a quota.
 unsigned usable_cores() {
   unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   if (cpu_set_t allowed; sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
@@ -88,8 +88,9 @@ unsigned usable_cores() {
   return cores;
 }
 
-// Flushes denormal operands and results of this thread to zero while a FlushDenormals lives, as kernels on GPUs do.
-// Otherwise an x86 core takes a microcode assist for each denormal, and the time depends on the data.
+// While a FlushDenormals lives, this thread's arithmetic takes denormal operands and results as zero, as kernels on
+// GPUs do. Without this an x86 core takes a microcode assist for each denormal, and a kernel's time depends on the
+// data.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }

@@ -23,21 +23,21 @@ bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const Attenti
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
-// Whether the kernel takes dot products of bf16 pairs: only on cores where these are faster than a conversion to f32
-// with multiply-adds of f32. AMD's cores start two dot products a cycle, Intel's cores start one every two cycles
-// (measured on sapphirerapids: 124 GFLOP/s a core, against 249 GFLOP/s of f32 multiply-adds).
+// Whether the kernel uses dot products of bf16 pairs. It uses them only on cores where they are faster than conversions
+// to f32 and multiply-adds of f32. AMD's cores start two dot products a cycle, Intel's cores start one every two cycles
+// (measured on one core of a sapphirerapids: 124 GFLOP/s with dot products, 249 GFLOP/s with f32 multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
 
-// Whether the device has Intel's cores with 512-bit vectors. On these all vector arithmetic shares two ports with
-// multiply-adds, and micro-operations are scarce, above all if another thread runs on the same core.
+// Whether the device has Intel's cores with 512-bit vectors. On these cores all vector arithmetic shares two ports with
+// multiply-adds. A core starts few micro-operations a cycle, above all if another thread runs on the same core.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
-// The register tile: vectors of queries by rows of keys or columns. It leaves a quarter of the registers to operands.
-// Four vectors take fewer micro-operations, because a broadcast serves four multiply-adds, but leave registers for
-// fewer rows. Two vectors leave more of the L1 cache to K and V. common/attention/kernels/log.md says which is faster
-// on which core.
+// The register tile: vectors of queries by rows of keys or columns. It leaves a quarter of the registers to operands. A
+// tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four multiply-adds,
+// but has registers for fewer rows. A tile of two vectors leaves more of the L1 cache to K and V.
+// common/attention/kernels/log.md says which tile is faster on which core.
 struct RegisterTile {
   int64_t vectors, rows;
 };
@@ -132,9 +132,10 @@ class CpuFlash : public FlashOperation {
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  // Tries tiles from the fastest to the slowest. A tile has as many rows as fit in threadgroup memory together with K
-  // and V, so that K and V are read as seldom as possible, but not more rows than queries. Each thread has several
-  // tiles, so that no thread waits long.
+  // Tries tiles from the fastest to the slowest, and takes the first that meets three conditions, else the last. The
+  // tile fits in threadgroup memory. (Among the tiles that fit, a tile of many rows reads K and V seldom.) It has fewer
+  // than twice as many rows as there are queries. The launch has at least four tiles for each thread, so that no thread
+  // waits long at the end.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},

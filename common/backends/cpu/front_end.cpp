@@ -36,15 +36,15 @@ std::vector<std::string> sanitizer_arguments() {
   return {"-fsanitize=" + llvm::join(names, ",")};
 }
 
-// A constant that is read at run time is a symbol that the loader binds to a value.
+// Returns the lines that stand before a source. A constant that is read at run time is a symbol that the loader binds
+// to a value.
 std::string prologue(const KernelSource& source) {
   return cxx_prologue(
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
 }
 
-// Prologue and source are one buffer, because clang does not report an unused function constant that is declared in an
-// included header.
-// `warnings` takes clang's messages about a kernel that compiles.
+// Compiles a source. Prologue and source are one buffer, because clang does not report an unused function constant that
+// is declared in an included header. `warnings` gets clang's messages about a kernel that compiles.
 std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
                                         llvm::LLVMContext& context, std::string& warnings) {
   const std::string root = source_root();

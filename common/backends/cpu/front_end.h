@@ -21,7 +21,7 @@ class FrontEnd {
  public:
   explicit FrontEnd(const CpuTarget& target);
 
-  /// The arguments of clang for every kernel.
+  /// Returns the arguments that clang gets for every kernel.
   const std::vector<std::string>& arguments() const { return arguments_; }
   /// Compiles a source to unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings in a
   /// kernel that compiles are logged. Equal warnings are logged only once, because a sweep compiles one kernel with

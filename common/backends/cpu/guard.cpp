@@ -55,8 +55,8 @@ void on_tick(int, siginfo_t*, void*) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (!call.inside) {
-    // The signal is not from a guarded kernel, so the earlier action gets it. A fault occurs again by itself; a signal
-    // that a process sent is sent again.
+    // The signal is not from a guarded kernel, so the earlier action must get it. The faulty instruction runs again,
+    // and raises its signal again. A signal that a process sent does not come again, so it is raised here.
     sigaction(number, &before[number], nullptr);
     if (info->si_code <= 0) raise(number);
     return;
@@ -85,7 +85,8 @@ bool install() {
 class Watched {
  public:
   Watched() {
-    // Without a limit (ulimit -s unlimited, or a library that lifts it) a recursion would take all memory.
+    // Without a limit of the stack (after ulimit -s unlimited, or if a library removes the limit) an endless recursion
+    // would use all memory.
     rlimit limit{};
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
       limit.rlim_cur = most_stack_bytes;

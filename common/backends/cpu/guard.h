@@ -11,7 +11,7 @@ namespace attn {
 /// The fault that ended a kernel.
 struct KernelFault {
   std::string what;      // what the kernel did: "called abort()"
-  bool timeout = false;  // the kernel took guarded_seconds of its thread's time
+  bool timeout = false;  // the kernel used guarded_seconds of its thread's time
 };
 
 /// Seconds of a thread's time that one call of a guarded kernel may take. A threadgroup usually takes milliseconds.

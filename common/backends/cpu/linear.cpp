@@ -10,7 +10,7 @@ namespace {
 
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
-/// The register tile: rows by vectors of columns. It leaves a quarter of the registers to operands.
+/// The register tile: rows by vectors of columns. A quarter of the registers is left to operands.
 struct ProductTile {
   int64_t rows, vectors;
 };
@@ -23,13 +23,15 @@ class CpuLinear : public LinearOperation {
   std::string unable(const LinearConfig& /*config*/) const override { return {}; }
 
   /// With a gate by channel a step computes the decay of each pair of tokens. The cost for a token grows with the
-  /// step's length, so steps are short.
+  /// step's length, so these steps are short. Steps are also short if the state has more than
+  /// 128 x 128 elements.
   int64_t step(const LinearConfig& config) const override {
     const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
     return std::min(config.chunk, most);
   }
 
-  /// Returns how many rows of the state a threadgroup of a scan takes: so few that the threadgroups fill the device.
+  /// Returns how many rows of the state a threadgroup of a scan takes. The fewer these rows, the more threadgroups
+  /// there are: the number is halved until the threadgroups fill the device, or until the number is odd or at most 8.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&

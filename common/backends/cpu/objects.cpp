@@ -30,7 +30,7 @@ namespace attn {
 std::string pack(const std::vector<std::string>& objects) {
   if (objects.size() == 1) return objects.front();
   std::vector<llvm::NewArchiveMember> members;
-  // A member keeps only a reference to its name, here a literal.
+  // A member keeps only a reference to its name. Here the name is a literal, which always exists.
   for (const std::string& object : objects) members.emplace_back(llvm::MemoryBufferRef(object, "object.o"));
   auto archive =
       llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU, true, false);

@@ -18,8 +18,8 @@ std::string pack(const std::vector<std::string>& objects);
 /// Returns the objects that pack() joined. Throws CompileError for a damaged archive.
 std::vector<std::string> unpack(const std::string& code);
 
-/// The contents that a disassembler finds in the text of pack(). Throws CompileError for text that is not an object
-/// file.
+/// Returns the contents that a disassembler finds in the text of pack(). Throws CompileError for text that is not an
+/// object file.
 CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& machine);
 
 }  // namespace attn

@@ -8,7 +8,7 @@
 namespace attn {
 namespace {
 
-/// The number of floats that a row's cosines take in threadgroup memory. The row's sines take as many.
+/// Returns the number of floats that a row's cosines take in threadgroup memory. The row's sines take as many.
 int64_t factors(const RopeConfig& config) {
   return config.pairing == RopePairing::interleaved ? config.rotary_dim : config.rotary_dim / 2;
 }

@@ -93,13 +93,13 @@ CpuTarget CpuTarget::host() {
   const llvm::StringMap<bool> host = host_features();
   std::unique_ptr<const llvm::MCSubtargetInfo> usual = usual_features(target.triple, target.arch);
   if (host.lookup("amx-tile") && !usual->checkFeatures("+amx-tile")) {
-    // A virtual machine may hide its processor's model; then LLVM takes the processor for an older one.
+    // A virtual machine may hide its processor's model. If it does, LLVM names an older processor.
     target.arch = host.lookup("prefetchi") ? "graniterapids" : "sapphirerapids";
     usual = usual_features(target.triple, target.arch);
   }
   for (const auto& feature : host) {
     const std::string name = feature.first().str();
-    // Other features say the same as avx10, and clang warns of avx10 together with avx512f.
+    // Other features have the same meaning as avx10, and clang warns of avx10 together with avx512f.
     if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
     // A virtual machine may lack features of its processor. Only differences are named, because with all features named

@@ -22,16 +22,16 @@ struct CpuTarget {
   /// Returns the target of a family of processors that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws
   /// BadInput for a name that LLVM does not know.
   static CpuTarget named(const std::string& family);
-  /// Returns this target without the features that `host` lacks, so that `host` runs its code. Throws BadInput if the
-  /// two have different architectures.
+  /// Returns this target without the features that `host` lacks, so that `host` can run code that is compiled for the
+  /// returned target. Throws BadInput if the two have different architectures.
   CpuTarget within(const CpuTarget& host) const;
 };
 
 /// The first call in a process starts the parts of LLVM that compile for this host. Later calls do nothing.
 void initialize_llvm();
 
-/// The info of a device with this target: backend, arch, toolchain, features and vectors. A target says nothing of
-/// units and caches, so the device has one unit and 256 KiB of cache, which every core of the last decade has.
+/// Returns the info of a device with this target: backend, arch, toolchain, features and vectors. A target says nothing
+/// of units and caches. So the info has one unit, and 256 KiB of cache, which every core of the last decade has.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

@@ -13,8 +13,8 @@
 
 namespace attn {
 
-/// The threadgroup with number `number`, which is less than grid.count(). Numbers count along x first, then y, then z.
-/// `memory` is the threadgroup's memory.
+/// Returns the threadgroup with number `number`, which is less than grid.count(). Numbers count along x first, then y,
+/// then z. `memory` is the threadgroup's memory.
 inline Threadgroup threadgroup_at(const Grid& grid, uint64_t number, unsigned char* memory, size_t memory_bytes) {
   return {{static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
            static_cast<unsigned>(number / grid.x / grid.y)},

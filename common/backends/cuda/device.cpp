@@ -81,8 +81,8 @@ class CudaDevice : public Device {
     if (major == 9) info_.features.emplace_back("wgmma");
     if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-    // 1024 multiply-adds a clock and multiprocessor; 1830 MHz is the boost clock of products of 16 bits on the H100 and
-    // H200 with 132 multiprocessors (NVIDIA, H100 Tensor Core GPU Architecture).
+    // A multiprocessor does 2048 multiply-adds, which are 4096 flops, in each clock. 1830 MHz is the boost clock of
+    // products of 16 bits on the H100 and H200 with 132 multiprocessors (NVIDIA, H100 Tensor Core GPU Architecture).
     if (major == 9 && info_.units == 132) info_.peak_16_bit_tflops = 132 * 4096 * 1.83e-3;
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
@@ -142,8 +142,8 @@ class CudaDevice : public Device {
     blocks_.erase(block);
   }
 
-  // Copies run on the stream, and the call waits for them. So a copy runs after the kernels that were enqueued before
-  // it, and is done when the call returns.
+  // upload() and download() put a copy on the stream and wait for it. So the copy runs after the kernels that were
+  // enqueued before, and is done when the call returns.
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
@@ -344,8 +344,8 @@ class CudaDevice : public Device {
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
-  // For functions that wait for the stream or allocate, which would spoil a capture by the caller: throws if the stream
-  // is being captured.
+  // Makes the context current for a function that waits for the stream or allocates. Either would spoil a capture by
+  // the caller, so activate() throws if the stream is being captured.
   Current activate() const {
     check_not_captured();
     return Current(*this);
@@ -359,7 +359,8 @@ class CudaDevice : public Device {
     throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
   }
 
-  // Waits for all enqueued work. Errors name the kernels of `commands`; without commands they name a copy.
+  // Waits for all enqueued work. Errors name the kernels of `commands`. If there are none, errors say "a fill or a
+  // copy".
   void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -454,8 +455,8 @@ class CudaDevice : public Device {
     }
   }
 
-  // The graph of the commands. Makes the graph if there is none yet. The device's own stream captures it, because a
-  // caller's stream may be the default stream, which cannot be captured.
+  // Returns the graph of the commands, which it makes if there is none yet. The commands are captured on the device's
+  // own stream, because a caller's stream may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =
         std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.commands == commands; });

@@ -78,7 +78,7 @@ struct NvJitLink {
 };
 #undef ATTN_DECLARE
 
-/// The driver of this process. Without a driver each call throws DeviceMissing.
+/// Returns the driver of this process. Without a driver each call throws DeviceMissing.
 const CudaDriver& cuda_driver();
 
 /// A call of the driver that failed.
@@ -87,7 +87,7 @@ struct CudaError : std::runtime_error {
   CUresult code;
 };
 
-/// The error as text: "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)".
+/// Returns the error as text: "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)".
 std::string describe(CUresult result);
 
 /// Throws CudaError unless the call succeeded. The error's message names `call`.

@@ -24,28 +24,31 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// A smaller scale is not applied inside the exponential, because masked scores would no longer differ from others.
+// If the scale is smaller than this, it is not applied inside the exponential, because masked scores would no longer
+// differ from others.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // in addition to the scores
-constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, for each threadgroup
+constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, reserved for each threadgroup
 
 // Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
 // on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// The kernel of a variant: `tuned` is the best kernel that the device, the element type and the pages allow.
+// Returns the kernel of a variant. For `tuned` this is the best kernel that the device, the element type and the pages
+// allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
   return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
-// Registers of a consumer's thread: outputs, scores, weights (two in a register), and 28 others.
+// Returns about how many registers a consumer's thread needs: outputs, scores, weights (two in a register), and 28
+// others.
 // proto1_flash/tests/cuda_compile_test.cpp checks this function against the compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
-// How many threadgroups a multiprocessor can run at the same time, as far as the kernel's registers allow.
+// Returns how many threadgroups a multiprocessor can run at the same time, as far as the kernel's registers allow.
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
@@ -56,7 +59,7 @@ int64_t wgmma_register_limit(const FlashConfig& config) {
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
 
-// How many threadgroups of this layout fit the memory of a multiprocessor at the same time.
+// Returns how many threadgroups of this layout fit the memory of a multiprocessor at the same time.
 size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
@@ -69,9 +72,10 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// K and V have three buffers each, because short rows gain from a third. They have two if a third would take the place
-// of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs: either gains more than a third buffer
-// (common/attention/kernels/log.md). They have one if two do not fit.
+// K and V have three buffers each, because short rows gain from a third buffer. They have two buffers if a third would
+// take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second threadgroup
+// and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have one buffer
+// each if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto layout_with = [&](int64_t stages, int64_t out_panels) {
@@ -88,7 +92,7 @@ WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, co
   return layout_with(1, 0);
 }
 
-// How many threadgroups a multiprocessor runs at the same time.
+// Returns how many threadgroups a multiprocessor runs at the same time.
 int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return static_cast<int64_t>(
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
@@ -102,8 +106,9 @@ bool wgmma_ping_pong(const FlashConfig& config) {
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
 }
 
-// The map of a tensor of `batch` * `heads` * `rows` rows. A box has box_rows rows, and box_panels panels if panels are
-// whole, else one panel (WgmmaParams).
+// Returns the map of a tensor of `batch` * `heads` * `rows` rows. The dimensions of the map are, innermost first,
+// column, row, panel, head, batch. A box has 64 columns and box_rows rows. If head_dim is a multiple of 64, a panel has
+// 64 columns, and a box has box_panels panels. Else the tensor is one panel of head_dim columns (WgmmaParams).
 TensorMap panel_map(const void* base, DType dtype, int64_t head_dim, int64_t batch, int64_t heads, int64_t rows,
                     const TensorStrides& strides, int64_t box_rows, int64_t box_panels) {
   constexpr int64_t panel_columns = 64;
@@ -279,7 +284,8 @@ class CudaFlash : public FlashOperation {
   }
 
  private:
-  /// A tile, and the cost of a key for the multiprocessor that works on the tile, or on two tiles at the same time.
+  /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile, or for one key of
+  /// each of its tiles if it works on two at the same time.
   struct Tile {
     int64_t rows, keys;
     double cost;
@@ -327,10 +333,10 @@ class CudaFlash : public FlashOperation {
     return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
 
-  // The relative time of a launch. A tile takes time for its keys, and for its begin and end (`ends`). Multiprocessors
-  // take tiles in turn. Causal tiles are shared out equally, because the long tiles come first. With a window all rows
-  // of a tile see the same number of keys, but not the same keys. So for each end of the window that moves with the
-  // rows, a tile reads additional keys, half as many as it has rows.
+  // Returns the relative time of a launch. A tile takes time for its keys, and for its begin and end (`ends`, in keys).
+  // Multiprocessors take tiles in turn. Causal tiles are shared out equally, because the long tiles come first. With a
+  // window all rows of a tile see the same number of keys, but not the same keys. So for each end of the window that
+  // moves with the rows, a tile reads additional keys, half as many as it has rows.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";

@@ -18,7 +18,7 @@ constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache tha
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
 
-// The map of a tensor [batch, heads, rows, width], with boxes of 64 columns.
+// Returns the map of a tensor [batch, heads, rows, width], with boxes of 64 columns.
 TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int64_t heads, int64_t batch,
                  const TensorStrides& strides, int box_rows) {
   const auto count = [](int64_t n) { return static_cast<uint64_t>(std::max<int64_t>(n, 1)); };
@@ -32,13 +32,13 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
                           .swizzle = Swizzle::bytes_128});
 }
 
-// How many segments back a task looks: as many as run at the same time, up to most_reach.
+// Returns how many segments back a task looks: as many as run at the same time, up to most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
 // Returns how many chunks a segment has: the number with which the tasks of the multiprocessors take the least time.
 // The unit of time is the time in which a chunk is read and written once. Keys and values of a segment are read twice,
-// except in a sequence's last segment. The second read costs little if the cache still has them. Each task also takes
-// time to look back.
+// except in a sequence's last segment. The second read costs little if the cache still has these keys and values. Each
+// task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried
@@ -51,7 +51,8 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
     const int64_t length = divided_up(chunks, segments), actual = divided_up(chunks, length);
     const int64_t tasks = slots * actual, grid = std::min(units, tasks);
     const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
-    const double twice = static_cast<double>(actual - 1) / static_cast<double>(actual);  // share of segments
+    const double twice =
+        static_cast<double>(actual - 1) / static_cast<double>(actual);  // the share of segments that are read twice
     const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
                         look_back_each * static_cast<double>(reach_of(grid, slots));
     const double time = static_cast<double>(divided_up(tasks, units)) * task;

@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// Logs the assembler's warnings, and its messages that it does not overlap matrix products with other work.
+/// Logs the assembler's warnings, and the messages in which it says that matrix products do not overlap other work.
 void warn_of(const std::string& log, const std::string& key);
 
 /// Whether the log says that the assembler compiled the entry.
@@ -17,7 +17,7 @@ bool reports_entry(const std::string& log, const std::string& entry);
 /// Reads registers, spills and threadgroup memory of the entry into `binary`.
 void read_report(const std::string& log, const std::string& entry, Binary& binary);
 
-/// The assembler's time; 0 if it is not in the log.
+/// Returns the assembler's time; 0 if the log does not have it.
 double assembler_seconds(const std::string& log);
 
 /// Returns the times of the optimizer and of code generation from the trace in the file `path`, or nothing if the trace

@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-/// How many threads share a row. Each thread takes two groups.
+/// Returns how many threads share a row. Each thread takes two groups of elements.
 int64_t threads_of_row(const RopeConfig& config, int64_t group) {
   const int64_t copied = (config.head_dim - config.rotary_dim) / group;
   return config.rotary_dim / 2 / group + (copied + 1) / 2;
@@ -31,7 +31,7 @@ class CudaRope : public RopeOperation {
                  const RopeTiles& tiles) const override {
     const auto groups = [](int64_t heads) { return static_cast<uint32_t>(divided_up(heads, rope_heads)); };
     launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
-    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // a threadgroup then takes several tiles
+    launch.grid.y = std::min(launch.grid.y, uint32_t{65535});  // threadgroups loop over further tiles
     launch.threads = static_cast<uint32_t>(tiles.rows * threads_of_row(config, tiles.group));
   }
 };

@@ -45,7 +45,8 @@ CUtensorMapSwizzle swizzle_mode(Swizzle swizzle) {
   throw BadInput("tensor map: no such swizzle");
 }
 
-// The most bytes of the inner box that a swizzle allows. Without a swizzle only the other limits hold.
+// Returns the largest number of bytes that the inner box may have with a swizzle. Without a swizzle only the other
+// limits hold.
 uint64_t max_inner_bytes(Swizzle swizzle) {
   return swizzle == Swizzle::none ? UINT64_MAX : uint64_t{16} << static_cast<int>(swizzle);
 }

@@ -12,8 +12,8 @@
 namespace attn {
 
 /// How a row of the box is permuted in shared memory, so that reading a column causes no bank conflicts. With bytes_N
-/// the 16-byte chunk c of row r (of N bytes) lands at chunk c ^ (r modulo N / 16), and the inner box has at most N
-/// bytes.
+/// the inner box has at most N bytes. For rows of N bytes, the 16-byte chunk c of row r lands at chunk
+/// c ^ ((r * N / 128) modulo (N / 16)), where r * N / 128 is rounded down.
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 
 /// A value for each of at most five dimensions. An array holds the values, so that a launch that makes maps does not
@@ -38,7 +38,7 @@ class PerDimension {
   size_t size_ = 0;
 };
 
-/// A tensor of 1 to 5 dimensions, the innermost first.
+/// A tensor of 1 to 5 dimensions. Each list of the layout begins with the innermost dimension.
 struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
   ElementType element = BF16;   // type of an element
@@ -50,8 +50,9 @@ struct TensorMapLayout {
   Swizzle swizzle = Swizzle::none;
 };
 
-/// A copy reads zeros where the box reaches outside the tensor, and writes nothing there. Throws BadInput for a layout
-/// that the hardware does not support, and DeviceMissing without a driver or in a build without CUDA.
+/// Makes a tensor map. Where the box of a copy reaches outside the tensor, the copy reads zeros and writes nothing.
+/// Throws BadInput for a layout that the hardware does not support, and DeviceMissing without a driver or in a build
+/// without CUDA.
 TensorMap make_tensor_map(const TensorMapLayout& layout);
 
 }  // namespace attn

@@ -7,8 +7,8 @@
 namespace attn {
 namespace {
 
-// How many heads (of all sequences) each section has. The tiles of a section are taken together, section by section.
-// Without a mask all tiles take the same time, and a section is one head. With a causal mask an eighth of the
+// Returns how many heads (of all sequences) each section has. The tiles of a section are taken together, section by
+// section. Without a mask all tiles take the same time, and a section is one head. With a causal mask an eighth of the
 // last-level cache has room for the keys and values of a section's heads. The last section has at least three tiles for
 // every multiprocessor, so that all multiprocessors end at the same time. The heads that do not fill a section make the
 // first section.

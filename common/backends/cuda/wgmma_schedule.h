@@ -8,13 +8,15 @@
 
 namespace attn {
 
-/// Every tile of the outputs once, in the order in which multiprocessors take them. With a causal mask the heads are
-/// taken in sections whose K and V stay in the last-level cache, and the long tiles of a section come first
+/// Returns every tile of the outputs once, in the order in which multiprocessors take the tiles. With a causal mask the
+/// heads are taken in sections whose K and V stay in the last-level cache, and the long tiles of a section come first
 /// (common/attention/kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
-/// The query at which a head's first tile begins; it may be negative. With a causal mask a head's rows are cut into
-/// tiles from the last row on, in units of 64. So only the shortest tile has consumers without rows.
+/// Returns the query at which a head's first tile begins. Without a causal mask this is query 0. With a causal mask the
+/// head's rows, rounded up to a multiple of 64, are cut into tiles from the last row on. So the first tile may begin
+/// before the first row: at -64, for example. A consumer has 64 rows, so only this tile, which has the fewest keys, can
+/// have consumers without rows.
 int64_t wgmma_first_query(const FlashConfig& config);
 
 }  // namespace attn

@@ -144,8 +144,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::isfinite(lse[40 + 32]));
 }
 
-// The last tile has only 40 rows. A launch has many blocks of keys, and a GPU launches the kernel many times. The
-// threads of the missing rows have to stay in step with the threads of the 40 rows.
+// The last tile has only 40 rows. The threads of its missing rows have to stay in step with the threads of the 40 rows.
+// A launch has many blocks of keys, and a GPU runs the launch many times, so that threads that lose step are found.
 TEST_P(Variants, RowsBeyondTheEnd) {
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {

@@ -138,9 +138,10 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// A wrong block at any place exceeds twice the tolerance in one of 8 rows. (With needles, the keys of another block
-// exceed only the tolerance itself.) The kernel's own errors take half of the tolerance. A check has 64 rows or more.
-// The test has 8 more rows with needles, because half of these rows have their weight at one key.
+// With a wrong block at any place, at least one of 8 rows is off by more than twice the tolerance. (With needles, if
+// only the keys are those of another block, the row is off by more than the tolerance itself.) The kernel's own errors
+// take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of these
+// rows have nearly all their weight at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
   for (const InputKind kind : {InputKind::random, InputKind::needles}) {
     for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -213,9 +214,9 @@ TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
-  // With BF16_DOT, the factor for older outputs and sums has an exponent that is computed as a fused difference. This
-  // exponent is not exactly 0 where the maximum stays. There the outputs and sums shrink or grow a little with every
-  // block.
+  // With BF16_DOT, the factor for older outputs and sums has an exponent that is computed as a fused difference. If a
+  // block does not change the maximum, this exponent is not exactly 0. So the outputs and sums shrink or grow a little
+  // with every such block.
   EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
 }
 

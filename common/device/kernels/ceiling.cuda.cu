@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
 
 namespace {
 
-// A matrix in shared memory with rows of 128 bytes, and a swizzle of 128 bytes.
+// Returns the descriptor of a matrix in shared memory with rows of 128 bytes and a swizzle of 128 bytes.
 inline u64 descriptor(const void* matrix) {
   const u64 address = __cvta_generic_to_shared(matrix);
   return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;

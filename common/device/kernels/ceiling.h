@@ -8,7 +8,7 @@ struct CopyParams {
   unsigned long long part_bytes;
 };
 
-/// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` takes a float of each thread (cuda) or
+/// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` gets a float of each thread (cuda) or
 /// lane (cpu), so that the compiler cannot leave out a load.
 struct ReadParams {
   const void* source;
@@ -16,9 +16,9 @@ struct ReadParams {
   unsigned long long part_bytes;
 };
 
-/// `result` takes one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
-/// at run time, so that the compiler cannot do the arithmetic. Sums become sum * factor + addend; with |factor| < 1
-/// they stay finite.
+/// `result` gets one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
+/// at run time, so that the compiler cannot do the arithmetic. An iteration replaces each sum by sum * factor + addend.
+/// With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   float* result;
   long long iterations;

@@ -237,7 +237,7 @@ struct Mixed {
   char third;
 };
 
-/// A kernel that was not written for this program: it has several parameters.
+/// Returns a kernel that was not written for this program: it has several parameters.
 KernelSource foreign_kernel(const DeviceInfo& info) {
   const std::string body = R"(
     struct Mixed { short first; double second; char third; };

@@ -203,7 +203,7 @@ TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
 
 // ---- fragments: sources that are compiled separately and linked in
 
-/// A fragment with the text `body`.
+/// Returns a fragment with the text `body`.
 KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
                            const std::string& entry = "part") {
   return {"test/fragment.cpp", entry, std::move(constants), {{"test/fragment.cpp", body}}};

@@ -29,7 +29,7 @@ KernelSource multiply_add() {
     })");
 }
 
-// The machine number in the object file's header, 16 bits, little-endian.
+// Returns the machine number in the object file's header, which has 16 bits, little-endian.
 int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }

@@ -41,7 +41,7 @@ class CudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-/// A kernel that stores the value of an expression.
+/// Returns a kernel that stores the value of an expression.
 KernelSource stores(const std::string& expression, FunctionConstants constants = {}) {
   const std::string path = "test/kernel.cuda.cu";
   return {path,
@@ -206,7 +206,7 @@ TEST_F(CudaCompileTest, CountsInstructions) {
   EXPECT_FALSE(counts.contains("HGMMA"));
 }
 
-/// A kernel that calls the fragment's function with a number and stores the result.
+/// Returns a kernel that calls the fragment's function with a number and stores the result.
 KernelSource with_fragment(const std::string& fragment, Linking linking) {
   KernelSource source = stores("part(*result)");
   source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];

@@ -133,7 +133,7 @@ TEST_F(DeviceTest, CatchesAnOverrunOfThreadgroupMemory) {
   EXPECT_DEATH(dispatch(source, 5000LL, {}, 100), "AddressSanitizer");
 }
 
-/// A guarded kernel whose seventh threadgroup does `what`.
+/// Returns a guarded kernel whose seventh threadgroup runs the code `what`.
 KernelSource guarded_text(const std::string& what) {
   KernelSource source = kernel_text(R"(
     struct Params { volatile int* zero; };

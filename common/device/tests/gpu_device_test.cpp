@@ -210,7 +210,7 @@ TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   EXPECT_NEAR(seconds[2], 0.030, 1e-3);
 }
 
-// The time of an empty kernel between two timestamps. No kernel that is launched alone can take less.
+// Measures the time of an empty kernel between two timestamps. No kernel that is launched alone can take less time.
 TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   const auto kernel = load(spin());
   const auto median_us = [&](int launches) {

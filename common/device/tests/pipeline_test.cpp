@@ -105,7 +105,7 @@ void expect_equal(const Binary& binary, const Binary& expected) {
 
 class PipelineCacheTest : public testing::Test {
  protected:
-  /// The origin of the source's pipeline in a new cache over the folder. Checks the binary too.
+  /// Returns the origin of the source's pipeline in a new cache over the folder. Checks the binary too.
   std::string origin_in_a_new_run(const KernelSource& source, const std::string& folder) {
     PipelineCache cache(device_, folder);
     const Pipeline& pipeline = cache.get(source);
@@ -446,7 +446,7 @@ class PipelineArchiveTest : public PipelineCacheTest {
 
   std::string path_ = folder_.path() / "archive";
 
-  /// An archive of `entries` binaries, as a file's text.
+  /// Saves an archive of `entries` binaries, and returns the file's text.
   std::string saved() {
     PipelineArchive archive;
     for (int i = 0; i < entries; ++i) archive.add(key(i), FakeDevice::expected(source_number(i)));

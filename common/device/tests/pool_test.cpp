@@ -102,7 +102,7 @@ TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   EXPECT_EQ(items, 3000 * 4);
 }
 
-/// The number of threads of this process, without the caller, that run or are ready to run.
+/// Returns the number of threads of this process, without the caller, that run or are ready to run.
 int running_threads() {
   int running = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {

@@ -32,7 +32,7 @@ constexpr bool sanitizes(std::string_view name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// The message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
+/// Returns the message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
@@ -44,15 +44,15 @@ std::string message_of(const Action& action) {
   return {};
 }
 
-/// A kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
+/// Returns a kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
 inline KernelSource kernel_text(const std::string& body, FunctionConstants constants = {},
                                 const std::string& entry = "run") {
   const std::string path = "test/kernel.cpu.cpp";
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// A kernel for any device: `body` has KERNEL(Params) { ... }. Inside KERNEL p points to the parameters; index is the
-/// threadgroup's place in the grid, and count the size of the grid, both along x, y and z.
+/// Returns a kernel for any device. `body` has KERNEL(Params) { ... }. In these braces p points to the parameters,
+/// index is the threadgroup's place in the grid, and count is the size of the grid, both along x, y and z.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -85,7 +85,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 /// A temporary folder whose files a test can read.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
-  /// Name and content of each file in the folder.
+  /// Returns the name and the content of each file in the folder.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
     for (const auto& file : std::filesystem::directory_iterator(path())) {

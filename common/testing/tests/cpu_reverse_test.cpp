@@ -71,8 +71,8 @@ bool is_honest(const std::string& reason) {
          reason == "path torch: this build has no PyTorch";
 }
 
-/// The number of a run's cases by status. Expects that each case is ok, or that its skip reason says what the device
-/// lacks.
+/// Returns the number of a run's cases by status. Expects that each case is ok, or that its skip reason says what the
+/// device lacks.
 std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   std::map<std::string, size_t> count;
   for (const Json& record : records) {
@@ -83,7 +83,7 @@ std::map<std::string, size_t> expect_honest(const std::vector<Json>& records) {
   return count;
 }
 
-/// A program, and the options that narrow the cases that run: a whole sweep would take one thread too long.
+/// A program, and the options that narrow the cases that run. One thread would take too long for a whole sweep.
 struct Program {
   const char *name, *narrowed;
   bool runs;  // whether some of the program's cases can run
