@@ -158,8 +158,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on one
-// block even if it has no rows or no keys.
+// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on at least
+// one block, even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;

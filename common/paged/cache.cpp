@@ -212,8 +212,8 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
 }
 
 // Only the last page of a sequence has slots without a token of the sequence. If a page is the last page of all
-// sequences that hold it, the slots after the longest of these sequences are wasted. Otherwise another sequence fills
-// the page.
+// sequences that hold it, the slots after the last token of the longest of these sequences are wasted. Otherwise a
+// longer sequence holds the page, and fills all its slots.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

@@ -3,8 +3,8 @@
 // K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are f32. f32 is multiplied by
 // three tf32 products (multiply_add_exactly).
 //
-// K, V and the gates by channel lie in threadgroup memory, in blocks of tokens from the last to the first, so that
-// decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
+// K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first, so
+// that decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
 // blocks again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
@@ -27,7 +27,7 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
-// How many threadgroups on a multiprocessor must have enough registers.
+// The number of threadgroups on a multiprocessor for which its registers must suffice.
 constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 

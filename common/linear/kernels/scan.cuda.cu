@@ -46,7 +46,7 @@ static_assert(HEAD_DIM % SCAN_ROWS == 0);
 struct Value {
   float x[4];
 
-  /// this * decay + added.
+  /// x = x * decay + added.
   DEVICE void go_over(float decay, const Value& added) {
     UNROLL for (int i = 0; i < 4; ++i) x[i] = x[i] * decay + added.x[i];
   }
@@ -322,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Tickets count spans in order, and within a span its sequences, heads and slices.
+  // Along the tickets the slice changes fastest, then the head, then the sequence, then the span.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

@@ -232,7 +232,8 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
   const long long start = place.index - place.block;
   return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
 }
-// The number of the worker's second part if the worker has the first block of the tile, else of its first part.
+// The number of the worker's second part if the worker has the first block of the tile, else the number of its first
+// part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
 /// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
@@ -900,8 +901,8 @@ struct Worker {
     }
   }
 
-  // The first team has this worker's sums of the tile. It writes the sums to O, or leaves them as a part for the worker
-  // or the launch that joins.
+  // The first team has this worker's sums of the tile. leave_tile() writes them to O, or leaves them as a part for the
+  // worker or the launch that joins the parts.
   DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {

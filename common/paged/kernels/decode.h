@@ -5,10 +5,10 @@
 // all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
 //
 // Work is a line of blocks of BLOCK_C keys: sequence by sequence, key/value head by head, tile by tile, block by block.
-// Each of `workers` threadgroups takes an equal share of the line. So sequences of unlike lengths balance (Stream-K,
-// Osama et al. 2023, for attention). A worker that shares a tile with other workers leaves its result as a part. The
-// last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read
-// on the device, so a captured launch also serves other lengths, up to most_keys.
+// Each of `workers` threadgroups takes an equal share of the line. So the work balances for sequences of unlike lengths
+// too (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers leaves its
+// result as a part. The last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention
+// V2). Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
 // projections write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the
@@ -51,14 +51,14 @@ struct DecodeParams {
   float scale;
   const void* score_data;  // the hooks' data, or null
   int workers;
-  float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
-  float* part_stats;  // [2 workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
+  float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
+  float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
 /// The newest q_len tokens of each sequence, in the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
-/// length - q_len + i; a token with a negative number is ignored. Cosines and sines: [positions, ROTARY_DIM / 2], with
-/// at least as many positions as the longest sequence has keys.
+/// length - q_len + i; a token is ignored if its key's number is negative. Cosines and sines: [positions, ROTARY_DIM /
+/// 2], with at least as many positions as the longest sequence has keys.
 struct NewTokens {
   const void *k, *v;
   TensorStrides k_strides, v_strides;
