@@ -20,8 +20,8 @@ std::vector<std::string> constants_compared_axes();
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, or for
-/// run_time "none".
+/// Sets the axes that the case does not name. An axis that means nothing for the task always gets a fixed value: 0 or
+/// 1, or "none" for run_time.
 void complete_constants(Case& config, const DeviceInfo& device);
 
 /// Returns the reason why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile

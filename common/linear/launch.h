@@ -116,7 +116,8 @@ struct LinearTensors {
 /// work's bytes are Q, K, V and O once, the gate, and the states that are read or written.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
-/// Returns why no launch takes these widths, head_dim of Q and K and value_dim of V; an empty text if a launch does.
+/// Returns the reason why no launch has these widths (head_dim of Q and K, value_dim of V), or an empty text if a
+/// launch can have them.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
 /// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. It is the same for all

@@ -11,8 +11,8 @@
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
 // and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
-// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is
-// multiplied by three tf32 products (multiply_add_exactly).
+// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. A product
+// of f32 is made of three tf32 products (multiply_add_exactly).
 //
 // Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
 //
@@ -138,8 +138,8 @@ struct ChunkO {
 
   // ---- operands
 
-  // The operand Q at a step of 32 bytes. By channel Q is multiplied by its decay since the end of the group of 16 keys,
-  // and by the scale.
+  // Loads the operand Q of a step. A step has 32 bytes of each row. By channel Q is multiplied by its decay since the
+  // end of the group of 16 keys, and by the scale.
   DEVICE void load_queries(unsigned (&a)[4], int step, [[maybe_unused]] int slice) const {
     load_blocks(a, shared_address(q_tile()) + (warp_row + lane % 16) * K_ROW_BYTES + lane / 16 * 16 + step * 32);
     if constexpr (BY_CHANNEL && IN_TYPE == F32) {
@@ -227,7 +227,7 @@ struct ChunkO {
   // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // The product gets keys 2 quarter and 2 quarter + 1 of eight, whose weights this thread has, in place of keys
+      // The product gets keys 2 * quarter and 2 * quarter + 1 of eight, whose weights this thread has, in place of keys
       // `quarter` and `quarter + 4`.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
@@ -350,7 +350,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // The product gets columns 2 quarter and 2 quarter + 1 of eight in place of columns `quarter` and `quarter + 4`.
+      // The product gets columns 2 * quarter and 2 * quarter + 1 of eight in place of columns `quarter` and `quarter +
+      // 4`.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -390,8 +391,8 @@ struct ChunkO {
 
   // ---- the chunk
 
-  // By channel: replaces the gates of the ROWS rows by their sums from the first row on. Barriers stand before and
-  // after each call.
+  // By channel: replaces the gate of each of the ROWS rows by the sum of the gates from the first row to this row.
+  // Barriers stand before and after each call.
   DEVICE void sum_decays() {
     constexpr int MOST = (ROWS / 16 * PAIRS + phases_threads - 1) / phases_threads;
     float2 before[MOST];

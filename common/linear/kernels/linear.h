@@ -51,7 +51,7 @@ struct LinearParams {
 
 /// Parameters of `phases`. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The numbers of
 /// sequence s begin at starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Some numbers have no
-/// chunk; a chunk ends with its sequence.
+/// chunk. No chunk goes beyond the end of its sequence.
 ///
 ///   chunk_h        writes what each chunk adds to the state: the sum over its tokens of f(k_j) v_j^T, decayed to the
 ///                  chunk's end; and the decay of the whole chunk
@@ -85,9 +85,10 @@ struct SpanParams : ChunkParams {
   /// spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if there is
   /// one span.
   float *span_states, *span_key_sums, *span_decays;
-  /// For kernels that look back: the state after each span; a SpanFlag for each [span number, heads, slice of rows];
-  /// tickets [slices, heads]. Flags and tickets are 0 when a launch begins; a device whose scans reset them needs this
-  /// only before the first launch.
+  /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
+  /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
+  /// words on a GPU (scan.cuda.cu). Flags and tickets are 0 when a launch begins; a device whose scans reset them needs
+  /// this only before the first launch.
   float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };

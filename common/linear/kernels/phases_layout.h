@@ -15,7 +15,7 @@ constexpr long long phases_most_bytes = 232448;
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
-/// The largest of 64, 32 and 16 that divides `chunk`, at most `most`.
+/// Returns the largest of 64, 32 and 16 that divides `chunk` and is at most `most`.
 constexpr int block_of_chunk(int chunk, int most) {
   int block = most;
   while (block > 16 && chunk % block != 0) block /= 2;
@@ -103,9 +103,9 @@ struct ChunkOLayout {
   long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
   long long v, gates, stage_bytes;
   long long q;
-  long long decays;      // by channel: floats [rows, head_dim], the decay of each row since the first row
+  long long decays;      // by channel: floats [rows, head_dim], log2 of each row's decay since the first row
   long long key_sum;     // NORMALISED: floats [head_dim]
-  long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is the decay since the first token
+  long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is log2 of the decay since token 0
   long long slice_sums;  // by channel: floats, two of [block / 16, head_dim] and one of [head_dim]
   long long bytes;
 

@@ -31,7 +31,7 @@ struct KvCacheView {
   TensorStrides k_strides, v_strides;
   const int* table;
   int max_pages;
-  int pages;  // pages of the cache; a row that sees a key on a page outside 0 to pages - 1 is NaN
+  int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
   const float *k_scales, *v_scales;
 };
@@ -46,7 +46,8 @@ struct DecodeParams {
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
   const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
-  int most_keys;       // the most keys of a sequence; if a sequence's length is greater, or negative, its rows are NaN
+  /// The most keys of a sequence. On a GPU, if a sequence's length is greater or negative, its rows are NaN.
+  int most_keys;
   int batch, q_heads, kv_heads, q_len;
   float scale;
   const void* score_data;  // the hooks' data, or null
@@ -83,7 +84,7 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: keys with the new tokens; if negative, or above most_keys, no token is written
+  const int* lengths;  // [batch]: keys with the new tokens; on a GPU, no token is written if this is above most_keys
   int most_keys, kv_heads, q_len;
 };
 
