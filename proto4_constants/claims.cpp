@@ -12,7 +12,7 @@ namespace {
 
 // The rule: compile a variant when it is needed if compiling takes less than this time, else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // most variants of a case that is measured again in a pair
+constexpr int64_t most = 10;  // a case with more variants is not measured again in a pair
 
 using Takes = std::function<bool(const Measurement&)>;
 

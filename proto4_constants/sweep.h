@@ -14,7 +14,7 @@ namespace attn {
 
 std::vector<AxisInfo> constants_axes();
 /// Returns the axis in which compared launches differ: the constants that they read at run time. Compared launches are
-/// measured in turn. Cases of the host are measured one at a time.
+/// measured together, in turns. Each case of the host is measured alone.
 std::vector<std::string> constants_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".

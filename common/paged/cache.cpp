@@ -27,7 +27,7 @@ CacheSizes checked_sizes(const CacheSizes& sizes) {
   return sizes;
 }
 
-/// The numbers below n, in falling order.
+/// Returns the numbers from n - 1 down to 0.
 std::vector<int32_t> all_below(int64_t n) {
   std::vector<int32_t> numbers(n);
   std::iota(numbers.rbegin(), numbers.rend(), 0);
