@@ -12,7 +12,7 @@ namespace {
 
 // The rule: compile a variant when it is needed if compiling takes less than this time, else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // a case with more variants is not measured again in a pair
+constexpr int64_t most = 10;  // the most variants of a pair that Claim::longest picks
 
 using Takes = std::function<bool(const Measurement&)>;
 
