@@ -84,7 +84,8 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: keys with the new tokens; on a GPU, no token is written if this is above most_keys
+  const int*
+      lengths;  // [batch]: keys with the new tokens; no token is written if negative or, on a GPU, above most_keys
   int most_keys, kv_heads, q_len;
 };
 
