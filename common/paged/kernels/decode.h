@@ -84,8 +84,8 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int*
-      lengths;  // [batch]: keys with the new tokens; no token is written if negative or, on a GPU, above most_keys
+  /// [batch]: keys with the new tokens. No token is written if the number is negative or, on a GPU, above most_keys.
+  const int* lengths;
   int most_keys, kv_heads, q_len;
 };
 
