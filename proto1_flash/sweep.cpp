@@ -9,8 +9,7 @@ namespace attn {
 
 namespace {
 
-/// Makes the blocks of a sweep. add() takes the axes of one block, and adds each common axis that the block does not
-/// name.
+/// Makes the blocks of a sweep. add() makes one block: of its own axes, and of each common axis that is not among them.
 class Blocks {
  public:
   explicit Blocks(Block common) : common_(std::move(common)) {}

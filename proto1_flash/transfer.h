@@ -9,8 +9,8 @@ namespace attn {
 
 /// The records of one device.
 struct DeviceRecords {
-  std::vector<Measurement> measurements;  // from the file that --measurements names
-  std::vector<Json> findings;             // from the file that --out names
+  std::vector<Measurement> measurements;  // of measurements.jsonl
+  std::vector<Json> findings;             // of findings.jsonl
 };
 
 /// The claims about pairs of devices.

@@ -55,8 +55,8 @@ void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
 
 bool of_wgmma(const Case& config) { return config.has("variant") && config.text("variant") == "wgmma"; }
 
-// Returns the subject of a finding. It names the variant only for wgmma: when the first findings were recorded, each
-// device had one kernel, and subjects did not name it.
+// Returns the subject of a finding. The subject names the variant only for wgmma: when the first findings were
+// recorded, each device had one kernel, and subjects did not name the kernel.
 std::string subject_of(const Evidence& evidence, std::set<std::string> left_out) {
   const Case& contender = evidence.results.back()->config;
   left_out.insert({"form", "grain", "block_r", "block_c"});

@@ -1,8 +1,8 @@
 // proto2_stitching: what does it cost an attention kernel to call a score function that somebody else wrote?
 //
 // The function is built in, or in a file of the user. The kernel is the kernel of proto1_flash, with a hook for each
-// form of the call. Each form is checked and timed. Each comparison measures a form in turn with the form `monolithic`,
-// which has the function's text in place.
+// form of the call. Each form is checked and timed. Each comparison measures a form and the form `monolithic` in turns.
+// The form `monolithic` has the function's text in place.
 #include <memory>
 
 #include "common/cases/axes.h"

@@ -158,8 +158,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on one
-// block even if it has no rows or no keys.
+// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on at least
+// one block, even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
@@ -263,7 +263,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
   hook.guarded = function.guarded;
-  hook.data = bytes_of(1);  // `switch` and `pointer` then call the function; with 0 they would leave scores as they are
+  hook.data = bytes_of(1);  // with 1 `switch` and `pointer` call the function; with 0 they leave scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
     hook.fragments.push_back(fragment_of(hook));

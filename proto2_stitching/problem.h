@@ -76,7 +76,7 @@ struct StitchCase {
   StitchConfig config;
   UserFunction function;
 };
-/// The plan of a StitchCase.
+/// Returns the plan of a case, with its StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
 /// The tensors of one shape, and the outputs of `monolithic` that are known so far. The cases of a comparison share

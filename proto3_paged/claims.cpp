@@ -20,7 +20,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
   return !where({&result}, axis, value).empty();
 }
 
-/// Whether each axis of the list has its default value. The axes in `but` may have any value.
+/// Whether each axis of the list below has its default value. The axes in `but` may have any value.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   for (const auto& [axis, value] : {std::pair{"task", "decode"},
                                     {"page_order", "identity"},
@@ -39,8 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Returns a claim that compares each other value of the axis `axis` with `value`. The compared cases are equal in all
-/// other axes.
+/// Returns a claim about one axis. The claim compares each other value of `axis` with `value`. The compared cases are
+/// equal in all other axes.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -319,9 +319,9 @@ Claim prefill_fused() {
       "append");
 }
 
-/// Returns a claim that compares a cascade with plain decoding. A cascade reads the tokens that all sequences begin
-/// with once, plain decoding reads them for each sequence. If the tokens lie in a warm cache of the device, reading
-/// them again may cost little.
+/// Returns a claim that compares a cascade with plain decoding. All sequences begin with the same tokens. A cascade
+/// reads these tokens once, plain decoding reads them for each sequence. If the tokens lie in a warm cache of the
+/// device, reading them again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",

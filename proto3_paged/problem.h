@@ -83,7 +83,7 @@ std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
 /// Returns the launches and the work of a case. The work of decoding counts the keys that at least one query sees.
 Plan paged_plan(const PagedConfig& config, const DeviceInfo& device);
-/// The plan of a PagedConfig.
+/// Returns the plan of a case, with its PagedConfig.
 CasePlan paged_case_plan(const Case& config, const Setting& setting);
 
 /// K and V of PagedInputs on the device, in the layout of a case. Only a cache of 8 bits has scales.

@@ -10,8 +10,9 @@
 namespace attn {
 namespace {
 
-constexpr double rule_ms = 50;  // the rule: compile a variant when it is needed if this takes less time, else ahead
-constexpr int64_t most = 10;    // most variants of a case that is measured again in a pair
+// The rule: compile a variant when it is needed if compiling takes less than this time, else compile it ahead.
+constexpr double rule_ms = 50;
+constexpr int64_t most = 10;  // the most variants of a pair that Claim::longest picks
 
 using Takes = std::function<bool(const Measurement&)>;
 

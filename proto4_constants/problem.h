@@ -15,8 +15,8 @@
 
 namespace attn {
 
-/// Returns the launch of a case, or the reason why the case does not run. For a case of many variants this is the first
-/// variant's launch.
+/// Returns the launch of a case, or the reason why the case does not run. For a case of many variants, returns the
+/// launch of the first variant.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes launches with constants that are read at run time. Launches of one shape share their tensors.

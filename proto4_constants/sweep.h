@@ -14,14 +14,14 @@ namespace attn {
 
 std::vector<AxisInfo> constants_axes();
 /// Returns the axis in which compared launches differ: the constants that they read at run time. Compared launches are
-/// measured in turn. Cases of the host are measured one at a time.
+/// measured together, in turns. Each case of the host is measured alone.
 std::vector<std::string> constants_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. An axis that means nothing for the task always gets 0 or 1, or for
-/// run_time "none".
+/// Sets the axes that the case does not name. An axis that means nothing for the task always gets a fixed value: 0 or
+/// 1, or "none" for run_time.
 void complete_constants(Case& config, const DeviceInfo& device);
 
 /// Returns the reason why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile

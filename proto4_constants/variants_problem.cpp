@@ -166,9 +166,9 @@ class VariantsProblem : public HostProblem {
     return seconds;
   }
 
-  /// Returns the times of the phases if the compiler does not tell the optimiser's time. For this a few variants are
-  /// compiled again with a trace, which takes a tenth longer. The total of `times` is divided in the proportions of the
-  /// traced phases. Returns `times` itself if the compiler gives no trace.
+  /// For compilers that do not tell the optimiser's time. Compiles a few variants again with a trace, which takes a
+  /// tenth longer than without a trace. Returns the total of `times`, divided in the proportions of the traced phases,
+  /// or `times` itself if the compiler gives no trace.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();

@@ -13,20 +13,21 @@ struct Check {
   double max_abs = 0;  // largest finite |got - want|
   double max_rel = 0;  // largest finite |got - want| / |want| among want != 0
   int64_t rows_checked = 0;
-  std::string worst = {};  // place and values of the element that fails by most, or the reason of fail(); empty when ok
-  double max_used = 0;     // largest finite share of its tolerance that an element takes: at most 1 when ok
+  /// Place and values of the element with the largest |got - want| / allowed, or the reason of fail(). Empty when ok.
+  std::string worst = {};
+  double max_used = 0;  // largest finite |got - want| / allowed: at most 1 when ok
 
   /// Makes the check fail with the reason `why`. An earlier reason stays.
   void fail(const std::string& why);
-  /// Merges `other` into this check: ok if both are ok, the larger of each two numbers, and the first `worst` that is
-  /// not empty.
+  /// Merges `other` into this check. The result is ok if both checks are ok. Each number becomes the larger of the two.
+  /// `worst` becomes the first of the two texts that is not empty.
   void merge(const Check& other);
 };
 
-/// Compares each element of `got` with its element of `want`. Element i passes if |got - want| <= allowed, or if both
-/// are the same infinity, or if both are NaN. A NaN does not pass where a number is wanted, nor a number where a NaN is
-/// wanted. where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws std::invalid_argument if
-/// the sizes differ.
+/// Compares each element of `got` with its element of `want`. Element i passes if `want` is finite and |got - want| <=
+/// allowed, or if both are the same infinity, or if both are NaN. A NaN does not pass where a number is wanted, nor a
+/// number where a NaN is wanted. where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws
+/// std::invalid_argument if the sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,
               const std::function<std::string(size_t)>& where);
 

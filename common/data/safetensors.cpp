@@ -47,7 +47,7 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Returns the bytes of a tensor. Returns nullopt if their number does not fit 63 bits, or if a size is negative.
+/// Returns the number of bytes of a tensor, or nullopt if this number does not fit 63 bits, or if a size is negative.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {

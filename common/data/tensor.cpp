@@ -26,8 +26,8 @@ struct Float {
   static Bits encode(double value) { return std::bit_cast<Bits>(static_cast<float>(value)); }
 };
 
-/// A floating-point format of 16 bits, or e4m3. With the largest exponent, e4m3 also has numbers, and only one NaN.
-/// encode() rounds a double to the format in one step; by way of float it would round twice.
+/// A floating-point format of 16 bits, or e4m3. In e4m3 the largest exponent belongs to numbers too; only its largest
+/// mantissa means NaN. encode() rounds a double to the format in one step; by way of float it would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;
@@ -62,8 +62,8 @@ struct SmallFloat {
     const uint64_t sign = bits >> (63 - bits_without_sign) & sign_bit;
     if (std::isnan(value)) return static_cast<Bits>(sign | quiet_nan);
 
-    // Steps of the result are 2^shift units of the double's significand. Below the normal range the steps do not
-    // shrink.
+    // Neighbouring numbers of the format differ by 2^shift units of the double's significand. Below the normal range
+    // this distance does not shrink.
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
     const int subnormal_by = std::max(0, 1 - bias - exponent);
     const int shift = 52 - mantissa_bits + subnormal_by;

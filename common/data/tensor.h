@@ -12,11 +12,11 @@
 namespace attn {
 
 /// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: a number that is too large becomes the largest
-/// value, 448 or 127. int8 has no NaN: NaN becomes 0. No number becomes -128.
+/// value, 448 or 127. int8 has no NaN: NaN becomes 0. No number becomes the int8 value -128.
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// The value of a function constant that holds a dtype: an ElementType, E4M3 or INT8.
+/// Returns the value of a function constant that holds the dtype: a value of ElementType, or E4M3 or INT8.
 int64_t element_type(DType dtype);
 /// Parses "f32", "f16", "bf16", "e4m3" or "int8". Throws BadInput for any other text.
 DType parse_dtype(std::string_view text);
@@ -53,7 +53,8 @@ struct Tensor {
   /// tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
-  /// The same for all elements from `index` on. One call is much faster than a call for each element.
+  /// The same for as many elements as `values` has, from `index` on. One call is much faster than a call for each
+  /// element.
   void load(int64_t index, std::span<double> values) const;
   void store(int64_t index, std::span<const double> values);
 };

@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// A function of one element. If `text` is empty, it is the identity.
+/// A function of one element. If `text` is empty, the function is the identity.
 struct Feature {
   std::string name = "identity";  // the value of an axis; the name of a user's function identifies the text
   std::string text = {};          // replaces kernels/feature.h
@@ -19,7 +19,7 @@ struct Feature {
   bool guarded() const { return user && user->guarded; }
 };
 
-/// "identity", "elu1" or "relu"; throws BadInput for another name.
+/// Returns the feature map "identity", "elu1" or "relu". Throws BadInput for another name.
 Feature named_feature(const std::string& name);
 /// A feature map with a user's text, `float feature(float x)`.
 Feature user_feature(const UserFunction& function);

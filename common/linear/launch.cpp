@@ -24,8 +24,8 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// How many chunks a span has. With look-back a span has a few chunks, so that spans follow one another closely. In
-/// passes one span has all chunks, unless units of the device would be idle.
+/// How many chunks a span has. With look-back a span has few chunks, so that each span publishes its state soon after
+/// the span before it. In passes one span has all chunks, unless units of the device would be idle.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -335,8 +335,8 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   ChunkParams params{};  // for rows_of_sequence() on the host
   params.starts = starts.empty() ? nullptr : starts.data();
   params.tokens = static_cast<int>(config_.tokens);
-  // Replaces what each chunk adds, a row of `width` elements, by the state before the chunk. `current` has the state
-  // after the chunk.
+  // For one row of the state, which has `width` elements: replaces what each chunk adds by the row before the chunk.
+  // `current` has the row before the first chunk, and after the call the row after the last chunk.
   const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
                             int64_t decay_step, int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c) {

@@ -17,19 +17,19 @@
 
 namespace attn {
 
-/// "none", "head", "token" or "channel"; throws BadInput for another text.
+/// Parses "none", "head", "token" or "channel". Throws BadInput for another text.
 Gate parse_gate(std::string_view text);
 
 struct LinearConfig {
   std::string variant = "fused";  // "phases", "fused" or "recurrent"
-  std::string scan = "none";      // of phases: "host", "passes" or "lookback"; else "none"
+  std::string scan = "none";      // for phases: "host", "passes" or "lookback"; else "none"
   int64_t sequences = 1, heads = 1;
   int64_t tokens = 1;    // of the longest sequence
   int64_t all_rows = 1;  // tokens of all sequences together
   bool ragged = false;   // sequences lie one after the other in batch 0 (LinearTensors::starts)
   int64_t head_dim = 64, value_dim = 64;
   DType dtype = DType::f32, out_dtype = DType::f32;  // of Q, K and V, and of O
-  int64_t chunk = 64;                                // tokens; of recurrent 0
+  int64_t chunk = 64;                                // tokens; 0 for recurrent
   bool causal = true;
   Gate gate = GATE_NONE;
   bool normalised = false;
@@ -41,7 +41,7 @@ struct LinearConfig {
 
   double effective_scale() const;
   int64_t chunks() const { return divided_up(tokens, chunk); }  // of the longest sequence
-  /// How many chunk numbers there are (place_of_chunk).
+  /// Returns how many chunk numbers there are (place_of_chunk).
   int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
   int64_t state_elements() const { return head_dim * value_dim; }
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
@@ -69,7 +69,7 @@ class LinearOperation {
   /// Returns how many threadgroups of a scan in passes keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
   virtual Bound bound(const LinearConfig& config) const = 0;
-  /// Returns linear_chunk() of `variant`, which is "phases" or "fused".
+  /// Returns the value of linear_chunk() for `variant`, which is "phases" or "fused".
   virtual int64_t chunk(const std::string& variant) const = 0;
   /// Adds the constants, grid, threads and threadgroup memory that only this device's kernel needs. The launch's entry
   /// names the kernel.
@@ -85,7 +85,9 @@ class LinearOperation {
 /// Returns how many tokens a chunk of a variant has by default on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
-/// Returns into how many segments the rule cuts each sequence: one if sequences and heads alone fill the device.
+/// Returns how many segments each sequence is cut into: config.segments, but at most one for each chunk. If
+/// config.segments is 0, a rule gives the number: one if sequences and heads alone fill the device. The number is
+/// always one without causal.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
 /// The tensors of a launch, on its device; strides are in elements. On a GPU addresses and strides are multiples of 16
@@ -94,8 +96,8 @@ struct LinearTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
   Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
-  /// Logarithms of decays; none is above 0. The shape is [heads] by head, [batch, heads, tokens] by token, and [batch,
-  /// heads, tokens, head_dim] by channel.
+  /// Logarithms of decays; none is above 0. The shape is [heads] for a gate by head, [batch, heads, tokens] by token,
+  /// and [batch, heads, tokens, head_dim] by channel.
   const float* gate = nullptr;
   Strides gate_strides{};
   /// States [sequences, heads, head_dim, value_dim], key sums [sequences, heads, head_dim]. A null initial tensor means
@@ -110,11 +112,12 @@ struct LinearTensors {
 /// configuration. With scan host the plan has the launches before and after the scan, and Plan::host is true.
 ///
 /// The work's arithmetic is the recurrence (4 head_dim value_dim for each token and head) and, if causal, the products
-/// inside chunks that are not masked. The work's bytes are Q, K, V and O once, the gate, and the states that are read
-/// or written.
+/// of the pairs of tokens that a kernel multiplies at once (LinearOperation::step()) and that are not masked. The
+/// work's bytes are Q, K, V and O once, the gate, and the states that are read or written.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
-/// Returns why no launch takes these widths, head_dim of Q and K and value_dim of V; an empty text if a launch does.
+/// Returns the reason why no launch has these widths (head_dim of Q and K, value_dim of V), or an empty text if a
+/// launch can have them.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
 /// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. It is the same for all

@@ -27,7 +27,7 @@ CacheSizes checked_sizes(const CacheSizes& sizes) {
   return sizes;
 }
 
-/// The numbers below n, in falling order.
+/// Returns the numbers from n - 1 down to 0.
 std::vector<int32_t> all_below(int64_t n) {
   std::vector<int32_t> numbers(n);
   std::iota(numbers.rbegin(), numbers.rend(), 0);
@@ -212,8 +212,8 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
 }
 
 // Only the last page of a sequence has slots without a token of the sequence. If a page is the last page of all
-// sequences that hold it, the slots after the longest of these sequences are wasted. Otherwise another sequence fills
-// the page.
+// sequences that hold it, the slots after the last token of the longest of these sequences are wasted. Otherwise a
+// longer sequence holds the page, and fills all its slots.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

@@ -65,8 +65,8 @@ struct CacheFigures {
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
   int64_t wasted_slots;  // slots of used pages that have no token of any sequence
   double waste;          // wasted_slots as a share of the slots of used pages
-  /// The share of pairs of neighbouring pages in rows of the table where the second page does not follow the first page
-  /// in the pool; 0 if each sequence lies in one piece.
+  /// Over all pairs of neighbouring pages in a row of the table: the share of pairs whose second page does not follow
+  /// the first page in the pool. 0 if each sequence lies in one piece.
   double fragmentation;
 };
 
@@ -94,10 +94,10 @@ class PagedKvCache {
   SequenceId fork(SequenceId parent) { return fork(parent, length(parent)); }
   SequenceId fork(SequenceId parent, int64_t tokens);
   /// Makes room for `tokens` more tokens. If the new tokens begin on a page that another sequence also holds, the
-  /// sequence gets its own page instead. Then the caller makes the copy that append() returns, before it writes tokens
-  /// of this or a later append. The caller makes copies in the order of the appends. If no fork, truncate or free is
-  /// called between two appends, the caller may make their copies in any order. Throws BadInput if the sequence would
-  /// have more than max_pages pages, CacheFull if too few pages are free.
+  /// sequence gets its own page instead. In this case the caller makes the copy that append() returns, before it writes
+  /// tokens of this or a later append. The caller makes copies in the order of the appends. If no fork, truncate or
+  /// free is called between two appends, the caller may make their copies in any order. Throws BadInput if the sequence
+  /// would have more than max_pages pages, CacheFull if too few pages are free.
   std::optional<PageCopy> append(SequenceId id, int64_t tokens);
   /// Keeps only the first `tokens` tokens. Throws BadInput if the sequence has fewer tokens.
   void truncate(SequenceId id, int64_t tokens);
@@ -117,8 +117,8 @@ class PagedKvCache {
   const std::vector<int32_t>& lengths() const { return lengths_; }
   /// [pages]: the number of sequences that hold each page; 0 for a free page.
   const std::vector<int32_t>& holders() const { return holders_; }
-  /// The spans of the table that may have changed since the last call, at most one a row. The table of a new cache is
-  /// all -1, and has no changes. There are few lengths, so the caller uploads all of them.
+  /// Returns the spans of the table that may have changed since the last call, at most one for each row. The table of a
+  /// new cache is all -1, and has no changes. There are few lengths, so the caller uploads all of them.
   std::vector<TableSpan> take_changes();
 
   /// The time of figures() grows with max_sequences, because of wasted_slots.
@@ -152,9 +152,9 @@ class PagedKvCache {
 };
 
 /// Checks a page table [lengths.size(), columns], so that no kernel reads outside the pool: each length fits the
-/// columns, and entries of pages with tokens are from 0 to pages - 1. Later entries may be anything. With `holders`,
-/// the holders() of a cache, pages that no sequence holds are refused too. Throws BadInput that names the first wrong
-/// row, or row and column.
+/// columns, and entries of pages with tokens are from 0 to pages - 1. Later entries may be anything. If `holders` is
+/// given (the holders() of a cache), pages that no sequence holds are refused too. Throws BadInput that names the first
+/// wrong row, or row and column.
 void validate_page_table(std::span<const int32_t> table, std::span<const int32_t> lengths, int64_t page_size,
                          int64_t pages, std::span<const int32_t> holders = {});
 

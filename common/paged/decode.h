@@ -46,7 +46,7 @@ class DecodeOperation {
   virtual std::string unable(const DecodeConfig& config) const = 0;
   /// Returns why no launch takes the configuration's block_c; an empty text if a launch does.
   virtual std::string unable_block(const DecodeConfig& config) const = 0;
-  /// Returns how many rows a tile has, so that there are as few tiles as possible.
+  /// Returns how many rows a tile has. With this number there are as few tiles as possible.
   virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
   /// Returns how many workers run at once.
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
@@ -66,9 +66,9 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 /// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
-/// The plan has the launch "attend", then the launch "join" if a second launch joins the parts; or the reason why the
-/// device does not take the configuration. Memory bounds the work, which follows from `keys`, the tokens of all
-/// sequences together.
+/// Returns a plan with the launch "attend", and the launch "join" after it if a second launch joins the parts. If the
+/// device does not take the configuration, the plan has the reason instead. Memory bounds the work. The work follows
+/// from `keys`, the tokens of all sequences together.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
@@ -91,15 +91,15 @@ struct DecodeTensors {
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of the cache's
-  /// type. Of the members above, AppendLaunch reads only k to max_pages, and lengths. Token i becomes key length -
-  /// q_len
-  /// + i; a token with a negative number is not appended. A page that takes new tokens belongs to one sequence only.
+  /// type. Of the members above, AppendLaunch reads only k to max_pages, and lengths. Token i becomes key (length -
+  /// q_len + i); it is not appended if this number is negative. A page that takes new tokens belongs to one sequence
+  /// only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
 
-/// The new tokens, in the form that kernels take.
+/// Returns the new tokens in the form that kernels take.
 NewTokens new_tokens(const DecodeTensors& tensors);
 
 /// Writes new values, and new keys without a turn, to the cache.

@@ -13,17 +13,17 @@
 
 namespace attn {
 
-/// The kernel's configuration, including the tile. Prefill reads all members of `config` except workers and join_last;
-/// if block_c is 0, prefill_config() chooses it.
+/// Returns the kernel's configuration, including the tile. Prefill reads all members of `config` except workers and
+/// join_last; if block_c is 0, prefill_config() chooses it.
 FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device, const AttentionHooks* hooks = nullptr);
 
 /// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// The plan has the launch "attention", or the reason why the device does not take the configuration. The work follows
-/// from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences together. A
-/// mask hook is left out. With `appends` the launch turns the queries and the new keys, writes the new keys and values
-/// to the cache, and attends.
+/// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. The
+/// work follows from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences
+/// together. A mask hook is left out. With `appends` the launch turns the queries and the new keys, writes the new keys
+/// and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -39,7 +39,8 @@ class PrefillLaunch {
   /// Reads all members of `tensors` except the scales. If lengths, table, hook_data or the new tokens differ from the
   /// previous call's, encode() uploads the kernel's PrefillData anew; no launch may run at that time.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// For a caller that itself writes data(tensors) to `data` on the device, in the order of its stream.
+  /// The same, but without the upload: the caller has written data(tensors) to `data` on the device, in the order of
+  /// its stream.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
   /// Whether all counters are 0, as between two launches, and no guard band was overwritten.

@@ -1,10 +1,10 @@
-// Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract. S
-// = K^T V on tensor cores of sm_80 and later; K has passed the feature map, and has decayed to the chunk's end. z is
-// K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are f32. f32 is multiplied by
-// three tf32 products (multiply_add_exactly).
+// Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract.
+// The kernel computes S = K^T V on tensor cores of sm_80 and later. K has passed the feature map, and has decayed to
+// the chunk's end. z is K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are
+// f32. A product of f32 is made of three tf32 products (multiply_add_exactly).
 //
-// K, V and the gates by channel lie in threadgroup memory, in blocks of tokens from the last to the first, so that
-// decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
+// K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first, so
+// that decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
 // blocks again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
@@ -27,7 +27,7 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
-// How many threadgroups on a multiprocessor must have enough registers.
+// The number of threadgroups on a multiprocessor for which its registers must suffice.
 constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 
@@ -74,7 +74,8 @@ struct ChunkH {
     }
   }
 
-  // Applies the feature map, and decays to the chunk's end, to K of a block. Barriers stand before and after each call.
+  // Applies the feature map to K of a block, and decays K to the chunk's end. Barriers stand before and after each
+  // call.
   DEVICE void map_keys(int job) {
     const int block = block_of(job), rows = rows_of_block(block);
     unsigned char* const k = stage_of(job);

@@ -5,14 +5,14 @@
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
 //
 // Decays are exponentials of sums of logarithms; the sums are never above 0. By head and token decays multiply scores.
-// By channel decays are part of Q and K (GLA, Yang et al. 2024): a key decays to the end of its group of 16 keys, and a
-// query has the decay from that end on. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the
-// diagonal the kernel computes each pair by itself.
+// By channel decays are part of Q and K (GLA, Yang et al. 2024): a key is multiplied by the decay from the key to the
+// end of its group of 16 keys, and a query by the decay from this end to the query. So Q is scaled anew for each group
+// of 16 keys. Among the 16 tokens at the diagonal the kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
 // and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
-// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. f32 is
-// multiplied by three tf32 products (multiply_add_exactly).
+// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. A product
+// of f32 is made of three tf32 products (multiply_add_exactly).
 //
 // Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
 //
@@ -38,7 +38,7 @@ constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout
 constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // steps of the sum over a row of Q and K
 constexpr int VALUE_TILES = layout.pass_columns / 8;
 constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are in registers at once
-// How many threadgroups on a multiprocessor must have enough registers.
+// The number of threadgroups on a multiprocessor for which its registers must suffice.
 constexpr int THREADGROUPS = VALUE_TILES <= 8                    ? (NORMALISED ? 3 : 4)
                              : VALUE_TILES > 16                  ? 1
                              : NORMALISED || int{IN_TYPE} == F32 ? 2
@@ -56,7 +56,8 @@ struct ChunkO {
   const ChunkPlace place = place_of_chunk(p, blockIdx.x, CHUNK);
   const long long state = state_index(CAUSAL ? static_cast<int>(blockIdx.x) : place.first_chunk, p.heads, head);
   const float scale = NORMALISED ? 1.0f : p.scale;
-  // The first chunk of a sequence without an initial state: the state before this chunk is zero, and is not read.
+  // Whether this is the first chunk of a sequence without an initial state. The state before such a chunk is zero, and
+  // is not read.
   const bool begins = CAUSAL && place.chunk == 0 && p.initial_state == nullptr && p.initial_key_sum == nullptr;
 
   int lane, quarter, warp_row, row;  // warp_row and row count among the ROWS rows
@@ -90,8 +91,8 @@ struct ChunkO {
   // the group's end to the first of the ROWS rows.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the begin of the keys that are done to the first of the ROWS rows; after the last keys,
-  // the decay from the chunk's begin.
+  // By channel: the decay from the first of the keys that are done to the first of the ROWS rows. After the last block
+  // of keys this is the decay from the chunk's first token.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -137,8 +138,8 @@ struct ChunkO {
 
   // ---- operands
 
-  // The operand Q at a step of 32 bytes. By channel Q is multiplied by its decay since the end of the group of 16 keys,
-  // and by the scale.
+  // Loads the operand Q of a step. A step has 32 bytes of each row. By channel Q is multiplied by its decay since the
+  // end of the group of 16 keys, and by the scale.
   DEVICE void load_queries(unsigned (&a)[4], int step, [[maybe_unused]] int slice) const {
     load_blocks(a, shared_address(q_tile()) + (warp_row + lane % 16) * K_ROW_BYTES + lane / 16 * 16 + step * 32);
     if constexpr (BY_CHANNEL && IN_TYPE == F32) {
@@ -226,7 +227,7 @@ struct ChunkO {
   // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // The product gets keys 2 quarter and 2 quarter + 1 of eight, whose weights this thread has, in place of keys
+      // The product gets keys 2 * quarter and 2 * quarter + 1 of eight, whose weights this thread has, in place of keys
       // `quarter` and `quarter + 4`.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
@@ -349,7 +350,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // The product gets columns 2 quarter and 2 quarter + 1 of eight in place of columns `quarter` and `quarter + 4`.
+      // The product gets columns 2 * quarter and 2 * quarter + 1 of eight in place of columns `quarter` and `quarter +
+      // 4`.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -383,13 +385,14 @@ struct ChunkO {
   DEVICE static unsigned to_operand(float x) {
     return IN_TYPE == F32 ? __float_as_uint(x) : rounded(__float_as_uint(x));
   }
-  // Arithmetic gives a NaN whose bits are all ones, except the sign. min() keeps this value a NaN.
+  // Arithmetic gives a NaN whose bits are all ones, except the sign. min() prevents that adding 0x1000 makes this value
+  // a number.
   DEVICE static unsigned rounded(unsigned x) { return min(static_cast<int>(x), 0x7fffefff) + 0x1000u; }
 
   // ---- the chunk
 
-  // By channel: replaces the gates of the ROWS rows by their sums from the first row on. Barriers stand before and
-  // after each call.
+  // By channel: replaces the gate of each of the ROWS rows by the sum of the gates from the first row to this row.
+  // Barriers stand before and after each call.
   DEVICE void sum_decays() {
     constexpr int MOST = (ROWS / 16 * PAIRS + phases_threads - 1) / phases_threads;
     float2 before[MOST];
@@ -499,7 +502,7 @@ struct ChunkO {
       if (some_not_finite(lane / 4 == i ? zeros : 0)) write_row_anew(p, of_chunk, first_column, factor);
     }
   }
-  // Not inlined: the loop needs all registers.
+  // Not inlined, because the kernel's main loop needs all registers.
   static __device__ __noinline__ void write_row_anew(const ChunkParams& params, int of_chunk, int first_column,
                                                      float factor) {
     constexpr int COLUMNS = (layout.pass_columns + WARP - 1) / WARP;

@@ -1,7 +1,7 @@
 // Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
 // multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
-// product of f32 by three products of tf32 turns an infinity into NaN. In both cases a result is not finite, and a
-// kernel computes the result anew with this file.
+// product of f32 that is made of three products of tf32 turns an infinity into NaN. In both cases a result is not
+// finite, and a kernel computes the result anew with this file.
 //
 // Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
 #pragma once

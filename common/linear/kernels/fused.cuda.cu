@@ -17,7 +17,7 @@
 // segment of at most STAGES chunks is read once.
 //
 // If NORMALISED, z is a product, as S is: the product of K and the tokens' decays. The decays fill eight columns, the
-// least width of a tensor core. The feature map is applied to Q and K in shared memory.
+// least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
 // Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
@@ -41,9 +41,9 @@ constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
 constexpr int PANELS = layout.panels;
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
-constexpr int K_STEP = 32 / 16;                     // of a descriptor: 16 columns
-constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // of a descriptor: 16 rows
-constexpr int NARROW_STEP = 16 * 16 / 16;           // of a narrow operand's descriptor: 16 rows of 8 columns
+constexpr int K_STEP = 32 / 16;                     // what a descriptor grows by: for 16 columns
+constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // for 16 rows
+constexpr int NARROW_STEP = 16 * 16 / 16;           // for a narrow operand: 16 rows of 8 columns
 constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
 constexpr int QUADS = NORMALISED ? 9 : 8;  // groups of four floats in a thread's part of a panel of the state
 constexpr int no_more_tasks = -1;
@@ -124,7 +124,7 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   ring.advance();
 }
 
-// Fills a stage that has no chunk with the number of a task without chunks, or with no_more_tasks.
+// Passes on a stage without a chunk. `number` is a task without chunks, or no_more_tasks.
 DEVICE void tell(int number, Ring& ring) {
   Barriers& bars = barriers();
   bars.empty[ring.index].wait(ring.parity ^ 1);
@@ -158,7 +158,7 @@ DEVICE void produce(const FusedParams& p) {
   }
 }
 
-// ---- products: D[64 x 64] = A B or D += A B. TA, TB: A, B are MN major.
+// ---- products: D[64 x 64] = A B, or D += A B. TA is 1 if A is MN major, TB is 1 if B is.
 
 #define D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D32(d) D4(d, 0), D4(d, 4), D4(d, 8), D4(d, 12), D4(d, 16), D4(d, 20), D4(d, 24), D4(d, 28)
@@ -729,7 +729,7 @@ struct Outputs : Warpgroup {
 
   DEVICE explicit Outputs(const FusedParams& params) : Warpgroup(params, 1) {}
 
-  // Multiplies Q K^T by mask and decays, and makes it the operand A of the next product.
+  // Multiplies Q K^T by mask and decays. The result is the operand A of the next product.
   DEVICE void weigh() {
     if constexpr (GATED) {
       const float* const from = sums();
@@ -743,7 +743,7 @@ struct Outputs : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int token = 8 * j + column + i % 2;
         float weight = s[4 * j + i];
-        // The weight is infinite only where the mask hides it.
+        // The weight may be infinite, but only where the mask hides it.
         if constexpr (GATED) weight *= exp2_approx(row_decay[i / 2] - (i % 2 ? sum.y : sum.x));
         x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
         if constexpr (NORMALISED) row_sum[i / 2] += x[i];
@@ -788,7 +788,7 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    float zeros[4] = {};  // NaN if the first row is NaN, perhaps because of values of later tokens
+    float zeros[4] = {};  // NaN if the first row has a NaN or infinity, perhaps from later tokens' values
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
     const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
     const auto let_go = [&] {

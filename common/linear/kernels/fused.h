@@ -7,8 +7,8 @@
 /// Tokens of a chunk, value columns of a threadgroup, and rows of a box of outputs.
 constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 
-/// The maps have dimensions [column][row][head][batch][1]. Their boxes have 64 columns and 64 rows; the boxes of o have
-/// fused_output_rows rows. Columns beyond the width are read as zero.
+/// The dimensions of a map are, innermost first, column, row, head, batch, and a dimension of size 1. The boxes have 64
+/// columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
 ///
 /// A task is one segment of a sequence and head, for a slice of 64 value columns. Task number `task` has segment
 /// task / slots; task % slots is (sequence * heads + head) * slices + slice.
@@ -18,11 +18,12 @@ struct FusedParams {
   int value_dim;
   int slices;          // of 64 value columns
   int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
-  int segment_chunks;  // of a segment
+  int segment_chunks;  // chunks of a segment
   int reach;           // the most segments that a task looks back, 1 to 31; states of 2 * reach segments are kept
-  unsigned* counters;  // tasks taken, threadgroups done, launches: 0 before the first launch; only the kernel writes
-  unsigned* flags;     // [segments, slots]; 0 before the first launch
-  float* totals;       // [segments, slots]: log2 of a segment's decay
+  /// [3]: tasks taken, threadgroups done, launches done; 0 before the first launch. Only the kernel writes them.
+  unsigned* counters;
+  unsigned* flags;  // [segments, slots]; 0 before the first launch
+  float* totals;    // [segments, slots]: log2 of a segment's decay
   /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the state after this segment and all
   /// segments before it.
   float* states;
@@ -34,9 +35,13 @@ constexpr long long fused_state_floats(long long head_dim, bool normalised) {
   return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
 }
 
-/// Threadgroup memory, in bytes: stages, each with Q and K [panels of 64 columns] and V, of 64 rows by 128 bytes; the
-/// state in 16 bits [panels]; the outputs; if gated, V with its decays; if normalised, the key sum and the tokens'
-/// decays, each in eight columns; then barriers; if gated, each warp's sums of gates.
+/// Threadgroup memory; all offsets are in bytes. A panel is 64 rows of 64 columns. In this order the memory has
+///   the stages, each with the panels of Q, the panels of K, and one panel of V
+///   the panels of the state, in 16 bits; one panel of outputs
+///   if gated: one panel of V multiplied by its decays
+///   if normalised: the key sum, and the tokens' decays, each in eight columns
+///   the barriers
+///   if gated: each warp's sums of gates.
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 

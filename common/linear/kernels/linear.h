@@ -40,8 +40,8 @@ struct LinearParams {
   /// a null final tensor is not written.
   const float *initial_state, *initial_key_sum;
   float *final_state, *final_key_sum;
-  /// For sequences of unlike lengths, which lie one after the other in batch 0: the first row of each sequence, then
-  /// the number of rows, [sequences + 1]. Null: sequence s is batch s, and has `tokens` rows.
+  /// For sequences of unlike lengths, which lie one after the other in batch 0: an array [sequences + 1] with the first
+  /// row of each sequence, then the number of all rows. Null: sequence s is batch s, and has `tokens` rows.
   const int* starts;
   int sequences, heads;
   int tokens;  // of the longest sequence
@@ -51,7 +51,7 @@ struct LinearParams {
 
 /// Parameters of `phases`. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The numbers of
 /// sequence s begin at starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Some numbers have no
-/// chunk; a chunk ends with its sequence.
+/// chunk. No chunk goes beyond the end of its sequence.
 ///
 ///   chunk_h        writes what each chunk adds to the state: the sum over its tokens of f(k_j) v_j^T, decayed to the
 ///                  chunk's end; and the decay of the whole chunk
@@ -81,25 +81,28 @@ struct ChunkParams : LinearParams {
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
   /// The sums that each span adds, laid out as states and key_sums, with span numbers in place of chunk numbers. `scan`
-  /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays: logarithms of the spans'
-  /// decays, with every gate [span numbers, heads, HEAD_DIM]. All three are null if there is one span.
+  /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays has the logarithms of the
+  /// spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if there is
+  /// one span.
   float *span_states, *span_key_sums, *span_decays;
-  /// For kernels that look back: the state after each span; a SpanFlag for each [span number, heads, slice of rows];
-  /// tickets [slices, heads]. Flags and tickets are 0 when a launch begins; a device whose scans reset them needs this
-  /// only before the first launch.
+  /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
+  /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
+  /// words on a GPU (scan.cuda.cu). Flags and tickets are 0 when a launch begins; a device whose scans reset them needs
+  /// this only before the first launch.
   float *states_after, *key_sums_after;
   unsigned *flags, *tickets;
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// also the state of the first chunk. With several spans PASS_STARTS writes these states, and without CAUSAL
-/// PASS_STATES does not run.
+/// writes this state to the place of the first chunk too. With several spans PASS_STARTS writes both, and without
+/// CAUSAL PASS_STATES does not run.
 ///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 
-/// What a span has published: nothing; what it adds (span_states); the state after it (states_after).
+/// What a span has published. SPAN_SILENT: nothing; SPAN_ADDS: what the span adds (span_states); SPAN_AFTER: the state
+/// after the span (states_after).
 enum SpanFlag { SPAN_SILENT = 0, SPAN_ADDS = 1, SPAN_AFTER = 2 };
 
 /// The rows of a sequence, and the numbers of its chunks.

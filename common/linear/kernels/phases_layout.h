@@ -15,15 +15,16 @@ constexpr long long phases_most_bytes = 232448;
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
-/// The largest of 64, 32 and 16 that divides `chunk`, at most `most`.
+/// Returns the largest of 64, 32 and 16 that divides `chunk` and is at most `most`.
 constexpr int block_of_chunk(int chunk, int most) {
   int block = most;
   while (block > 16 && chunk % block != 0) block /= 2;
   return block;
 }
 
-/// chunk_h reads blocks of `block` tokens, each into a stage. A thread holds `row_tiles` tiles of 16 rows of the state,
-/// times `column_units` units of 16 columns. A state with more columns takes several passes.
+/// chunk_h reads blocks of `block` tokens, each into a stage. A warp holds `row_tiles` tiles of 16 rows of the state,
+/// times `column_units` units of 16 columns. If the state has more columns than the warps hold, the kernel makes
+/// several passes.
 struct ChunkHLayout {
   int k_columns, v_columns;  // rounded up to tiles
   int row_warps, column_warps, row_tiles, column_units;
@@ -102,9 +103,9 @@ struct ChunkOLayout {
   long long k_row_bytes, v_row_bytes, state_row_bytes, decay_row_bytes;
   long long v, gates, stage_bytes;
   long long q;
-  long long decays;      // by channel: floats [rows, head_dim], the decay of each row since the first row
+  long long decays;      // by channel: floats [rows, head_dim], log2 of each row's decay since the first row
   long long key_sum;     // NORMALISED: floats [head_dim]
-  long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is the decay since the first token
+  long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is log2 of the decay since token 0
   long long slice_sums;  // by channel: floats, two of [block / 16, head_dim] and one of [head_dim]
   long long bytes;
 
@@ -163,8 +164,8 @@ struct ChunkOLayout {
   }
 };
 
-/// Returns SCAN_ROWS of the scans. It divides head_dim, and is such that a thread has four elements of S, or one
-/// element of z, for all chunks.
+/// Returns SCAN_ROWS of the scans. The number divides head_dim. With this number of rows at most 128 threads have four
+/// elements of S each, and further threads have one element of z each, for all chunks.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;
@@ -182,8 +183,8 @@ struct CudaRecurrentLayout {
 
   int slices;  // of a state
   int rows;    // of a thread
-  // Offsets in bytes. For each token: q, k, decays [16 rows], v [columns], and what each warp adds to o [columns] and
-  // to o's divisor.
+  // Offsets in bytes. For each token: q, k, decays [16 * rows] (one decay unless by channel), v [columns], and what
+  // each warp adds to o [columns] and to o's divisor.
   long long q, k, decays, v, parts, sums, bytes;
 
   constexpr CudaRecurrentLayout(int head_dim, int value_dim, int gate)

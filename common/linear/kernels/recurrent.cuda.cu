@@ -1,6 +1,5 @@
-// The recurrence of linear.h, for one or a few tokens of each sequence: linear.h has the contract. The kernel reads and
-// writes the state once, 16 bytes at a time, and this takes most of its time. A thread loads its whole part of the
-// state first.
+// The recurrence, for one or a few tokens of each sequence: linear.h has the contract. The kernel reads and writes the
+// state once, 16 bytes at a time, and this takes most of its time. A thread loads its whole part of the state first.
 //
 // A threadgroup has CudaRecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences also
 // fill a GPU. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time

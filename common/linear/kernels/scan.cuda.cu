@@ -5,13 +5,13 @@
 //
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
-//                  sequence in turn. Several spans fill the device if there are few heads; then the scan reads twice
-//                  what chunks add
+//                  sequence in turn. Several spans fill the device if there are few heads. With several spans the scan
+//                  reads twice what chunks add
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
-//                  nearest span that has published the state after it. Decays combine as (d1, S1), (d2, S2) ->
-//                  (d1 + d2, exp(d2) S1 + S2). Spans of at most held_chunks chunks are read once; of longer spans the
-//                  rest is read again.
+//                  nearest span that has published the state after it. The decays and sums of two neighbours combine as
+//                  (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). A span of at most held_chunks chunks is read once.
+//                  Of a longer span the chunks after the first held_chunks are read twice.
 // Threadgroups of look-back take their work by a ticket, spans in order, so all spans that they wait for have begun.
 // Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second span waits
 // before it sets a flag.
@@ -46,7 +46,7 @@ static_assert(HEAD_DIM % SCAN_ROWS == 0);
 struct Value {
   float x[4];
 
-  /// this * decay + added.
+  /// x = x * decay + added.
   DEVICE void go_over(float decay, const Value& added) {
     UNROLL for (int i = 0; i < 4; ++i) x[i] = x[i] * decay + added.x[i];
   }
@@ -322,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Tickets count spans in order, and within a span its sequences, heads and slices.
+  // Along the tickets the slice changes fastest, then the head, then the sequence, then the span.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

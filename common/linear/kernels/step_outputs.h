@@ -41,7 +41,8 @@ INLINE float sum_of_lanes(Floats x) {
   return sum;
 }
 
-/// A register tile computes, for each of its rows, scores of all keys that its last row sees.
+/// For each of its rows, a register tile computes scores of all keys that the tile's last row sees. So row i has no
+/// scores of keys from i + REACH on.
 constexpr int REACH = TILE_ROWS > TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
 
 /// Steps with queries.
@@ -133,7 +134,7 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Writes the outputs of a step whose queries, keys and, if causal, scores are computed.
+  /// Writes the outputs of a step. Its queries, and if causal its keys and scores, are already in threadgroup memory.
   INLINE void write_outputs(int first, int rows) {
     product(o, VALUES, nullptr, q, DIMS, 1, state, VALUES, rows, VALUES, HEAD_DIM).run<false, false>();
     if constexpr (CAUSAL) {

@@ -65,8 +65,8 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
-/// Prefetches the rows that the next step reads and writes, a few with each register tile. A step reads so many bytes
-/// that a wait for all of them takes long, and too few bytes for the hardware prefetcher.
+/// Prefetches the rows that the next step reads and writes, a few with each register tile. The bytes of a step are so
+/// many that a wait for all of them takes long, but too few for the hardware prefetcher to foresee them.
 struct Ahead {
   static constexpr int line = 64, most = 4;
 

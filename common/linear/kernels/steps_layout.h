@@ -4,7 +4,7 @@
 #include "common/attention/kernels/round_up.h"
 
 /// Threadgroup memory of steps.h: offsets and size in floats; every region starts on a cache line. A step has at most
-/// `step` tokens, a vector `lanes`. Register tiles may reach up to three rows beyond the last row.
+/// `step` tokens; a vector has `lanes` elements. Register tiles may reach up to three rows beyond the last row.
 struct StepsLayout {
   static constexpr long long line = 16, tail_rows = 4;
 

@@ -53,7 +53,7 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
   }
 }
 
-// On a GPU other tests run the mutations. This test only checks that each mutated text is in its kernel.
+// Other tests run the mutations, on a GPU. This test only checks that each mutated text is in its kernel.
 TEST(LinearMutationTest, AreOfTheTexts) {
   for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
     EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;

@@ -15,8 +15,8 @@
 // scores, the scale in V the key's weights. Output rows that are not numbers are computed anew, as
 // common/attention/kernels/repair.h says.
 //
-// With APPENDS the kernel turns new keys into threadgroup memory and reads them there. It reads new values from their
-// own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
+// With APPENDS the kernel turns new keys, stores them in threadgroup memory, and reads them there. It reads new values
+// from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.

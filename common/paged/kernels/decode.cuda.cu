@@ -6,9 +6,9 @@
 // At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al. 2023).
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
-// instructions than a conversion to bf16. Then the kernel also converts Q of bf16 to f16, and divides each row by a
-// power of 2, so that the row fits. The scale of a key's page in K multiplies the key's scores, the scale in V the
-// key's weights.
+// instructions than a conversion to bf16. With such a cache the kernel also converts Q of bf16 to f16, and divides each
+// row by a power of 2, so that the row fits. The scale of a key's page in K multiplies the key's scores, the scale in V
+// the key's weights.
 //
 // With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
 // team turns the keys. All threads turn the tile's queries. The workers of a sequence's first tile write new keys and
@@ -18,8 +18,8 @@
 // head.
 //
 // Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
-// BLOCK_C (multiple of 16 KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or INT8
-// if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
+// BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
+// INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
 // multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns),
 // INTERLEAVED (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's
 // threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the line, and
@@ -232,7 +232,8 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
   const long long start = place.index - place.block;
   return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
 }
-// The number of the worker's second part if the worker has the first block of the tile, else of its first part.
+// The number of the worker's second part if the worker has the first block of the tile, else the number of its first
+// part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
 /// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
@@ -400,7 +401,7 @@ struct Worker {
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
-  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // how many products 32 bytes of the cache's columns take
+  static constexpr int PRODUCTS = KV_BYTES == 1 ? 2 : 1;  // products for 32 bytes of a row of the cache
   static constexpr bool HOLD_Q = STEPS * PRODUCTS <= 8;   // whether Q stays in registers
   unsigned queries[HOLD_Q ? STEPS : 1][PRODUCTS][4];
   float o[DIM / 8][4];
@@ -634,7 +635,7 @@ struct Worker {
   // ---- products
 
   // Loads the operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of
-  // 8 bits. With 8 bits this thread has columns 4 quarter to 4 quarter + 3 of 16.
+  // 8 bits. With 8 bits this thread has columns 4 * quarter to 4 * quarter + 3 of 16.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
       // If the tile has no rows 8 to 15, rows 0 to 7 take their place; no thread reads the results.
@@ -706,7 +707,7 @@ struct Worker {
     }
   }
 
-  // O += P V. With f32 this thread has keys 2 quarter and 2 quarter + 1 of eight.
+  // O += P V. With f32 this thread has keys 2 * quarter and 2 * quarter + 1 of eight.
   DEVICE void multiply_outputs(int number) {
     const unsigned v = rows_of_team(number, true);
     if constexpr (KV_BYTES == 4) {
@@ -840,8 +841,8 @@ struct Worker {
     UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
     __syncthreads();                                              // waits until the stage's last readers are done
-    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES DIM / 4][team's threads]
-    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 HALVES][team's threads]
+    float* const sums = reinterpret_cast<float*>(stage(number));  // [teams][HALVES * DIM / 4][team's threads]
+    float* const stats = sums + KEY_WARPS / 2 * ROWS * DIM;       // [teams][2 * HALVES][team's threads]
     const int thread = threadIdx.x % TEAM_THREADS;
     UNROLL for (int step = KEY_WARPS / 2; step > 0; step /= 2) {
       if (team >= step && team < 2 * step) {
@@ -900,8 +901,8 @@ struct Worker {
     }
   }
 
-  // The first team has this worker's sums of the tile. It writes the sums to O, or leaves them as a part for the worker
-  // or the launch that joins.
+  // The first team has this worker's sums of the tile. leave_tile() writes them to O, or leaves them as a part for the
+  // worker or the launch that joins the parts.
   DEVICE void leave_tile(const Place& here, int number, bool from_first_block, long long blocks_of_line) {
     const Parts parts = parts_of(p, here, blocks_of_line);
     if (team == 0) {

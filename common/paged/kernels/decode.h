@@ -5,10 +5,10 @@
 // all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
 //
 // Work is a line of blocks of BLOCK_C keys: sequence by sequence, key/value head by head, tile by tile, block by block.
-// Each of `workers` threadgroups takes an equal share of the line. So sequences of unlike lengths balance (Stream-K,
-// Osama et al. 2023, for attention). A worker that shares a tile with other workers leaves its result as a part. The
-// last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read
-// on the device, so a captured launch also serves other lengths, up to most_keys.
+// Each of `workers` threadgroups takes an equal share of the line. So the work balances for sequences of unlike lengths
+// too (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers leaves its
+// result as a part. The last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention
+// V2). Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
 // projections write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the
@@ -31,7 +31,7 @@ struct KvCacheView {
   TensorStrides k_strides, v_strides;
   const int* table;
   int max_pages;
-  int pages;  // pages of the cache; a row that sees a key on a page outside 0 to pages - 1 is NaN
+  int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
   const float *k_scales, *v_scales;
 };
@@ -46,19 +46,20 @@ struct DecodeParams {
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
   const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
-  int most_keys;       // the most keys of a sequence; if a sequence's length is greater, or negative, its rows are NaN
+  /// The most keys of a sequence. On a GPU, if a sequence's length is greater or negative, its rows are NaN.
+  int most_keys;
   int batch, q_heads, kv_heads, q_len;
   float scale;
   const void* score_data;  // the hooks' data, or null
   int workers;
-  float* part_o;      // [2 workers, ROWS, HEAD_DIM], not divided by the sum
-  float* part_stats;  // [2 workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
+  float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
+  float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
   unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
 /// The newest q_len tokens of each sequence, in the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
-/// length - q_len + i; a token with a negative number is ignored. Cosines and sines: [positions, ROTARY_DIM / 2], with
-/// at least as many positions as the longest sequence has keys.
+/// length - q_len + i; a token is ignored if its key's number is negative. Cosines and sines: [positions, ROTARY_DIM /
+/// 2], with at least as many positions as the longest sequence has keys.
 struct NewTokens {
   const void *k, *v;
   TensorStrides k_strides, v_strides;
@@ -83,7 +84,8 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  const int* lengths;  // [batch]: keys with the new tokens; if negative, or above most_keys, no token is written
+  /// [batch]: keys with the new tokens. No token is written if the number is negative or, on a GPU, above most_keys.
+  const int* lengths;
   int most_keys, kv_heads, q_len;
 };
 

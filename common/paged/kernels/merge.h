@@ -4,9 +4,9 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// Two results in f32, each with its natural log-sum-exp: over the prefix [heads, batch, HEAD_DIM] and [heads, batch],
-/// over a sequence's own keys [batch, heads, HEAD_DIM] and [batch, heads]. The log-sum-exp over no keys is -infinity.
-/// o is [batch, heads, 1, HEAD_DIM]; lse, [batch, heads], may be null.
+/// The result over the prefix is prefix_o [heads, batch, HEAD_DIM] and prefix_lse [heads, batch]. The result over a
+/// sequence's own keys is own_o [batch, heads, HEAD_DIM] and own_lse [batch, heads]. All are f32; lse is a natural
+/// log-sum-exp, and is -infinity over no keys. o is [batch, heads, 1, HEAD_DIM]; lse, [batch, heads], may be null.
 struct MergeParams {
   const float *prefix_o, *prefix_lse, *own_o, *own_lse;
   void* o;

@@ -408,7 +408,7 @@ class Simulation {
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
   Sequence& any() { return sequences_[below(sequences_.size())]; }
 
-  /// Whether `call` throws CacheFull. Then the cache must not have changed.
+  /// Returns whether `call` throws CacheFull. If it does, the cache must not have changed.
   bool full(const std::function<void()>& call) {
     const PagedKvCache before = cache_;
     try {
@@ -455,7 +455,7 @@ class Simulation {
     sequences_.pop_back();
   }
 
-  /// Pages that an append takes, from the model's lengths and the pages that the device's table shows.
+  /// Returns how many pages an append takes, computed from the model's lengths and the device's table.
   int64_t needed(const Sequence& sequence, int64_t tokens) const {
     const int64_t had = sequence.tokens.size(), size = sizes_.page_size;
     int64_t pages = (had + tokens + size - 1) / size - (had + size - 1) / size;
@@ -466,7 +466,7 @@ class Simulation {
     return pages;
   }
 
-  /// Appends to the cache, but not to the device or the model: the caller makes the copies and writes the tokens.
+  /// Appends to the cache and to the model, but not to the device: the caller makes the copies and writes the tokens.
   /// Returns whether there was room.
   bool reserve(Sequence& sequence, int64_t tokens, std::vector<PageCopy>& copies) {
     const bool refused = full([&] {

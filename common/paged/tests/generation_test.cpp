@@ -252,7 +252,8 @@ class Server {
   int64_t reused_ = 0, uploaded_ = 0;
 };
 
-/// Prompts of 37, 1, 23 and 48 tokens, then 64 steps. Returns the errors of the first wrong launch; empty: none.
+/// Generates from prompts of 37, 1, 23 and 48 tokens, in 64 steps. Returns the first error of the first wrong launch,
+/// or an empty text.
 std::string generate(Server& server, Mistake mistake = Mistake::none) {
   std::string wrong;
   std::vector<History> live;

@@ -24,7 +24,7 @@ using test::pipelines;
 
 constexpr int64_t sequences = 3, q_heads = 6, kv_heads = 2, dim = 64, most_keys = 192;
 
-/// Attention over a cache in which the pages of sequence b follow each other, from page b * pages_of_sequence on.
+/// Attention over a cache in which the pages of sequence b follow each other, from page b * most_keys / page_size on.
 struct Attempt {
   DType dtype, cache_dtype;
   int64_t page_size, q_len;

@@ -1,5 +1,5 @@
-// Writes the new tokens, keys turned by their positions and values, to the cache before any threadgroup reads the
-// cache. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
+// Writes the keys and values of the new tokens to the cache before any threadgroup reads the cache. The keys are turned
+// by their positions. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
 //
 // Tokens are cut into shares. A threadgroup takes shares until none is left, and goes on when all shares are written.
 // It waits only for shares that other threadgroups have begun. So a launch ends for any number of threadgroups that run
@@ -44,7 +44,8 @@ INLINE void wait_for(const unsigned* counter, unsigned least) {
 
 constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
-/// Elements that a thread reads at once: up to 8, so that all parts of a row are whole runs.
+/// Elements that a thread reads at once. The number is at most 8, and divides `half`, so that all parts of a row are
+/// whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
@@ -126,8 +127,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// This thread's part of a share of the tokens. If there are enough registers, the thread loads two units at a time,
-/// and waits once for both.
+/// Writes this thread's part of a share of the tokens. If there are enough registers, the thread loads two units at a
+/// time, and waits once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // The division is in 32 bits. A division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one
