@@ -31,11 +31,12 @@ TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table.
   median_us    median device time of one launch in microseconds, with caches as the launch before left them; for a case
                that launches nothing, the median time of its work on the host
-  ci_%         half the 95 % confidence interval of the median, in percent of it
+  ci_%         half the 95 % confidence interval of the median, in percent of the median
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
-  cold_us      median device time with caches flushed before each sample (full profile; memory-bound cases in any)
+  cold_us      median device time with caches flushed before each sample (full profile; memory-bound
+               cases in every profile)
   host_us      median time of one launch from submit to completion, as the host sees it
   tflops       work over median; causal counts unmasked pairs only
   matrix_%     tflops in percent of the arithmetic rate that this run measured on the device for the dtype
