@@ -35,8 +35,9 @@ class Bracket {
   bool ends_slower() const;
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
   /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
-  /// attention is certainly slower to the shortest length where linear attention is certainly faster. If one side is
-  /// missing, all three numbers are the other side. Needs at least one probe.
+  /// attention is certainly slower (if there is none: from `first`) to the shortest length where linear attention is
+  /// certainly faster (if there is none: to `last`). If one side is missing, all three numbers are the other side.
+  /// Needs at least one probe.
   Estimate tokens() const;
   /// The faster side, or the slower side where there is no faster side.
   int64_t nearest() const;

@@ -75,7 +75,8 @@ struct ExperimentSpec {
   /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
   /// If the command line names an axis of this set, the sweep leaves out each block that has another axis of this set
-  /// which the command line does not name. For example, a user who names one modifier gets no blocks of other modifiers.
+  /// which the command line does not name. For example, a user who names one modifier gets no blocks of other
+  /// modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};

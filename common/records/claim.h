@@ -115,8 +115,8 @@ struct Claim {
   int64_t limit = std::numeric_limits<int64_t>::max();
 
   /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
-  /// the pair. False: the figure is computed from the times of the results: from the times that other processes measured
-  /// for the same cases, or from the times of the sweep if there are no other processes.
+  /// the pair. False: the figure is computed from the times of the results: from the times that other processes
+  /// measured for the same cases, or from the times of the sweep if there are no other processes.
   bool compared = true;
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.
@@ -182,8 +182,8 @@ Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);
 
-/// Returns a function for Claim::subject. The subject has the axes `first` of the first result, followed by all its axes
-/// except `left_out`.
+/// Returns a function for Claim::subject. The subject has the axes `first` of the first result, followed by all its
+/// axes except `left_out`.
 std::function<std::string(const Evidence&)> subject_without(const std::set<std::string>& left_out,
                                                             const std::vector<std::string>& first = {});
 
