@@ -76,15 +76,15 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// Supported or refuted where all results are correct, at least `min_rounds_to_judge` rounds were measured, the
-/// interval of the next run's estimate lies on one side of the threshold, and the estimate is at least the noise floor
-/// away from the threshold (docs/measuring.md); else inconclusive. An exact figure needs no rounds and no interval.
-/// Throws std::invalid_argument for an unknown op.
+/// Returns supported or refuted if all of this holds: all results are correct; at least `min_rounds_to_judge` rounds
+/// were measured; the interval of the next run's estimate lies on one side of the threshold; the estimate is at least
+/// the noise floor away from the threshold (docs/measuring.md). Otherwise returns inconclusive. An exact figure needs
+/// only correct results. Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
-/// The probability that the next run has the same verdict. 0: incorrect; 0.5: inconclusive. A decided verdict has at
-/// most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6 if the device throttled one side only.
-/// Empty for an exact figure.
+/// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
+/// verdict. For a decided verdict it is at most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6
+/// if the device throttled one side only. Returns nothing for an exact figure.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.

@@ -24,7 +24,7 @@ struct Comparison {
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
 
-  /// The largest distance of the A/A interval from 1, in logarithms.
+  /// Returns the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;
 };
 
