@@ -74,7 +74,7 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// A tile has 128 rows, and a threadgroup computes four tiles of S. If some multiprocessors would then have no
+// A tile has 128 rows, and a threadgroup computes four tiles of S. If this would leave multiprocessors without a
 // threadgroup, tiles have 64 rows, and a threadgroup computes fewer tiles.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {

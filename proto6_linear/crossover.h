@@ -55,8 +55,9 @@ std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
-/// cases with softmax attention. Then runs the cases that no search has measured, as Experiment::run() does, and
-/// returns the exit status. A search ends where the budget is spent. A case that has a record is not measured again.
+/// cases with softmax attention. After the searches, runs the cases that no search has measured, as Experiment::run()
+/// does, and returns the exit status. A search ends where the budget is spent. A case that has a record is not measured
+/// again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

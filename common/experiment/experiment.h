@@ -110,8 +110,8 @@ struct Trial {
   double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
-/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. A budget that ends early
-/// then leaves out no claim altogether. All duels of a claim with `gather` come with the first duels, because a
+/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. So a budget that
+/// ends early leaves out no claim completely. All duels of a claim with `gather` come with the first duels, because a
 /// conclusion needs all of their comparisons.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 

@@ -10,7 +10,7 @@ namespace attn {
 /// Encodes a flush if one is given, a timestamp, the plan's launches `launches` times, and a timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
-/// Samples the device seconds and the host seconds of one launch: those of a submit of `launches` launches / `launches`.
+/// Samples the device seconds and the host seconds of a submit of `launches` launches, each divided by `launches`.
 Sampler hot_sampler(Device& device, const Problem& problem, int launches);
 /// Samples the device seconds of one launch after a flush.
 Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush);

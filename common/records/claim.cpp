@@ -180,7 +180,7 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// The evidence as each process measured it; the evidence itself where no other process measured it.
+/// Returns the evidence of each process that measured all of it. If there is no such process, returns `evidence` alone.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};

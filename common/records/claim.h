@@ -115,8 +115,8 @@ struct Claim {
   int64_t limit = std::numeric_limits<int64_t>::max();
 
   /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
-  /// the pair. False: the figure is computed from the times of the results: from the times that other processes
-  /// measured for the same cases, or from the times of the sweep if there are no other processes.
+  /// the pair. False: the figure is computed from results that other processes measured for the cases of the
+  /// pick. Without other processes, it is computed from the results of the sweep.
   bool compared = true;
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.

@@ -81,7 +81,8 @@ struct Measurement {
 std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;
-/// Groups of results that differ only in the `free` axes, by the key of the other axes.
+/// Returns groups of results, by a key. The results of a group differ only in the `free` axes; the key has the other
+/// axes.
 std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free);
 
 /// Times as a list, without the scopes that were interrupted before their first round.

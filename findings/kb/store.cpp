@@ -228,8 +228,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or in another order. The id then follows from the line that
-  // RecordFile would write.
+  // Another program may have written the record with blanks or in another order. In this case the id follows from the
+  // line that RecordFile would write.
   const Json record = Json::parse(line, nullptr, false);
   return record.is_object() ? record_id(record) : std::string();
 }
