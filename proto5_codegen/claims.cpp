@@ -86,7 +86,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
           }};
 }
 
-/// A claim about `figure`, which is computed from results of the sweep. These results are not measured again in turn.
+/// A claim about `figure`, which is computed from results that were not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
               const std::string& title, const std::string& content, const Advice& advice) {
   return {

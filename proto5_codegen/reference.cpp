@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-// Multiplications or exponentials: all rows are checked if they take at most the first number, else a sample that takes
-// about the second number.
+// All rows are checked if this takes at most full_check_products multiplications (for a softmax: exponentials). If it
+// takes more, a sample of the rows is checked, which takes about sampled_check_products of them.
 constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;

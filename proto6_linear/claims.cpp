@@ -21,7 +21,8 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 }
 bool is(const Measurement& result, const char* variant) { return has(result, "variant", variant); }
 
-/// Whether the axes below have their default values. Axes in `but` may have other values.
+/// Whether the axes below have their default values. Axes in `but` may have other values. For the variant `recurrent`
+/// the axis `state` may have any value, too.
 bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) {
   for (const auto& [axis, value] : {std::pair{"gate", "none"},
                                     {"normalised", "0"},
@@ -153,7 +154,8 @@ Claim published_chunk(int64_t head_dim, int64_t chunk) {
 
 double host_s(const Measurement& result) { return result.timing(Scope::host)->median_s; }
 
-/// The seconds of the parts of a launch with the scan on the host, by the names of the values that hold them.
+/// Returns the seconds of one part of a sample with the scan on the host. `part` is the name of the record's value that
+/// has them.
 double part_s(const Measurement& result, const char* part) { return result.values.at(part).get<double>(); }
 
 /// The share of copies and scan in the time.

@@ -35,8 +35,9 @@ class Bracket {
   bool ends_slower() const;
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
   /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
-  /// attention is certainly slower to the shortest length where linear attention is certainly faster. If one side is
-  /// missing, all three numbers are the other side. Needs at least one probe.
+  /// attention is certainly slower (if there is none: from `first`) to the shortest length where linear attention is
+  /// certainly faster (if there is none: to `last`). If one side is missing, all three numbers are the other side.
+  /// Needs at least one probe.
   Estimate tokens() const;
   /// The faster side, or the slower side where there is no faster side.
   int64_t nearest() const;
@@ -54,8 +55,9 @@ std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
-/// cases with softmax attention. Then runs the cases that no search has measured, as Experiment::run() does, and
-/// returns the exit status. A search ends where the budget is spent. A case that has a record is not measured again.
+/// cases with softmax attention. After the searches, runs the cases that no search has measured, as Experiment::run()
+/// does, and returns the exit status. A search ends where the budget is spent. A case that has a record is not measured
+/// again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

@@ -238,8 +238,8 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // Only rows of a sequence's later half, because these rows see many tokens, and softmax attention can choose among
-  // them.
+  // Takes only rows of a sequence's later half: with a causal mask these rows see many tokens, among which softmax
+  // attention can choose.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {

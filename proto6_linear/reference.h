@@ -14,7 +14,8 @@ namespace attn {
 /// The inputs of a configuration, on the host. Ragged sequences lie one after the other in batch 0.
 struct LinearInputs {
   Tensor q, k, v;  // [batch, heads, rows, head_dim]; v: [batch, heads, rows, value_dim]
-  /// Log decays by LinearConfig::gate: empty, [heads], [batch, heads, rows] or [batch, heads, rows, head_dim].
+  /// Log decays. LinearConfig::gate decides about the array: empty without a gate, [heads] for a gate by head, [batch,
+  /// heads, rows] by token, [batch, heads, rows, head_dim] by channel.
   std::vector<float> gate;
   std::vector<float> initial_state = {}, initial_key_sum = {};  // empty: zeros
   std::vector<int> starts = {};  // ragged: [sequences + 1], the first row of each sequence, then the number of rows

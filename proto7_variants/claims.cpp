@@ -152,7 +152,7 @@ Claim same_tile() {
               }};
 }
 
-// The time with score modifiers in the form `form`, over the time with score modifiers as constants.
+// A claim about the time with score modifiers in the form `form` / the time with score modifiers as constants.
 Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
@@ -178,7 +178,7 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
               }};
 }
 
-// The time with modifiers over the time without modifiers.
+// A claim about the time with modifiers / the time without modifiers.
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
            const std::string& what, const Advice& advice) {
   return {.hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
@@ -196,8 +196,8 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
           .complete = describe};
 }
 
-// The time with a rule that hides pairs over the time without the rule, divided by the share of the pairs that the rule
-// leaves.
+// A claim about a rule that hides pairs. The figure is (time with the rule / time without) / (pairs that the rule
+// leaves / all pairs).
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);
@@ -220,7 +220,7 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
 }
 
-// The time of one way to make a mask over the time of another way to make the same mask.
+// A claim about the time of one way to make a mask / the time of another way to make the same mask.
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
                const Names& contender, const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, contender, what, advice);
@@ -235,7 +235,8 @@ Claim two_ways(const std::string& id, const std::string& text, double threshold,
   return claim;
 }
 
-// The time with query heads that share key/value heads, over the time with as many key/value heads as query heads.
+// The claim about the time with query heads that share key/value heads / the time with a key/value head for each query
+// head.
 Claim grouped() {
   return {.hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
                          "time with shared heads / time with as many heads of each", "<=", 1.01,
@@ -311,7 +312,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .complete = describe};
 }
 
-// The time of the launch that turns Q and K, over the time of attention without this launch.
+// The claim about the time of the launch that turns Q and K / the time of attention without this launch.
 Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
@@ -338,7 +339,7 @@ Claim rope_share() {
   return claim;
 }
 
-// The rate of the launch that turns Q and K, against the rate of a copy.
+// The claim about the rate of the launch that turns Q and K / the rate of a copy.
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",
@@ -363,8 +364,8 @@ Claim rope_copy() {
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
 
-// The time of attention with copies of key/value heads, the launch of the copies included, over the time of attention
-// that finds key/value heads by an index.
+// The claim about the time of attention with copies of key/value heads / the time of attention that finds key/value
+// heads by an index. The first time includes the launch that makes the copies.
 Claim copied() {
   return {
       .hypothesis = {"gqa_copy", "A copy of keys and values for each query head costs at most 0.09 %.",
@@ -387,7 +388,7 @@ Claim copied() {
       .complete = describe};
 }
 
-// The time of the copies alone, as a share of the time of attention with an index.
+// The claim about the time of the copies alone / the time of attention with an index.
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",

@@ -29,7 +29,8 @@ struct UserFunctions {
 
   /// Puts the texts of the functions into the kernel's hooks.
   void add_texts(AttentionHooks& hooks) const;
-  /// add_texts(), and the functions' part of the oracle. `attention` has the key ranges that the other rules leave.
+  /// Does what add_texts() does, and adds the functions' part of the oracle. `attention` has the key ranges that the
+  /// other rules leave.
   void add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines, const ModifiedAttention& attention) const;
 };
 

@@ -35,9 +35,9 @@ struct VariantsConfig {
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
-/// The launches that turn Q and K, the launch that copies heads, then the launch of attention with its modifiers; or
-/// the reason why there is no plan. The plan's work has the arithmetic of the pairs that no rule hides; pairs that only
-/// the mask function hides are counted, too.
+/// Returns the plan of a case: the launches that turn Q and K, the launch that copies heads, and the launch of
+/// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work has the
+/// arithmetic of the pairs that no rule hides; pairs that only the mask function hides are counted, too.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
 /// The plan of a VariantsConfig.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);

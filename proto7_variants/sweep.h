@@ -13,8 +13,8 @@ namespace attn {
 std::vector<AxisInfo> variants_axes();
 /// The axes that tell the cases of one comparison apart: the modifiers, the way to find key/value heads, and the tile.
 std::vector<std::string> variants_compared_axes();
-/// The axes of modifiers, rotary positions, key/value heads and tasks. Where the command line names one of these axes,
-/// the sweep leaves out the blocks with an axis of this set that the command line does not name
+/// The axes of modifiers, rotary positions, key/value heads and tasks. If the command line names an axis of this
+/// set, the sweep leaves out each block that has another axis of this set which the command line does not name
 /// (ExperimentSpec::narrowing_axes).
 std::set<std::string> variants_narrowing_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);

@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-/// A framework as a program may have it. The framework's tensors are buffers of one shape.
+/// A minimal framework, which stands for a program's own. Its tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;

@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// The plan of the kernel that a case's call launches, with the kernel's FlashConfig; or the reason why this build does
-/// not have the case's path.
+/// Returns the plan of the kernel that a case's call launches, with the kernel's FlashConfig. If this build lacks the
+/// way of calling that the case names (axis `path`), or the case makes no sense, the plan's `unable` is the reason.
 CasePlan extension_plan(const Case& config, const Setting& setting);
 
 /// Makes the experiment's problems. All cases of a run share the device and the engines. Cases of one shape share their

@@ -89,7 +89,7 @@ MemoryShape copy_shape(const DeviceInfo& info, size_t bytes) {
   return memory_shape(info, bytes, kernels_of(info).copy_part_bytes);
 }
 
-/// Slice number `i` of a copy of large buffers.
+/// Encodes slice number `i` of a copy between large buffers.
 CommandEncoder encode_copy(const Device& device, PipelineCache& pipelines, const MemoryShape& shape, bool non_temporal,
                            const Buffer& source, const Buffer& target, int i, const CacheFlush* flush = nullptr) {
   const auto at = [&](const Buffer& buffer) { return static_cast<std::byte*>(buffer.data()) + i * shape.bytes(); };

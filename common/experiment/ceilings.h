@@ -12,9 +12,9 @@ namespace attn {
 
 /// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
 /// `budget_s` seconds.
-///   copy    GB/s, read plus written, of buffers far larger than the last-level cache. The better rate of copies with
-///           and without non-temporal loads and stores. (On the cpu a buffer has at most 128 MiB, and a repetition
-///           copies a slice of it.)
+///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
+///           buffer has 32 times the last-level cache of a GPU, and at least 512 MiB. On the cpu it has 4 times the
+///           last-level cache, but from 64 to 128 MiB, and a repetition copies one of 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
 ///           neither, or where f32 is faster.
@@ -23,11 +23,11 @@ namespace attn {
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling as one more subject of interleaved rounds. This subject shows the rate that the device
-/// reaches during the same rounds as the kernels.
+/// Runs the arithmetic of a ceiling in interleaved rounds, in turn with the kernels. Its time shows the rate that the
+/// device reaches during the rounds of these kernels.
 class MatrixCeiling {
  public:
-  /// A launch of about `launch_s` seconds at the rate that was measured for the dtype.
+  /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.
   MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured, double launch_s);
   /// Seconds of a launch.
   double sample() const;
@@ -41,7 +41,7 @@ class MatrixCeiling {
   double flops_;
 };
 
-/// Empties the caches of other data by filling a buffer of twice the last-level cache.
+/// Fills a buffer of twice the last-level cache, so that the caches hold no other data.
 class CacheFlush {
  public:
   /// Throws OutOfMemory.
@@ -52,8 +52,8 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between large buffers, or a read of one buffer, as one more subject of interleaved rounds. A flush of the
-/// caches runs before each launch.
+/// Runs a copy between large buffers, or a read of one large buffer, in interleaved rounds, in turn with the kernels.
+/// A flush of the caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
@@ -71,15 +71,15 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// The larger of two measurements of one device, rate by rate. A noisy neighbour makes a ceiling too low, never too
-/// high.
+/// Returns, for each rate, the larger value of two measurements of one device. A noisy neighbour makes a ceiling too
+/// low, never too high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 
-/// The proof that a flush works: a copy that the caches hold (CeilingKernels::flush_test_bytes) takes longer after a
-/// flush.
+/// The result of the test of a flush. The flush works if a copy between buffers that the caches hold
+/// (CeilingKernels::flush_test_bytes) takes longer after a flush.
 struct FlushTest {
   double hot_s = 0, cold_s = 0;  // medians
-  bool ok = false;               // cold at least 1.2 times hot
+  bool ok = false;               // cold_s is at least 1.2 times hot_s
   nlohmann::ordered_json json() const;
 };
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush);

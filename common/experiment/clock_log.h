@@ -16,7 +16,7 @@ class ClockLog {
  public:
   explicit ClockLog(const Device& device) : device_(device) {}
 
-  /// Called after each round. Rounds shorter than interval_s share a reading.
+  /// To be called after each round. Rounds shorter than interval_s share a reading.
   void read() {
     if (!readings_.empty() && since_last_.seconds() < interval_s) return;
     readings_.push_back(device_.clocks());

@@ -120,7 +120,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;
-      // In every second process A' begins: what a drift leaves in A B A' has the opposite sign in A' B A.
+      // In every second process A' begins. The error that a drift leaves in A B A' has the opposite sign in A' B A.
       if (options.part_number % 2 == 0) std::reverse(order.begin(), order.end());
       for (const size_t i : order) {
         const Trial& trial = trials[i];
@@ -138,7 +138,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
     });
   }
   if (interrupted()) return std::nullopt;
-  // A' is A on other inputs, and no figure of its own: the check of A suffices.
+  // A' is the case of A on other inputs, and no figure is about A' alone. So the check of A suffices.
   for (Trial& trial : std::span(trials).first(2)) {
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });
   }

@@ -58,7 +58,7 @@ std::string host_compiler() {
 }
 
 nlohmann::ordered_json git_state(const std::string& folder) {
-  // The folder must be the top of a work tree: an unpacked archive may lie inside a work tree of something else.
+  // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project.
   const auto prefix = output_of({"git", "-C", folder, "rev-parse", "--show-prefix"});
   const auto commit = output_of({"git", "-C", folder, "rev-parse", "HEAD"});
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});

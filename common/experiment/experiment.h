@@ -74,8 +74,9 @@ struct ExperimentSpec {
   /// True: the compared axes are tile and variant, and `complete` knows the best tile. If the command line names a
   /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
-  /// Where the command line names one of these axes, the sweep leaves out the blocks with an axis of this set that the
-  /// command line does not name. A user who asks for one modifier then does not get all modifiers.
+  /// If the command line names an axis of this set, the sweep leaves out each block that has another axis of this set
+  /// which the command line does not name. For example, a user who names one modifier gets no blocks of other
+  /// modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
@@ -95,7 +96,7 @@ struct ExperimentSpec {
   /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
   /// Folders of the source tree, apart from kernels, whose files decide what the cases run. Records of a run have a
-  /// hash of each.
+  /// hash of each folder's files.
   std::vector<std::string> source_folders = {};
 };
 
@@ -109,8 +110,8 @@ struct Trial {
   double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
-/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. A budget that ends early
-/// then leaves out no claim altogether. All duels of a claim with `gather` come with the first duels, because a
+/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. So a budget that
+/// ends early leaves out no claim completely. All duels of a claim with `gather` come with the first duels, because a
 /// conclusion needs all of their comparisons.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
@@ -124,7 +125,7 @@ class Experiment {
   uint64_t seed() const;
   /// Whether this process measures again what the sweep of its run has checked and measured (--processes).
   bool is_part() const;
-  /// --input, empty where there is none.
+  /// The path that --input gives; empty where the option is not given.
   const std::string& input() const;
   /// The path that one of the experiment's own file options gives; empty where the option is not given.
   std::string file(const std::string& option) const;

@@ -36,8 +36,8 @@ CeilingKey ceiling_key(const Trial& trial) {
   return {trial.plan.work.dtype, static_cast<int>(std::lround(std::log2(launch_s) / 2))};
 }
 
-/// The rate of launches in per cent of the ceiling's rate. A launch does `amount` of work (flops or bytes); the ceiling
-/// does `ceiling_amount` of the same work. Empty where something else used the device in the ceiling's turns.
+/// Returns the rate of launches in per cent of the ceiling's rate. A launch does `amount` of work (flops or bytes); a
+/// launch of the ceiling does `ceiling_amount`. Returns nothing if the rate exceeds max_ceiling_pct.
 std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, const Series& launches, double amount,
                                uint64_t seed) {
   const Estimate times = ratio(ceiling, launches, seed);
@@ -55,8 +55,8 @@ class GroupTimer {
 
   size_t running = 0;  // the trial whose turn it is
 
-  /// Makes the samplers of trials and then the samplers of `ceilings` take turns. Returns the trials' results, then the
-  /// ceilings'.
+  /// Calls the samplers of `subjects` and of `ceilings` in turn. Returns the results of the subjects, followed by the
+  /// results of the ceilings.
   using Subjects = std::vector<std::pair<size_t, Sampler>>;
   std::vector<Measured> take_turns(const Subjects& subjects, const std::vector<Sampler>& ceilings,
                                    const TimingPolicy& policy) {

@@ -31,11 +31,12 @@ TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table.
   median_us    median device time of one launch in microseconds, with caches as the launch before left them; for a case
                that launches nothing, the median time of its work on the host
-  ci_%         half the 95 % confidence interval of the median, in percent of it
+  ci_%         half the 95 % confidence interval of the median, in percent of the median
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
-  cold_us      median device time with caches flushed before each sample (full profile; memory-bound cases in any)
+  cold_us      median device time with caches flushed before each sample (full profile; memory-bound
+               cases in every profile)
   host_us      median time of one launch from submit to completion, as the host sees it
   tflops       work over median; causal counts unmasked pairs only
   matrix_%     tflops in percent of the arithmetic rate that this run measured on the device for the dtype
@@ -121,7 +122,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
-                       "full: hours, all shapes, at least 50 rounds each, also with cold caches");
+                       "full: an hour, 5 minutes on a GPU; all shapes, 50 rounds or more each, also with cold caches");
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);

@@ -178,7 +178,7 @@ void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const 
 
 int Experiment::State::run_part() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // a part does not outlive the run that asked for it
-  // The budget of a part is the time of the whole process: the run that asked for it waits.
+  // A part's budget covers the whole time of its process, because the run that started the part waits for it.
   const Stopwatch stopwatch;
   for (const std::vector<Case>& cases : groups) {
     measured_s = stopwatch.seconds();

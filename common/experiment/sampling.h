@@ -10,14 +10,16 @@ namespace attn {
 /// Encodes a flush if one is given, a timestamp, the plan's launches `launches` times, and a timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
-/// Device seconds and host seconds of one launch, both from the same submit of `launches` launches.
+/// Samples the device seconds and the host seconds of a submit of `launches` launches, each divided by `launches`.
 Sampler hot_sampler(Device& device, const Problem& problem, int launches);
-/// Device seconds of one launch after a flush.
+/// Samples the device seconds of one launch after a flush.
 Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush);
-/// Device seconds of each launch of the plan, in the plan's order; after a flush if one is given.
+/// Samples the device seconds of each launch of the plan, in the plan's order. If `flush` is given, the caches are
+/// flushed once, before the first launch.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// The number of launches of one sample: more than one for launches so short that the time of a timestamp would matter.
+/// Returns the number of launches of one sample. It is more than one if a launch is so short that the time of a
+/// timestamp would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 
 }  // namespace attn

@@ -18,7 +18,7 @@ namespace {
 /// A condition of a record; null in a record that is older than the condition.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
-/// A record of the run to resume is from another session.
+/// Thrown if a record of the run to resume is from another session.
 struct OtherSession {
   const char* field;
   Json recorded, now;
@@ -50,8 +50,8 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
-/// The one record in the two files whose id starts with options.replay. Sets the options to the values of the record's
-/// run.
+/// Returns the only record of the two files whose id starts with options.replay, and sets the options to the values of
+/// the record's run. Throws BadInput if there is no such record, or more than one.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
@@ -104,7 +104,7 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   return record;
 }
 
-/// The task of a part. Sets the options that it gives.
+/// Reads the task of a part, and sets the options that the task gives.
 Json read_task(Options& options) {
   std::vector<std::string> problems;
   const std::vector<Json> records = read_records(options.part, problems);
@@ -148,8 +148,8 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   hypotheses = attn::hypotheses(claims);
   pipelines = std::make_unique<PipelineCache>(*device, PipelineCache::default_folder());
 
-  // The selection of the cases comes before any file is hashed: it refuses paths that are no regular file, and a pipe
-  // may never end.
+  // The cases are selected before any file is hashed: the selection refuses paths that are no regular file, and hashing
+  // a pipe might never end.
   groups = !part.is_null()      ? cases_of_task(part)
            : replayed.is_null() ? select_cases(spec, options, device->info())
                                 : replayed_cases(replayed, spec);

@@ -45,7 +45,8 @@ inline constexpr const char* device_lost = "device lost: ";
 /// The fields of a record's `run` that must be equal for --resume to take over the record.
 inline constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
 
-/// The fields of a record's `run` that --resume refuses if they differ: the run went on with other code, or elsewhere.
+/// The fields of a record's `run` that must be equal, too. If one differs, --resume throws BadInput, because the run
+/// would go on with other code, or on another machine.
 inline constexpr const char* session_fields[] = {"commit", "diff", "machine"};
 
 /// The least number of rounds in each profile.
@@ -94,8 +95,8 @@ struct Experiment::State {
   /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
   /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
-  /// Checks a trial again after timing: after one more launch, or without another sample of the host's work, which may
-  /// take long.
+  /// Checks a trial again after timing. For launches it makes one more launch and checks that. Work of the host is
+  /// checked without another sample, which might take long.
   void check_again(Trial& trial);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
@@ -111,8 +112,8 @@ struct Experiment::State {
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
-  /// The record as JSON. A rate may be above a ceiling that was measured while the device was busy: then the ceilings
-  /// are raised. A record whose rate stays above its ceiling fails.
+  /// Returns the record as JSON. A rate may be above its ceiling, if the ceiling was measured while the device was
+  /// busy. In this case the ceilings are raised. A record whose rate stays above its ceiling fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
@@ -134,7 +135,8 @@ struct Experiment::State {
   std::string label(const Case& config) const;
 
   // compare.cpp
-  /// The pairs of the duels whose two cases were measured. Each pair once, also where several hypotheses ask for it.
+  /// Returns the pairs of the duels whose cases were both measured. Each pair comes once, also if several hypotheses
+  /// ask for it.
   std::vector<Duel> pairs_of(const std::vector<Duel>& asked) const;
   /// Keeps a comparison for each hypothesis that asked for its pair, in place of an earlier comparison.
   void keep_comparison(const Comparison& comparison, const std::vector<Duel>& asked);
@@ -161,13 +163,13 @@ struct Experiment::State {
   PartResults measure_in_process(int number, int count, Task task);
   /// The command line of a process with the task in the file `task_path`.
   std::vector<std::string> part_arguments(const std::string& task_path) const;
-  /// Reads the results file of a process: adds its lines to `found`, and takes from `left` what need not be measured
-  /// again. Returns whether the file had a line.
+  /// Reads the results file of a process: adds its lines to `found`, and removes from `left` what need not be
+  /// measured again. Returns whether the file had a line.
   bool take_results(const std::string& path, Task& left, PartResults& found);
   /// Pools each pair by all processes that measured it, for the duels `asked`.
   void pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,
                   const std::vector<Duel>& asked);
-  /// The work of such a process. Returns the exit status.
+  /// Does the work of a process that has a task (--part). Returns the exit status.
   int run_part();
 
   // conclude.cpp

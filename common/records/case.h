@@ -55,7 +55,7 @@ struct Axis {
 Axis integers(const std::string& name, const std::vector<int64_t>& values);
 Axis texts(const std::string& name, const std::vector<std::string>& values);
 
-/// Axes that span their product.
+/// Axes. The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
 /// The union of its blocks, in order. A case that two blocks span counts once.
@@ -75,8 +75,8 @@ void override_axis(Sweep& sweep, const Axis& axis);
 std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
                          const std::function<void(Case&)>& complete);
 
-/// Groups of cases that differ only in the axes `compared`, in order of first appearance. The cases of a group are
-/// measured interleaved.
+/// Returns the cases in groups, in the order of the groups' first cases. The cases of a group differ only in the axes
+/// `compared`, and are measured interleaved.
 std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::vector<std::string>& compared);
 
 /// The axes that do not have the same value in all cases.

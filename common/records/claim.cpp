@@ -180,7 +180,7 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// The evidence as each process measured it; the evidence itself where no other process measured it.
+/// Returns the evidence of each process that measured all of it. If there is no such process, returns `evidence` alone.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};
@@ -262,7 +262,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
   }
-  // In the unit of the figure: the change of the figure when its ratios change by a factor of e.
+  // With comparisons, `unit` is the change of the figure when its ratios change by a factor of e.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -271,7 +271,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    // A figure that moves in steps may not move at all here. Then its own size is its unit.
+    // A figure that moves in steps may not move at all here. In this case `unit` stays `largest`.
     if (const double slope = change([](const Comparison&) { return step; }) / step; slope > 0) unit = slope;
     conclusion.floor = std::max(change([](const Comparison& pair) { return pair.aa_floor(); }),
                                 change([](const Comparison& pair) { return -pair.aa_floor(); }));

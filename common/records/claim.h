@@ -76,15 +76,15 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// Supported or refuted where all results are correct, at least `min_rounds_to_judge` rounds were measured, the
-/// interval of the next run's estimate lies on one side of the threshold, and the estimate is at least the noise floor
-/// away from the threshold (docs/measuring.md); else inconclusive. An exact figure needs no rounds and no interval.
-/// Throws std::invalid_argument for an unknown op.
+/// Returns supported or refuted if all of this holds: all results are correct; at least `min_rounds_to_judge` rounds
+/// were measured; the interval of the next run's estimate lies on one side of the threshold; the estimate is at least
+/// the noise floor away from the threshold (docs/measuring.md). Otherwise returns inconclusive. An exact figure needs
+/// only correct results. Throws std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
-/// The probability that the next run has the same verdict. 0: incorrect; 0.5: inconclusive. A decided verdict has at
-/// most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6 if the device throttled one side only.
-/// Empty for an exact figure.
+/// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
+/// verdict. For a decided verdict it is at most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6
+/// if the device throttled one side only. Returns nothing for an exact figure.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -109,17 +109,20 @@ struct Claim {
   std::set<std::string> varies = {};  // results that differ only in these axes are a group
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
-  std::string longest = {};  // keeps only the picks with the largest value of this axis, up to `limit`
+  /// An axis, or empty. Only those picks are kept whose first result has the largest value of this axis that does not
+  /// exceed `limit`.
+  std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
   /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
-  /// the pair. False: the times of the sweep are the answer.
+  /// the pair. False: the figure is computed from results that other processes measured for the cases of the
+  /// pick. Without other processes, it is computed from the results of the sweep.
   bool compared = true;
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
   Figure figure = {};          // empty: the ratio of the last comparison
-  bool exact = false;          // the figure is a count, which every process must find alike
+  bool exact = false;          // the figure is a count, the same in every process; no process measures it again
   bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
@@ -129,16 +132,16 @@ struct Claim {
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};
   Advice advice = {};
-  /// Adds to the conclusion, above all further values that its texts use. `values` already has the case of a single
-  /// result, or the last two results' cases as `baseline` and `contender`.
+  /// Adds to the conclusion, mostly the further values that its texts use. Conclusion::values already has the case of a
+  /// single result, or the last two results' cases as `baseline` and `contender`.
   std::function<void(Conclusion& conclusion, const Evidence& evidence)> complete = {};
 };
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
 /// The pairs that the claims want measured, claim by claim.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
-/// The results that claims without comparisons are judged by. Other processes measure these cases again, so that a
-/// figure is not judged by the samples that picked its case.
+/// Returns the cases by whose times the claims without comparisons are judged. Other processes measure these cases
+/// again, so that a figure is not judged by the samples that picked its case.
 std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 
 /// What other processes measured, and what is known about the spread between them.
@@ -146,8 +149,8 @@ struct Processes {
   std::vector<std::vector<Measurement>> results = {};  // of each process: the cases of cases_of_claims()
   std::map<FigureKind, Spread> spreads = {};           // priors; a missing entry: Spread{}
 };
-/// The figure of each conclusion is pooled from the processes. Where there are none, the results and comparisons of
-/// this process are the only part.
+/// Returns the conclusions of all claims. The figure of each conclusion is pooled from the processes. Without other
+/// processes, the results and comparisons of this process are the only part.
 std::vector<Conclusion> conclude(const std::vector<Claim>& claims, const std::vector<Measurement>& results,
                                  const std::vector<Comparison>& comparisons, const Processes& processes = {});
 Conclusion conclude(const Claim& claim, const Evidence& evidence, const Processes& processes = {});
@@ -179,7 +182,8 @@ Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);
 
-/// The axes `first` of the first result, and then all its axes except `left_out`.
+/// Returns a function for Claim::subject. The subject has the axes `first` of the first result, followed by all its
+/// axes except `left_out`.
 std::function<std::string(const Evidence&)> subject_without(const std::set<std::string>& left_out,
                                                             const std::vector<std::string>& first = {});
 

@@ -62,7 +62,7 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
     append(all.baseline, more.baseline);
     append(all.contender, more.contender);
     append(all.again, more.again);
-    if (more.stop != all.stop) all.stop = "budget";  // a process had fewer rounds than its interval asked for
+    if (more.stop != all.stop) all.stop = "budget";  // at least one process ended before its interval was narrow enough
   }
   Comparison pooled = parts.front();
   summarize_samples(pooled, all, seed);

@@ -19,12 +19,12 @@ struct Comparison {
   Estimate aa;               // A' / A
   double cv = 0;             // the larger CV of the two cases
   std::vector<Timing> time;  // the times of the baseline and of the contender
-  int process = 1;           // that measured it
+  int process = 1;           // the number of the process that measured it
   Json clocks = {};          // over the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
 
-  /// The largest distance of the A/A interval from 1, in logarithms.
+  /// Returns the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;
 };
 
@@ -49,7 +49,7 @@ Comparison compared(const Case& baseline, const Case& contender, const PairSampl
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 
-/// As a part of a pooled ratio.
+/// Returns the ratio of a comparison by one process, as a part for pool().
 Part ratio_part(const Comparison& comparison);
 
 Json to_json(const Comparison& comparison);

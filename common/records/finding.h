@@ -12,8 +12,9 @@ namespace attn {
 /// twice. Throws std::out_of_range for a missing path, and std::invalid_argument for a bad format or a single brace.
 std::string render(const std::string& text, const Json& data);
 
-/// One finding as a JSON object, all fields of docs/records.md. `run` is the id of its run. Throws as render() does,
-/// and std::runtime_error for a number that is not finite.
+/// Returns one finding as a JSON object with the fields of docs/records.md. Only `cases` and `code` are missing; the
+/// experiment adds them. `run` is the id of the finding's run. Throws as render() does, and std::runtime_error for a
+/// number that is not finite.
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, const std::string& run);
 

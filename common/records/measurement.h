@@ -36,7 +36,8 @@ struct Ceilings {
   /// The rate of products that are as exact as the dtype. For f32 this rate is the larger of f32_tflops and tf32_tflops
   /// / tf32_of_f32.
   double matrix_tflops(DType dtype) const;
-  /// The same by the maker's data: products of tf32 run at half the rate of products of 16 bits. 0 if not known.
+  /// The same rate by the maker's data, by which products of tf32 run at half the rate of products of 16 bits. 0 if the
+  /// maker's rate is not known.
   double peak_tflops(DType dtype) const;
   Json json() const;
 };
@@ -80,7 +81,8 @@ struct Measurement {
 std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;
-/// Groups of results that differ only in the `free` axes, by the key of the other axes.
+/// Returns groups of results, by a key. The results of a group differ only in the `free` axes; the key has the other
+/// axes.
 std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free);
 
 /// Times as a list, without the scopes that were interrupted before their first round.

@@ -38,7 +38,7 @@ constexpr double between_sessions = 1;  // the variance between sessions / the v
 
 double square(double x) { return x * x; }
 
-/// The standard deviation of `next` and the centre, from the interval: it is symmetric on the scale of the pooling.
+/// Returns the value on the scale on which the pooling is done: its logarithm if `relative`, else the value itself.
 double on_scale(double value, bool relative) { return relative ? std::log(value) : value; }
 
 }  // namespace
@@ -88,8 +88,8 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   double between = 0;
   for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
 
-  // Each sum of squares is an estimate of sigma^2 with its degrees of freedom. The prior counts as a further one. It
-  // does not know the error of these few rounds, so that error comes on top.
+  // Each sum of squares, divided by its degrees of freedom, is an estimate of sigma^2. The prior counts as a third
+  // estimate. It does not include the error that these few rounds leave in a process's figure, so this error is added.
   const double own = errors / pooled.processes;
   const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
   const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;

@@ -1,10 +1,11 @@
 // Pools the estimates that several processes made of one figure, and says where the next run is expected.
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies elsewhere, the machine is
-// in another state. The model: a run of K processes estimates log(figure) with the variance sigma^2 (1 + 1/K). sigma^2
-// / K is the variance of the mean of the processes. sigma^2 is the variance between sessions. sigma^2 of a claim is
-// unknown; the claims of a device and an experiment have a scaled inverse chi-squared distribution of sigma^2
-// (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
+// in another state. The model: a run of K processes estimates log(figure) with the variance sigma^2 + sigma^2 / K. Here
+// sigma^2 is the variance between sessions and also the variance between the processes of a session, so that sigma^2 /
+// K is the variance of the mean of K processes. sigma^2 of a claim is unknown. Over the claims of a device and an
+// experiment, sigma^2 has a scaled inverse chi-squared distribution (`Spread`), which `kb fit` computes from recorded
+// runs. docs/measuring.md has the figures that this model stands on.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@ struct Part {
   int process = 1;   // counts from 1
   double value = 0;  // the figure
   double error = 0;  // standard error from the process's own rounds, in the unit of the figure
-  int rounds = 0;    // of the least sampled series that the figure uses
+  int rounds = 0;    // the fewest rounds of any series that the figure uses
 };
 
 /// The parts that the processes of one run estimated. At least one part.

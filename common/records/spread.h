@@ -26,8 +26,8 @@ Spread default_spread(const std::string& device);
 /// Json::exception for an entry without scale or freedom.
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// As spread_in(), by findings/spread.json of source_root(), which is read once. A missing or unreadable file counts as
-/// empty.
+/// Returns spread_in() of the file findings/spread.json in source_root(). The file is read once. A missing or
+/// unreadable file counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".

@@ -28,7 +28,8 @@ Hypothesis hypothesis_of(const Json& data) {
           .origin = json.at("origin")};
 }
 
-/// The noise floor of a finding, as the floor of a finding/2.
+/// Returns the noise floor of a finding. The floor of a finding/1 is converted to the floor that a finding/2 would
+/// have.
 double floor_of(const Told& told) {
   const Json& estimate = told.data.at("estimate");
   if (estimate.contains("floor")) return estimate.at("floor");
@@ -42,7 +43,7 @@ double median_of(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-/// The conclusion by all runs, the latest last.
+/// Returns the conclusion by all runs. The last element of `runs` is the latest run.
 Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   const Told& latest = *runs.back();
   Conclusion conclusion;
@@ -55,7 +56,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   for (const Told* told : runs) {
     sessions.push_back(told->run.session);
     for (Part part : told->run.session) {
-      // A finding/1 of a share or a time does not tell its rounds; the rule about rounds is not for it.
+      // A finding/1 about a share or a time does not tell its rounds, so it counts as measured in enough rounds.
       if (part.rounds == 0) part.rounds = min_rounds_to_judge;
       conclusion.parts.push_back(part);
     }
@@ -96,15 +97,15 @@ Json short_estimate(const Json& estimate) {
   return result;
 }
 
-/// The latest of the findings with this verdict; null without any.
+/// Returns the latest finding with this verdict; null if no finding has the verdict.
 const Told* latest_with(const std::vector<const Told*>& runs, std::string_view state) {
   const auto found =
       std::find_if(runs.rbegin(), runs.rend(), [&](const Told* told) { return told->run.state == state; });
   return found == runs.rend() ? nullptr : *found;
 }
 
-/// The title of a finding with the pooled figures. A title is written for one verdict. Where no run has the pooled
-/// verdict, the text of the hypothesis stands in its place.
+/// Returns the title of a finding with the pooled figures in it. A title is written for one verdict, so `told` must
+/// have the pooled verdict. If no finding has this verdict, `told` is null, and the text of the hypothesis is returned.
 std::string title_of(const Told* told, const Json& estimate, const Json& hypothesis) {
   if (!told) return hypothesis.at("text");
   Json data = told->data;
@@ -120,7 +121,7 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
 Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   const Told& latest = all.back();
   std::vector<const Told*> runs;
-  std::map<std::string, size_t> place;  // of a run in `runs`: the last finding of a run counts
+  std::map<std::string, size_t> place;  // the place of each run in `runs`; the last finding of a run counts
   for (const Told& told : all) {
     if (told.run.code != latest.run.code || told.run.conditions != latest.run.conditions) continue;
     const auto [known, added] = place.try_emplace(told.run.run_id, runs.size());

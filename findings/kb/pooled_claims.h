@@ -18,7 +18,7 @@ namespace attn::kb {
 ///   others      the number of findings with other code or other conditions
 ///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. A
 ///               confidence has an upper limit (0.8 with one session) for errors that the intervals do not show. This
-///               probability has no such limit, because discoveries() would then select no claim
+///               probability has no such limit: with the limit discoveries() would select no claim
 ///   advised     whether the advice may be given: the claim is decided, and among discoveries() by `wrong`
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 

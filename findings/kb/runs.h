@@ -23,7 +23,7 @@ Codes codes_of(const std::vector<Record>& records);
 /// A finding of either schema as an estimate of one run.
 struct Run {
   std::string id, run_id, state;
-  std::string code;  // the code of all measurements of the finding
+  std::string code;  // the code of the kernels of all measurements of the finding
   // Profile, toolchain, memory limit, input, files, metric and threshold. If the host's code was timed, also the commit
   // and the host's compiler.
   std::string conditions;

@@ -186,7 +186,8 @@ std::string Record::run_id() const {
 
 namespace {
 
-/// The selection of a finding/1 as its finding/2 has it: claims about a ceiling are about the longest case of the run.
+/// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only claims about a ceiling
+/// have a selection, because they are about the longest case of their run.
 std::string selection_of(const Json& data) {
   if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
   const Json& values = data.at("values");
@@ -227,8 +228,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or in another order. The id then follows from the line that
-  // RecordFile would write.
+  // Another program may have written the record with blanks or in another order. In this case the id follows from the
+  // line that RecordFile would write.
   const Json record = Json::parse(line, nullptr, false);
   return record.is_object() ? record_id(record) : std::string();
 }

@@ -53,7 +53,7 @@ struct Verification {
 
 Verification verify(const Store& store);
 
-/// Maps the hash of a recorded kernel source to the hash of today's source, which gives the same machine code.
+/// Maps the hash of a recorded kernel source to the hash of a later source that gives the same machine code.
 using SameCode = std::map<std::string, std::string>;
 /// Returns the hashes in findings/same_code.txt of the source tree.
 SameCode same_code();

@@ -29,8 +29,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// The processor of a record: the features that LLVM knows for its arch, without the features that the recorded host
-/// lacked, and with the features that this host had in addition.
+/// Returns the processor of a record. It has the features that LLVM knows for its arch, without the features that the
+/// recorded processor lacked, and with the additional features of the recorded processor.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
@@ -156,7 +156,7 @@ CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const st
         one.before = carrying_its_text(one.before);
         return false;
       }
-      tell(*one.recorded, "not of the old tree");
+      tell(*one.recorded, "the old tree has another text");
       not_same.insert(recorded);
       return true;
     });

@@ -16,8 +16,8 @@ struct RecordedKernel {
   Json device;  // the description of the device in a finding's environment
 };
 
-/// The kernels of the record files, plain or gzip, each once per device. Throws BadInput for a file that cannot be
-/// read.
+/// Returns the kernels of the record files, plain or gzip. Each kernel comes once per device. Throws BadInput for a
+/// file that cannot be read.
 std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& files);
 
 struct CodeComparison {

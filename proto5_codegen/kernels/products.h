@@ -1,7 +1,7 @@
 // The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
 // common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast element times one row of vectors to each row of
-// a tile of accumulators. Here the tile is not transposed, because no softmax between the products would gain from a
-// transposed tile.
+// a tile of accumulators. That kernel transposes its tile for the softmax between its two products. Here no softmax
+// follows in the kernel, so the tile is not transposed.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once

@@ -6,9 +6,9 @@
 /// The length of a block along the dimension of the sum: head_dim for Q K^T, the keys for P V.
 constexpr int product_f32_depth = 32;
 
-/// Two panels, with the high and the low parts of a block of K or V, then STAGES buffers. Each buffer has a block of Q
-/// or P, then a block of K or V, as copied and not yet split. Lines along the dimension of the sum are padded, so that
-/// a warp's loads meet each bank once.
+/// The memory begins with two panels: the high parts and the low parts of a block of K or V. STAGES buffers follow.
+/// Each buffer has a block of Q or P, and after it a block of K or V, which is not yet split. Lines along the dimension
+/// of the sum are padded, so that a warp's loads meet each bank once.
 struct ProductF32Layout {
   int panel_bytes, buffers;
   int a_line_bytes, b_line_bytes;

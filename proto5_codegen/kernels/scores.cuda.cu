@@ -1,5 +1,5 @@
-// S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). The limit is the memory that S is written
-// to. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
+// S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). The time to write S to memory is the
+// limit. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
 // multiplied and its scores are stored, the next block is copied. A multiprocessor has two threadgroups: one works
 // while the other waits.
 //
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_scores(const __
     }
     mma_commit();
     mma_wait<0>();
-    __syncthreads();  // all threads have read this block: the copy after the next may overwrite it
+    __syncthreads();  // all threads have read this block, so the next call of copy_keys() may overwrite it
     float s[BLOCK_C / 2];
     read_s(s);
     store_results<IN_TYPE>(s, p.scale, static_cast<char*>(p.out) + (head * p.q_len * p.kv_len + key) * 2, p.kv_len,

@@ -1,6 +1,6 @@
 // The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy tiles into the layout that tensor copies have
-// (common/kernel/wgmma.h): panels of 64 columns, each [rows][128 bytes], with the 16-byte chunk c of row r at chunk c ^
-// (r % 8). So a kernel needs no tensor maps, and takes any strides.
+// (common/kernel/wgmma.h): panels of 64 columns. A panel is an array [rows][128 bytes]; chunk c of row r, 16 bytes,
+// lies at the place of chunk c ^ (r % 8). So a kernel needs no tensor maps, and takes any strides.
 #pragma once
 
 #include "common/kernel/ampere.h"

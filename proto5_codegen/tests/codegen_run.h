@@ -56,7 +56,7 @@ inline Check checked(const CodegenCase& config, double size = 1) {
   return checked(config, random_tensors(config, 1, size));
 }
 
-/// checked() with a kernel that is compiled now, because the kernel's text may have changed.
+/// Does what checked() does, but compiles the kernel anew, because the kernel's text may have changed.
 inline Check checked_anew(const CodegenCase& config) {
   PipelineCache cache(device(), "");
   return checked(config, random_tensors(config, 1), nullptr, cache);

@@ -8,7 +8,7 @@
 
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
 --minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
-problem (the default candidate if there is no log) into proto5_codegen/generated, where the experiment finds it. `check`
+problem (the default candidate if none was timed) into proto5_codegen/generated, where the experiment finds it. `check`
 says whether the kernels in this folder were made from today's texts in proto5_codegen/generators. It needs neither a
 GPU nor the generators.
 

@@ -150,7 +150,7 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
 }
 
 // A NaN at a token reaches this token and the later tokens of the sequence and head, and no other tokens. A NaN in V
-// reaches only its own column. The token is the first or the last token of a kernel's step, or one between.
+// reaches only its own column. The token is the first or the last token of a kernel's step, or a token between them.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {

@@ -138,7 +138,7 @@ TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   }
 }
 
-// A missing chunk of 64 of n tokens moves an output by about sqrt(64 / n) of the output's size.
+// If 64 of n tokens are missing, an output moves by about sqrt(64 / n) of its size.
 TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
   for (const auto& [dtype, share] : {std::pair{DType::f32, 0.02}, {DType::f16, 0.3}, {DType::bf16, 0.9}}) {
     const LinearReference reference = of_tokens(4096, dtype, 64);

@@ -1,5 +1,5 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit: a
-// tile is read from memory once, and from the first cache for the other query heads of its group.
+// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit. A
+// tile is read from memory for the first query head of its group, and from the first cache for the others.
 //
 // Function constants: ROW_BYTES (head_dim elements), VECTOR_BYTES (of a load and a store; divides ROW_BYTES).
 // No threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).

@@ -1,5 +1,5 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit: a
-// thread has 16 bytes of each of expand_rows rows in flight before it writes these bytes to the query heads of the
+// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit, so
+// a thread loads 16 bytes of each of expand_rows rows at once. Then it writes these bytes to the query heads of the
 // group.
 //
 // Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.

@@ -1,5 +1,5 @@
-// The key range that the modifiers of keys.h leave to a row, cut to the range that keys() in the user's mask file
-// gives, if the file has keys().
+// The modifiers of keys.h leave a range of keys to each row. If the user's mask file has keys(), this hook cuts the
+// range to the range that keys() gives.
 #pragma once
 
 #define visible_keys modified_keys

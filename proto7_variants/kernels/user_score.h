@@ -1,4 +1,4 @@
-// The modifiers of score.h, then the user's score function.
+// Applies the modifiers of score.h, and then the user's score function.
 #pragma once
 
 #define score modified_score

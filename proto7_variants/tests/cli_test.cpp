@@ -145,7 +145,7 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
-  // This function fails already when the problem is made, because the pairs that the function leaves are counted then.
+  // This function fails already while the problem is made, because making it counts the pairs that the function leaves.
   expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
                 "mask_oracle, with a user's function, met a trap");
 #ifdef __x86_64__  // other cores give 0

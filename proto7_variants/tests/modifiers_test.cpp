@@ -500,8 +500,9 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// Mistakes in the kernels' own text: a sink that is not part of the denominator, or that every thread of a row counts;
-// ALiBi in the product with other numbers, or with the place of another row; queries that do not turn.
+// Mistakes in the kernels' own text. Sinks: not part of the denominator, counted by several threads of a row, in
+// another unit, not part of the log-sum-exp. ALiBi as part of the product: other numbers of the keys, the place of
+// another row. RoPE: queries that do not turn, or that turn as queries of other rows.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

@@ -51,7 +51,7 @@ struct World {
   std::vector<std::vector<std::string>> parts;     // command lines
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
-  std::map<std::string, int> plans;  // the number of plans made of a case, by its key
+  std::map<std::string, int> plans;  // how often a case was planned, by the case's key
 };
 World world;
 

@@ -148,7 +148,7 @@ Measurement result(int64_t length, int64_t tile, double seconds, const std::stri
   return made;
 }
 
-// Pairs of a length's fastest tile and each other tile of this length.
+// For each length: the pairs of its fastest tile and each other tile of this length.
 std::vector<Results> all_pairs(const Results& tiles) {
   std::vector<Results> picks;
   for (const Measurement* tile : tiles) {

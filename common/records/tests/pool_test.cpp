@@ -89,7 +89,8 @@ TEST(PoolTest, SaysHowProbableTheSameSideIs) {
   EXPECT_GT(same_side(pooled, 2, true), 0.999);
 }
 
-/// Runs whose processes differ, on sessions that differ. The variance of a claim is drawn from the prior.
+/// Simulates runs: the sessions differ, and so do the processes of a session. The variance of a claim is drawn from the
+/// prior.
 struct Simulation {
   Spread prior;
   int processes;

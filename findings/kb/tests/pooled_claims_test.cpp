@@ -53,7 +53,7 @@ TEST(PooledClaims, RunsThatDisagreeLeaveItOpen) {
   EXPECT_EQ(claim["verdict"]["state"], "inconclusive");
   EXPECT_EQ(claim["advice"], "");
   EXPECT_EQ(claim["confidence"], 0.5);
-  EXPECT_EQ(claim["title"], "The choice of tile matters.") << "no run was inconclusive: no title for that";
+  EXPECT_EQ(claim["title"], "The choice of tile matters.") << "no run has a title for `inconclusive`";
 }
 
 TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
@@ -91,8 +91,8 @@ TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   EXPECT_EQ(discoveries({}), Kept{});
   EXPECT_EQ(discoveries({0.04}), Kept{true});
   EXPECT_EQ(discoveries({0.06}), Kept{false});
-  // Limits of four: 0.0125, 0.025, 0.0375, 0.05.
-  EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true})) << "0.036 carries 0.03";
+  // In rising order, the limits for four claims are 0.0125, 0.025, 0.0375 and 0.05.
+  EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true})) << "0.036 is within its limit";
   EXPECT_EQ(discoveries({0.2, 0.039, 0.001, 0.03}), (Kept{false, false, true, false}));
   EXPECT_EQ(discoveries({0.05, 0.05, 0.05, 0.05}), (Kept{true, true, true, true}));
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
@@ -105,7 +105,7 @@ TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
   EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
                               claim("supported", nullptr)}),
               0.2 + 0.3, 1e-9)
-      << "none of the open claim and of the exact one";
+      << "the open claim and the exact claim count nothing";
 }
 
 TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {

@@ -311,7 +311,7 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
   EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   EXPECT_TRUE(result.problems.empty());
-  // Without a fresh finding, or with an earlier one, they are stale.
+  // Without a fresh finding, or with a fresh finding that is earlier, the findings are stale.
   Json later = finding(1.5, "r2", "A CPU", {old_id});
   later["data"]["run"]["ts"] = "2026-02-01T00:00:00Z";
   EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), with_id(later)})).stale.size(), 1u);
