@@ -131,8 +131,8 @@ def _is_plain(array):
 
 
 def _is_followed(array):
-    """Whether PyTorch traces an array or its derivative. PyTorch does not see this call, so a trace would return memory
-    that nobody writes."""
+    """Whether PyTorch records the operations on an array, for a trace or for a forward derivative. PyTorch does not see
+    a call of this module, so a trace would return memory that nobody writes."""
     torch = sys.modules.get("torch")
     if not torch or not isinstance(array, torch.Tensor):
         return False
@@ -281,9 +281,9 @@ def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
 
 @_takes(_options.CACHE)
 def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
-    """Attention of up to 16 new queries a sequence over a cache. The cache is on pages if there is a table, else it is
-    contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k and the
-    queries are rotated. with_lse is as in flash()."""
+    """Attention of up to 16 new queries for each sequence, over a cache. The cache is on pages if there is a table,
+    else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k
+    and the queries are rotated. with_lse is as in flash()."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

@@ -43,7 +43,7 @@ def _known(condition):
 
 
 def _why_not(query, key, value, mask, dropout, causal, gqa):
-    """Why attn::flash does not take a call; None if it takes the call."""
+    """Returns the reason why attn::flash does not take a call, or None if it takes the call."""
     if query.device.type not in _backends:
         return f"device {query.device.type}"
     if dropout != 0:
@@ -97,8 +97,9 @@ def _strides_stay():
 
 
 def _bias_of(mask):
-    """The values that a mask adds to the scores, float32 in four dimensions. Dimensions that only repeat stay 1. Keys
-    are padded to a multiple of 4. The result is a copy, unless the mask already has this form."""
+    """Returns the values that a mask adds to the scores, float32 in four dimensions. Dimensions along which the mask
+    only repeats have size 1. Keys are padded to a multiple of 4. The result is a copy, unless the mask already has this
+    form."""
     mask = mask[(None,) * (4 - mask.dim())]
     if _strides_stay():
         for axis in range(4):
@@ -110,8 +111,9 @@ def _bias_of(mask):
 
 
 def _why_not_now(*tensors):
-    """Why attn::flash does not take a call, for reasons that may change between calls with equal shapes, strides and
-    types, or that prevent the comparison of shapes, strides and types. None if there is no reason of this kind."""
+    """Returns the reason why attn::flash does not take a call, if the reason is one of two kinds: it may change between
+    calls with equal shapes, strides and types, or it prevents the comparison of shapes, strides and types. Returns
+    None for all other calls."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"

@@ -123,7 +123,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         _decide(query, key, value, mask, dropout, causal, scaling, True))
     if paged is not None:
         if only_ours or mask is not None or not causal and queries > 1:
-            why = "masks, soft caps, sinks, or all keys to see"
+            why = "masks, soft caps, sinks, or queries that see all keys"
         if why is not None:
             raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
         o = paged.attend(query, key, value, scaling)

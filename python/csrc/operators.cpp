@@ -538,7 +538,7 @@ struct Traced<OPERATOR, NAME, Result(Arguments...)> {
     const auto first = std::find(others.begin(), others.end(), true) - others.begin();
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(NAME, "");
     TORCH_CHECK(false, NAME, ": ", op.schema().arguments()[static_cast<size_t>(first)].name(),
-                " has elements, and another tensor is on the device meta; all or none are allowed there");
+                " has elements, but another tensor is on the device meta; all tensors or none must be on meta");
   }
 };
 

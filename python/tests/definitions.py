@@ -25,7 +25,8 @@ def on_host(*tensors):
 
 
 def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=False):
-    """softmax(scale Q K^T, then capped, then with `added`) V over the pairs that are not `hidden`: o and lse.
+    """Returns o and lse of softmax(scale Q K^T, then capped, then with `added`) V, over the pairs that are not
+    `hidden`.
 
     q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: broadcast to [batch, heads,
     rows, keys]; sinks: [heads]. `turned`: q and k were rotated, so they are rounded results themselves."""
@@ -86,7 +87,8 @@ def rotated(x, cosines, sines, interleaved):
 
 def frequencies(theta, rotary_dim, scaling, factor, original_length, attention_factor=0, mscale=0, mscale_all_dim=0, beta_fast=32,
                 beta_slow=1, truncate=True, low_freq_factor=1, high_freq_factor=4):
-    """The radians per position of each pair, and the factor of the results, for the scalings of attn.h."""
+    """Returns, for a scaling of attn.h, the angle by which each pair turns from one position to the next, in radians,
+    and the factor by which the rotated elements are multiplied."""
     pair = torch.arange(rotary_dim // 2, dtype=torch.float64)
     if scaling == "ntk":
         theta = theta * factor ** (rotary_dim / (rotary_dim - 2))
@@ -126,8 +128,8 @@ def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, orig
 
 
 def linear(q, k, v, gate, state, causal, normalised, feature, scale):
-    """Linear attention, token by token: o and the final state. The same sums of absolute values bound the rounding
-    errors."""
+    """Returns o and the final state of linear attention, computed token by token. The same sums, taken over absolute
+    values, bound the rounding errors."""
     dtype, tokens, width = q.dtype, q.shape[2], q.shape[3]
     function = {"identity": lambda x: x, "elu1": lambda x: F.elu(x) + 1, "relu": torch.relu}[feature]
     q, k, v = on_host(q, k, v)

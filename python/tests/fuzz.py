@@ -4,9 +4,9 @@ definition in float64 (definitions.py). A wrong call must give an error of one l
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
     python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
 
-The seed and the number determine a case. One case in three runs under one of PyTorch's modes, or in a trace. Cases run
-in a second process, so a case that ends the process is a finding too. A finding is one line, and begins with the
-options that repeat it. The exit status is 1 if there are findings.
+The seed and the number determine a case. One case in three runs under one of PyTorch's modes, with a changed q or a
+derivative, or in a trace. Cases run in a second process, so a case that ends the process is a finding too. A finding is
+one line, and begins with the options that repeat it. The exit status is 1 if there are findings.
 """
 
 import argparse

@@ -6,7 +6,7 @@ compares them.
     python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
-matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in two parts, and
+matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in three parts, and
 generates with the caches that the model makes for itself, a growing and a static one. Other models run with pictures or
 sound, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, the
 process dies, or it never ends.
@@ -177,8 +177,8 @@ def small(config):
 
 
 def classes(kind):
-    """The classes of a type that are tried: up to two classes that generate, and the bare model if there is none, or if
-    the bare model reads in both directions too."""
+    """Returns the classes of a type that are tried: up to two classes that generate. The bare model is tried, too, if
+    no class generates, or if the type can also read in both directions."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 

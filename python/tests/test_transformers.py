@@ -343,7 +343,7 @@ class Pages(Case):
                 ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
                 ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
                 ("does not serve this call: masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
-                ("all keys to see", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
+                ("queries that see all keys", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
                 ("does not serve this call: masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
                 ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
                 ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(

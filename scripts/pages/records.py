@@ -58,8 +58,8 @@ def run_of(record):
 
 
 def join_runs(findings, headers):
-    """Gives each finding/2 the fields `run` and `env` that a finding/1 has. Takes them from the run's header (run/1);
-    `headers` are by run id."""
+    """Gives each finding/2 the fields `run` and `env` that a finding/1 has. Takes them from the header (run/1) of the
+    finding's run. The keys of `headers` are the ids of the runs."""
     for finding in findings:
         header = headers.get(finding["data"]["run"]) if isinstance(finding["data"]["run"], str) else None
         if header:
@@ -67,7 +67,8 @@ def join_runs(findings, headers):
 
 
 def when(path):
-    """Returns the time and the device of the first record of a recorded run; "" if the first line is no record."""
+    """Returns the time and the device of the first record of a recorded run. Both are "" if the first line is no
+    record."""
     try:
         with gzip.open(path) as lines:
             run, _, device, time = run_of(json.loads(lines.readline()))
@@ -148,9 +149,9 @@ def latest_findings(findings):
 
 
 def pooled(findings):
-    """The latest finding of each claim. Its title, verdict, estimate, advice and confidence are those of the claim by all
-    its runs, as findings/pooled.jsonl has them. An advice that pooled.jsonl withholds is empty. A finding that
-    pooled.jsonl does not have stays as it is."""
+    """Yields the latest finding of each claim. Its title, verdict, estimate, advice and confidence are replaced by
+    those of findings/pooled.jsonl, which follow from all runs of the claim. If pooled.jsonl says that the advice may
+    not be given, the advice is empty. A finding that pooled.jsonl does not have stays as it is."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
     for finding in latest_findings(findings):
         claim = claims.get(finding["id"])

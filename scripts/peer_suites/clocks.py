@@ -34,13 +34,14 @@ FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
 WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
           "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
           "events.")
-# Recorded files of results have this text in `about.window`. A page has WINDOW in its place.
+# Recorded files of results have this text in `about.window`. A page shows WINDOW in place of this text.
 RECORDED_WINDOW = ("of every side one CUDA graph a launch: a fill of twice the last-level cache, an event, all kernels "
                    "of the launch, an event; the time is between the events")
 
 
 def window_of(recorded):
-    """The text of a page that says what is timed. `recorded` is the text `about.window` of a file of results."""
+    """Returns the text with which a page says what is timed. `recorded` is the text `about.window` of a file of
+    results."""
     return WINDOW if recorded == RECORDED_WINDOW else recorded
 
 
@@ -54,7 +55,7 @@ def timed_event():
 
 
 class Gpu:
-    """The GPU that holds all tensors that are made from now on, and the clock for its sides."""
+    """A GPU. All tensors that are made for "cuda" from now on lie on this GPU. clock() makes the clock of a side."""
 
     def __init__(self, device):
         if torch is None:
@@ -109,7 +110,7 @@ class Graph:
 
 
 class Cpu:
-    """The CPU with a number of threads for every side, and the clock that times sides with cold caches."""
+    """The CPU. Every side runs on `threads` threads. clock() makes the clock of a side, with cold caches."""
 
     def __init__(self, device):
         if np is None:
@@ -158,8 +159,9 @@ class AfterFlush:
 
 
 class Repeated:
-    """A clock with warm caches. seconds() makes one call that is not timed, then at least 3 calls, until they have
-    taken `span` seconds. It returns the median of the times that these calls take their caller."""
+    """A clock with warm caches. seconds() makes one call that is not timed. Then it times at least 3 calls, and more
+    until all together have taken `span` seconds. It returns the median of the times that these calls take their
+    caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span
@@ -183,8 +185,8 @@ def left_out(name, error):
 
 
 def ready(makers, clock):
-    """Makes the sides, and returns the clocks of the sides that can be made and timed, by name. Prints one line for
-    each other side, which says why the side is left out."""
+    """Makes the sides. Returns a dict with the clock of each side that can be made and timed, by the side's name. For
+    each other side prints one line that says why the side is left out."""
     found = {}
     for name, make in makers.items():
         try:
@@ -194,7 +196,7 @@ def ready(makers, clock):
             found[name] = side
         except Refused:
             raise
-        except Exception as error:  # the peer is not installed, does not compile, or does not take the row
+        except Exception as error:  # the peer is not installed, does not compile, or cannot compute the row
             left_out(name, error)
     if not found:
         raise Refused("no side is there")
@@ -220,8 +222,8 @@ def medians(turns, unit, per_second):
 
 
 def ratios(turns, ours="ours"):
-    """Returns a list for each other side, by its name. The list has, for each turn, the time of that side over the time
-    of the side `ours`. Returns an empty dict if the side `ours` is left out."""
+    """Returns a dict with a list for each side except `ours`, by the side's name. The list has, for each turn, the time
+    of that side over the time of `ours`. The dict is empty if the side `ours` is left out."""
     names = [name for name in turns[0] if name != ours and ours in turns[0]]
     return {name: [turn[name] / turn[ours] for turn in turns] for name in names}
 
@@ -231,8 +233,8 @@ def median_ratios(turns):
 
 
 def interval(values):
-    """Returns [median, low, high]. Low and high are two of the values, as many ranks below the median as above it, so
-    that the true median lies between them in 95 % of the cases."""
+    """Returns [median, low, high]. Low and high are two of the values. Low lies as many ranks below the median as high
+    lies above it. The true median lies between low and high with a probability of 95 %."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

@@ -22,7 +22,7 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """Functions that make the sides, by name."""
+    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options())}
     if torch:
         q, k, v = map(torch.from_numpy, tensors)

@@ -20,14 +20,14 @@ SHAPES = [*((dim, WIDTH // dim, WIDTH // dim, max(1, TOKENS // length), length, 
             for dim in (64, 128, 256) for causal in (False, True) for length in (512, 1024, 2048, 4096, 8192, 16384)),
           *((128, 64, 8, 1, length, causal) for causal in (False, True) for length in (2048, 4096, 8192, 16384, 32768))]
 NAMES = {"cudnn": "cuDNN", "fa3": "FA-3", "fa4": "FA-4"}
-# The text for files of results that are older than the field `window`.
-EAGER_WINDOW = ("Our kernel was launched as a CUDA graph, the peers from Python between two events. So a slow host "
-                "makes the times of the peers longer in rows with short launches.")
+# The text for result files that were written before the field `window` existed.
+EAGER_WINDOW = ("Our kernel was launched as a CUDA graph. The peers were launched from Python, with an event before and "
+                "an event after. So a slow host makes the times of the peers longer in rows with short launches.")
 
 
 def flash_attention():
-    """Returns two dicts, by the name of the side: the functions of FlashAttention-3 and -4, if they are installed; and
-    the names of their packages, for `about`."""
+    """Returns two dicts with the names of the sides as keys. The first has the functions of those of FlashAttention-3
+    and -4 that are installed. The second has, for `about`, the package of each side with its version, or None."""
     functions, about = {}, {}
     for name, places in ("fa3", sides.FLASH_ATTENTION_3), ("fa4", sides.FLASH_ATTENTION_4):
         function, about[name] = sides.function_of(places, "flash_attn_func")

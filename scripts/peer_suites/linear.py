@@ -15,7 +15,7 @@ MARK, DEVICE, SECONDS = "peers-linear", "cuda:0", 0.05
 AXES = ("head_dim", "heads", "batch", "q_len")
 ROWS = [(64, 32, 4, 4096), (64, 32, 1, 65536), (64, 32, 16, 1024), (64, 1, 1, 1024), (128, 16, 4, 4096),
         (128, 16, 1, 65536), (128, 32, 1, 8192), (256, 8, 4, 4096)]
-# The forms of fla for each gate: module and function.
+# For each gate the forms of fla, each with its module and its function.
 FORMS = {"none": {"chunk": ("fla.ops.linear_attn", "chunk_linear_attn"),
                   "fused_chunk": ("fla.ops.linear_attn", "fused_chunk_linear_attn")},
          "token": {"chunk": ("fla.ops.simple_gla", "chunk_simple_gla")}}
@@ -26,14 +26,14 @@ def about():
 
 
 def close(got, want):
-    """Whether two outputs agree. An output is a sum over all tokens, so the rounding of large terms may show in an
-    element of any size."""
+    """Whether two outputs agree. An output is a sum over all tokens, so the rounding of large terms may show in a small
+    element, too. The limit of an element therefore grows with the root mean square of all elements."""
     size = want.square().mean().sqrt()
     return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # false if there is a NaN
 
 
 def makers(ours, row, gate):
-    """Functions that make the sides, by name."""
+    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
     dim, heads, batch, tokens = row
     torch.manual_seed(tokens + dim)
     q, k, v = (torch.randn(batch, tokens, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))

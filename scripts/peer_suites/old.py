@@ -6,13 +6,13 @@ Every other turn goes in the reverse order. Two times are compared. `device` is 
 as in the suite gpu. `call` is the wall time of a call of attn_flash through ctypes. On a GPU the call only enqueues the
 launch. A sample of `call` is the median of several calls, and the device is idle before the first of them.
 
-With --device cpu the call itself computes the row, so only `call` is compared. The CPU takes only the rows of at most
-1024 tokens, in f32, and each row with a batch of 1 in place of its own batch.
+With --device cpu the call returns when the row is computed, so only `call` is compared. On the CPU only the rows of at
+most 1024 tokens are compared, in f32, and each row with a batch of 1 in place of its own batch.
 
-A ratio is new over old within one turn. The noise floor is the distance from 1 to the far end of the interval of old
-again over old. A row has moved if the interval of new over old lies wholly above 1.01 or wholly below 0.99, and the
-median lies beyond that limit by more than the noise floor. A row has also moved if any bit of the output differs
-between the two libraries.
+A ratio is the time of new over the time of old within one turn. The ratio of old again to old has an interval, too. The
+noise floor is the distance from 1 to the end of this interval that is farther from 1. A row has moved if the interval
+of new over old lies wholly above 1.01 or wholly below 0.99, and the median lies beyond that limit by more than the
+noise floor. A row has also moved if any bit of the output differs between the two libraries.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ class Library:
 
     def with_source(self, action):
         """Runs `action` while $ATTENTION_PROTO_SOURCE names this library's source, or is unset if there is no source.
-        An action in which the engine may compile must run so."""
+        Every action in which the engine may compile must run through this function."""
         before = os.environ.pop(SOURCE, None)
         if self.source:
             os.environ[SOURCE] = str(self.source)
@@ -69,8 +69,8 @@ class Library:
         """Returns a function flash(stream) that calls attn_flash with q, k, v and o. All objects of ctypes that the
         call needs are made here, not in flash()."""
         kind = sides.dlpack().FlashOptions
-        # struct_bytes ends before `scale`: every version has the fields up to there, and takes all later options as
-        # off.
+        # struct_bytes covers only the fields before `scale`. Every version of the library has these fields, and takes
+        # all later options as off.
         options = kind(kind.scale.offset, causal=causal)
         pointers, function, engine = [ctypes.addressof(x) for x in tensors], self.lib.attn_flash, self.engine.value
         address = ctypes.addressof(options)
@@ -104,7 +104,7 @@ class OnCpu:
                         for memory, heads in zip(self.memory, (q_heads, kv_heads, kv_heads, q_heads))]
 
     def result(self, run):
-        """The output after run(). Before run() every byte of the output is 0xFF."""
+        """Returns the bytes of the output after run(). Before run() it sets every byte to 0xFF."""
         ctypes.memset(self.memory[3], 0xFF, ctypes.sizeof(self.memory[3]))
         run()
         return bytes(self.memory[3])
@@ -140,7 +140,7 @@ class OnGpu:
 
 
 class Launch:
-    """A call on PyTorch's current stream."""
+    """A side whose run() makes a call on PyTorch's current stream, and returns the output `o`."""
 
     def __init__(self, call, o):
         self.call, self.o = call, o
@@ -172,8 +172,8 @@ SIDES = ("old", "new", "old again", "new again")
 
 
 def ratios(turns):
-    """Returns two intervals: of new / old, where new again / old again counts as a second pair of each turn; and of old
-    again / old."""
+    """Returns the interval of new / old and the interval of old again / old. Each turn gives two values of the first
+    ratio: new / old, and new again / old again."""
     pairs = [turn["new" + again] / turn["old" + again] for turn in turns for again in ("", " again")]
     return clocks.interval(pairs), clocks.interval([turn["old again"] / turn["old"] for turn in turns])
 
@@ -218,7 +218,7 @@ def line(row):
 
 
 def new_library(options):
-    """Today's libattn.so, or the library that --new names. attn_proto loads the same file."""
+    """Returns the path of the library that --new names, or of today's libattn.so. attn_proto loads the same file."""
     if not options.new:
         return sides.files().library("libattn.so")
     os.environ[LIBRARIES] = str(options.new.resolve().parent)
@@ -252,8 +252,8 @@ def compare(options, shapes):
         rows.append(measure(libraries, inputs_of(*shape), shape, options.seconds))
         print(line(rows[-1]), flush=True)
     moved = sum(row["moved"] for row in rows)
-    print(f"{moved} of {len(rows)} rows have moved: the results differ, or the times do, by more than {MOVED:.0%} and "
-          "the noise of old against old")
+    print(f"{moved} of {len(rows)} rows have moved: the results differ, or the times differ by more than "
+          f"{MOVED:.0%} plus the noise of old against old")
     if options.out:
         options.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return 1 if moved else 0

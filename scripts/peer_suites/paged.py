@@ -31,14 +31,15 @@ def about():
 
 
 def angles(tokens, dim):
-    """Cosines and sines of the angles at each position, in bf16, [tokens, dim / 2], as FlashAttention-3 takes them."""
+    """Returns the cosines and the sines of RoPE's angles, each [tokens, dim / 2] in bf16, as FlashAttention-3 takes
+    them."""
     frequencies = 10000 ** (-torch.arange(dim // 2, device="cuda", dtype=torch.float64) / (dim // 2))
     turns = torch.outer(torch.arange(tokens, device="cuda", dtype=torch.float64), frequencies)
     return turns.cos().bfloat16(), turns.sin().bfloat16()
 
 
 def makers(attn, fa3, row):
-    """Functions that make the sides, by name."""
+    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
     batch, tokens, q_heads, kv_heads, dim = row
     torch.manual_seed(tokens + batch)
 
@@ -56,7 +57,7 @@ def makers(attn, fa3, row):
     def ours(function, *tensors, **options):
         return lambda: sides.Call(function, q, *tensors, bshd=True, cache_bshd=True, **options)
 
-    # The sides that append write to copies of the cache: the other sides read the cache.
+    # The sides that append write to copies of the cache, because the other sides read the cache itself.
     found = {"ours_contiguous": ours(attn.paged_decode, k, v, lengths),
              "ours_paged": ours(attn.paged_decode, k_pages, v_pages, lengths, table),
              "ours_append": lambda: ours(attn.decode_fused, new_k, new_v, k.clone(), v.clone(), lengths,

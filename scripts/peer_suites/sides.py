@@ -53,7 +53,7 @@ def by_tokens(function, q, k, v, **options):
 
 
 def operators():
-    """The package attn_proto with PyTorch's operators. Raises Refused if the package does not load."""
+    """Returns the package attn_proto with PyTorch's operators. Raises Refused if the package does not load."""
     sys.path.insert(0, str(PACKAGE.parent))
     try:
         return importlib.import_module("attn_proto")
@@ -62,8 +62,8 @@ def operators():
 
 
 def part_of_package(name):
-    """A module of attn_proto without the rest of the package. The whole package would load PyTorch's operators, which a
-    build may lack."""
+    """Returns a module of attn_proto without the rest of the package. The whole package would load PyTorch's operators,
+    which a build may lack."""
     package = types.ModuleType("attn_proto")
     package.__path__ = [str(PACKAGE)]
     sys.modules.setdefault("attn_proto", package)
@@ -82,7 +82,7 @@ def dlpack():
 
 
 def on_cpu(threads):
-    """attn_proto.dlpack, set up so that its calls on arrays of the CPU run on `threads` threads."""
+    """Returns attn_proto.dlpack, set up so that its calls on arrays of the CPU run on `threads` threads."""
     package, engine = dlpack(), ctypes.c_void_p()
     package._check(package._lib.attn_open(f"cpu:threads={threads}".encode(), None, ctypes.byref(engine)))
     package._engines["cpu"] = engine
@@ -216,7 +216,8 @@ def compiled_rope(q, k):
 
 
 class FlashInfer:
-    """Decoding over a paged cache; q is [batch, 1, heads, head_dim]."""
+    """Decoding over a paged cache. q is [batch, 1, heads, head_dim]. `last_page` is the number of tokens on the last
+    page of each sequence."""
 
     def __init__(self, q, k, v, table, last_page):
         import flashinfer

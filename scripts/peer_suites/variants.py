@@ -12,8 +12,8 @@ from .work import Work, agreement
 
 MARK, DEVICE, SECONDS = "peers-variants", "cuda:0", 0.1
 HEADS, CAP, WINDOW = 32, 30, 1024
-# The work of each row, and its options for FlashAttention-3, or None if FlashAttention-3 does not take part. RoPE has
-# no work.
+# For each row its work, and the options with which FlashAttention-3 computes it. The options are None if
+# FlashAttention-3 does not take part. The work of RoPE is None, because RoPE is no attention.
 ROWS = {
     "full": (Work(), {}),
     "causal": (Work(causal=True), {"causal": True}),
@@ -35,7 +35,7 @@ def about():
 
 
 def makers(attn, fa3, name, q, k, v):
-    """Functions that make the sides, by name."""
+    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
     work, fa3_options = ROWS[name]
     if work is None:
         return {"ours": lambda: sides.Call(attn.rope, q, k), "torch": lambda: sides.compiled_rope(q, k)}

@@ -30,8 +30,8 @@ def about():
 
 
 def makers(ours, work, tensors, threads):
-    """Functions that make the sides which can do the work, by name. The side `plain` is the
-    side `ours` without the modifier."""
+    """Returns a dict with a function for each side that can do the work, by the name of the side. The function makes
+    the side. The side `plain` is the side `ours` without the modifier."""
     plain = Work(causal=work.causal)
     found = {"ours": lambda: sides.Call(ours.flash, *tensors, **work.options()),
              "plain": lambda: sides.Call(ours.flash, *tensors, **plain.options())}
