@@ -36,7 +36,7 @@ TEST(PooledClaims, AllRunsTakePart) {
   EXPECT_EQ(one["estimate"]["processes"], 3);
   EXPECT_EQ(one["confidence"], 0.8) << "one session";
   const Json two = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.7, 1.7, 1.7})});
-  EXPECT_NEAR(two["estimate"]["value"].get<double>(), std::sqrt(1.6 * 1.7), 1e-9);
+  EXPECT_NEAR(two["estimate"]["value"].get<double>(), std::sqrt(1.6 * 1.7), 1e-5);
   EXPECT_EQ(two["estimate"]["sessions"], 2);
   EXPECT_EQ(two["findings"].size(), 2u);
   EXPECT_EQ(two["title"], "The worst flash attention tile takes 1.65 times the best");
@@ -74,7 +74,7 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
   std::vector<Json> today = run_at(2, {1.3, 1.3, 1.3}, "m1", {changed["id"]});
   today.push_back(changed);
   const Json claim = pooled({old, today});
-  EXPECT_NEAR(claim["estimate"]["value"].get<double>(), 1.3, 1e-9);
+  EXPECT_NEAR(claim["estimate"]["value"].get<double>(), 1.3, 1e-5);
   EXPECT_EQ(claim["others"], 1);
   EXPECT_EQ(claim["latest"], today[1]["id"]);
 }
