@@ -37,6 +37,7 @@ REWORDED = json.loads((pathlib.Path(__file__).parent / "advice.json").read_text(
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
+QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # a line names at most so many axes
 MOST_VALUES = 5  # and lists at most so many values of an axis
 MOST_COUNTED = 8  # and counts the cases of at most so many values
@@ -117,6 +118,10 @@ def shown(axis, value):
     return "off" if value == str(rec.MODIFIERS.get(axis)) else value
 
 
+def name_of(axis):
+    return f"`{axis}`" if axis in QUOTED else axis
+
+
 def value_text(axis, values, others=()):
     """"head_dim 64 and 128"; of many numbers the ends. If all of them lie to one side of the others: "up to 512"."""
     words = in_order(values)
@@ -124,13 +129,13 @@ def value_text(axis, values, others=()):
         try:
             numbers, rest = sorted(map(float, words)), sorted(map(float, others))
         except ValueError:
-            return f"{len(words)} values of {axis}"
+            return f"{len(words)} values of {name_of(axis)}"
         if rest and numbers[-1] < rest[0]:
             return f"{axis} up to {numbers[-1]:g}"
         if rest and numbers[0] > rest[-1]:
             return f"{axis} from {numbers[0]:g} on"
         return f"{axis} {numbers[0]:g} to {numbers[-1]:g}"
-    return f"{axis} {listed([shown(axis, word) for word in words])}"
+    return f"{name_of(axis)} {listed([shown(axis, word) for word in words])}"
 
 
 def told_apart(some, rest, axes):
@@ -160,7 +165,7 @@ def counted(some, everything, axes):
         left = sum(impurity(mine[value], total[value]) for value in total)
         if len(total) <= MOST_COUNTED and left < least:
             least = left
-            best = f"{axis} " + ", ".join(f"{shown(axis, value)}: {mine[value]} of {total[value]}"
+            best = f"{name_of(axis)} " + ", ".join(f"{shown(axis, value)}: {mine[value]} of {total[value]}"
                                           for value in in_order([value for value in mine if value is not None]))
     return best
 
@@ -176,7 +181,7 @@ def extreme(findings):
 def case_text(finding, axes):
     """One case, by the first of these axes that it has; not by a modifier that is off."""
     values = {axis: value for axis, value in axis_values(finding).items() if value != str(rec.MODIFIERS.get(axis))}
-    return ", ".join(f"{axis} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
+    return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
 
 
 def where(some, everything):
