@@ -37,6 +37,7 @@ REWORDED = json.loads((pathlib.Path(__file__).parent / "advice.json").read_text(
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
+SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that a single case does not name: a modifier that is off, no extra work
 QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # a line names at most so many axes
 MOST_VALUES = 5  # and lists at most so many values of an axis
@@ -179,8 +180,8 @@ def extreme(findings):
 
 
 def case_text(finding, axes):
-    """One case, by the first of these axes that it has; not by a modifier that is off."""
-    values = {axis: value for axis, value in axis_values(finding).items() if value != str(rec.MODIFIERS.get(axis))}
+    """One case, by the first of these axes that it has."""
+    values = {axis: value for axis, value in axis_values(finding).items() if value != str(SAYS_NOTHING.get(axis))}
     return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
 
 
