@@ -150,13 +150,16 @@ def latest_findings(findings):
 
 def pooled(findings):
     """Yields the latest finding of each claim. Its title, verdict, estimate, advice and confidence are replaced by
-    those of findings/pooled.jsonl, which follow from all runs of the claim. If pooled.jsonl says that the advice may
-    not be given, the advice is empty. A finding that pooled.jsonl does not have stays as it is."""
+    those of findings/pooled.jsonl, which follow from all runs of the claim. `advised` says whether an advice may be given;
+    an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does not
+    have stays as it is."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
+    run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
     for finding in latest_findings(findings):
         claim = claims.get(finding["id"])
+        finding = finding | {"runs": {run_ids[each] for each in (claim["findings"] if claim else [finding["id"]])}}
         if claim:
-            finding = finding | {"title": claim["title"], "confidence": claim["confidence"]}
+            finding |= {"title": claim["title"], "confidence": claim["confidence"], "advised": claim["advised"]}
             finding["data"] = finding["data"] | {"verdict": claim["verdict"], "estimate": claim["estimate"],
                                                  "advice": claim["advice"] if claim["advised"] else ""}
         yield finding

@@ -1,0 +1,292 @@
+"""Groups the findings of a device into recommendations: one line for each claim, or for claims with the same advice."""
+
+import collections
+import fnmatch
+import json
+import pathlib
+
+import records as rec
+
+# The questions, in the order in which a person meets them. A claim belongs to the first pattern that fits it.
+TOPICS = (
+    ("Tile", ("proto1_flash/default_tile", "proto1_flash/worst_tile", "proto1_flash/best_tile", "proto1_flash/bc80")),
+    ("Element type", ("proto1_flash/bf16", "proto1_flash/ceiling_16_bit", "proto1_flash/ceiling")),
+    ("Layout", ("proto1_flash/layout",)),
+    ("Causal mask", ("proto1_flash/causal", "proto1_flash/ceiling*_causal")),
+    ("Kernel, heads and length", ("proto1_flash/ladder", "proto1_flash/*")),
+    ("Calls of score functions", ("proto2_stitching/inline*", "proto2_stitching/stitched", "proto2_stitching/stitch_or_constants",
+                                  "proto2_stitching/noinline", "proto2_stitching/*")),
+    ("Compiled variants", ("proto4_constants/cost", "proto4_constants/run_time", "proto4_constants/*")),
+    ("Key/value cache", ("proto3_paged/paging", "proto3_paged/prefill_paging", "proto3_paged/waste", "proto3_paged/page_order",
+                         "proto3_paged/eight_bits", "proto3_paged/int8_error", "proto3_paged/cache_layout", "proto3_paged/*")),
+    ("Linear attention", ("proto6_linear/equivalence", "proto6_linear/crossover*", "proto6_linear/decode_break_even",
+                          "proto6_linear/fused", "proto6_linear/chunk*", "proto6_linear/*scan*", "proto6_linear/*")),
+    ("Modifiers, RoPE and grouped heads", ("proto7_variants/same_tile", "proto7_variants/gqa*", "proto7_variants/expand_share",
+                                           "proto7_variants/rope*", "proto7_variants/score*", "proto7_variants/*")),
+    ("Generated kernels", ("proto5_codegen/slower", "proto5_codegen/published", "proto5_codegen/viable", "proto5_codegen/*")),
+    ("Calls from a framework", ("proto8_extension/*",)),
+)
+QUESTIONS = [topic for topic, _ in TOPICS]
+# Claims that advise nothing of their own: they test a figure that another claim has against a figure of the study, or
+# count instructions.
+NO_ADVICE = {"proto3_paged/paging_9", "proto3_paged/paging_10", "proto3_paged/paging_25", "proto6_linear/crossover_4096",
+             "proto5_codegen/inner_loop"}
+# Words in the place of registered advice that misleads or advises nothing. Delete an entry once its experiment registers
+# these words and has new records.
+REWORDED = json.loads((pathlib.Path(__file__).parent / "advice.json").read_text(encoding="utf-8"))
+# The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
+FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
+              "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
+SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that a single case does not name: a modifier that is off, no extra work
+QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
+MOST_AXES = 3  # a line names at most so many axes
+MOST_VALUES = 5  # and lists at most so many values of an axis
+MOST_COUNTED = 8  # and counts the cases of at most so many values
+LEAST_GAIN = 0.2  # if that takes this share off the impurity of the cases
+
+
+def key_of(finding):
+    return f"{finding['data']['experiment']}/{finding['data']['hypothesis']['id']}"
+
+
+def state_of(finding):
+    return finding["data"]["verdict"]["state"]
+
+
+def place(key):
+    """The number of a claim's question, and the claim's place in it."""
+    for number, (_, patterns) in enumerate(TOPICS):
+        for i, pattern in enumerate(patterns):
+            if fnmatch.fnmatchcase(key, pattern):
+                return number, i
+    return len(TOPICS), 0
+
+
+def registered_words(findings):
+    """The latest advice of each (claim, state). Older findings carry none, and take this one."""
+    return {(key_of(finding), state_of(finding)): finding["data"]["advice"]
+            for finding in findings if finding["data"].get("advice")}
+
+
+def words_of(finding, registered):
+    """The advice of a finding, without its full stop; None if the finding gives no advice."""
+    key, state = key_of(finding), state_of(finding)
+    if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
+        return None
+    words = REWORDED.get(key, {}).get(state) or finding["data"].get("advice") or registered.get((key, state))
+    if not words:
+        return f"The claim {'holds' if state == 'supported' else 'does not hold'}"
+    return words.format(threshold=rec.digits(finding["data"]["hypothesis"]["threshold"])).rstrip(".")
+
+
+def axis_values(finding):
+    """The axes of a finding's subject. A modifier that the subject does not name is off."""
+    named = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
+    return {axis: str(off) for axis, off in rec.MODIFIERS.items()} | named
+
+
+def in_order(values):
+    try:
+        return sorted(values, key=float)
+    except ValueError:
+        return sorted(values)
+
+
+def listed(words):
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def distinct_axes(findings):
+    """The axes in which the subjects of findings differ, the clearest first. An axis whose value follows from an axis
+    before it is left out."""
+    subjects = [axis_values(finding) for finding in findings]
+    axes = [axis for axis in dict.fromkeys((*FIRST_AXES, *(axis for subject in subjects for axis in subject)))
+            if len({subject[axis] for subject in subjects if axis in subject}) > 1]
+    kept = []
+    for axis in axes:
+        if not any(len({(subject.get(before), subject.get(axis)) for subject in subjects}) ==
+                   len({subject.get(before) for subject in subjects}) for before in kept):
+            kept.append(axis)
+    return kept
+
+
+def values_of(findings, axis):
+    """The values of an axis. A finding whose subject does not name the axis has none."""
+    return {values[axis] for values in map(axis_values, findings) if axis in values}
+
+
+def shown(axis, value):
+    return "off" if value == str(rec.MODIFIERS.get(axis)) else value
+
+
+def name_of(axis):
+    return f"`{axis}`" if axis in QUOTED else axis
+
+
+def value_text(axis, values, others=()):
+    """"head_dim 64 and 128"; of many numbers the ends. If all of them lie to one side of the others: "up to 512"."""
+    words = in_order(values)
+    if len(words) > MOST_VALUES:
+        try:
+            numbers, rest = sorted(map(float, words)), sorted(map(float, others))
+        except ValueError:
+            return f"{len(words)} values of {name_of(axis)}"
+        if rest and numbers[-1] < rest[0]:
+            return f"{axis} up to {numbers[-1]:g}"
+        if rest and numbers[0] > rest[-1]:
+            return f"{axis} from {numbers[0]:g} on"
+        return f"{axis} {numbers[0]:g} to {numbers[-1]:g}"
+    return f"{name_of(axis)} {listed([shown(axis, word) for word in words])}"
+
+
+def told_apart(some, rest, axes):
+    """The values of the first axis that separates some findings from the rest; "" if no axis does."""
+    for axis in axes:
+        mine, theirs = values_of(some, axis), values_of(rest, axis)
+        if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
+            continue
+        text = value_text(axis, mine, theirs)
+        if len(mine) <= MOST_VALUES or " up to " in text or " on" in text:
+            return text
+    return ""
+
+
+def impurity(mine, total):
+    """0 if all of the cases, or none, are mine; most if half are."""
+    return mine * (total - mine) / total
+
+
+def counted(some, everything, axes):
+    """How many cases of each value of an axis belong to some of the findings, by the axis that says most; "" if no axis
+    says much."""
+    best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
+    for axis in axes:
+        total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
+        mine = collections.Counter(axis_values(finding).get(axis) for finding in some)
+        left = sum(impurity(mine[value], total[value]) for value in total)
+        if len(total) <= MOST_COUNTED and left < least:
+            least = left
+            best = f"{name_of(axis)} " + ", ".join(f"{shown(axis, value)}: {mine[value]} of {total[value]}"
+                                          for value in in_order([value for value in mine if value is not None]))
+    return best
+
+
+def extreme(findings):
+    """The finding that is farthest from its threshold."""
+    def distance(finding):
+        return abs(finding["data"]["estimate"]["value"] - finding["data"]["hypothesis"]["threshold"])
+
+    return max(findings, key=distance)
+
+
+def case_text(finding, axes):
+    """One case, by the first of these axes that it has."""
+    values = {axis: value for axis, value in axis_values(finding).items() if value != str(SAYS_NOTHING.get(axis))}
+    return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
+
+
+def where(some, everything):
+    """Says in which of a claim's cases some of its findings were made."""
+    rest = [finding for finding in everything if not any(finding is each for each in some)]
+    axes = distinct_axes(everything)
+    if not rest:
+        if len(everything) == 1:
+            return "at " + case_text(some[0], FIRST_AXES) if case_text(some[0], FIRST_AXES) else ""
+        named = ", ".join(value_text(axis, values_of(some, axis)) for axis in axes[:MOST_AXES])
+        return ("in both cases" if len(some) == 2 else f"in all {len(some)} cases") + (f" ({named})" if named else "")
+    apart = told_apart(some, rest, axes)
+    if apart:
+        return f"at {apart}"
+    text = f"in {len(some)} of {len(everything)} cases"
+    opposite = [finding for finding in rest if state_of(finding) != "inconclusive"]
+    apart = told_apart(some, opposite, axes) if opposite else ""
+    if apart:
+        return f"{text}, at {apart}"
+    detail = "; ".join(word for word in (counted(some, everything, axes), "e.g. " + case_text(extreme(some), axes)) if word)
+    return f"{text} ({detail})"
+
+
+def next_of(findings):
+    """The interval in which the next run's figures are expected."""
+    ends = [finding["data"]["estimate"] for finding in findings]
+    low = min(end.get("next_lo", end["ci_lo"]) for end in ends)
+    high = max(end.get("next_hi", end["ci_hi"]) for end in ends)
+    return f"{rec.digits(low)} to {rec.digits(high)}"
+
+
+def figure_text(findings):
+    """The figures of findings with the interval of the next run and the lowest confidence; an exact figure has neither."""
+    doubts = [finding for finding in findings if finding["confidence"] is not None]
+    if not doubts:
+        return f"{rec.figures(findings)}, exact"
+    least = rec.confidence_text(min(doubts, key=lambda finding: finding["confidence"]))
+    return f"{rec.figures(findings)} [{next_of(findings)}], confidence {least}"
+
+
+def ids(findings):
+    """The id of the case that is farthest from the threshold, and the number of the others."""
+    return f"`{extreme(findings)['id']}`" + (f" and {len(findings) - 1} more" if len(findings) > 1 else "")
+
+
+def by_advice(findings, registered):
+    """The findings of one claim by the advice that they give."""
+    groups = {}
+    for finding in findings:
+        words = words_of(finding, registered)
+        if words:
+            groups.setdefault(words, []).append(finding)
+    return groups
+
+
+def line(item):
+    """The line of a recommendation. `item` has for each advice pairs of findings that give it, and all findings of their
+    claim. The line names a metric, and a claim, once."""
+    named, sentences = set(), []
+    for words, pairs in item.items():
+        texts = []
+        for some, everything in pairs:
+            hypothesis = some[-1]["data"]["hypothesis"]
+            known = hypothesis["id"] in named
+            named.add(hypothesis["id"])
+            text = f"{'' if known else hypothesis['metric'] + ' '}{figure_text(some)}"
+            texts.append(": ".join(filter(None, (where(some, everything), text))) +
+                         f" ({'' if known else '`' + hypothesis['id'] + '`, '}{ids(some)})")
+        sentences.append(f"**{words}** {'; '.join(texts)}")
+    return ". But ".join(sentences) + "."
+
+
+def claims_in_order(findings):
+    """(question, findings) of each claim, in the order of TOPICS."""
+    claims = rec.by_claim(findings)
+    for own in sorted(claims.values(), key=lambda own: place(key_of(own[0]))):
+        number = place(key_of(own[0]))[0]
+        yield TOPICS[number][0] if number < len(TOPICS) else own[0]["data"]["experiment"], own
+
+
+def recommendations(findings, registered):
+    """The lines of the recommendations, by question; a claim that gives two advices says where each holds. Claims of one
+    question that give the same advice are one line."""
+    topics = {}
+    for topic, own in claims_in_order(findings):
+        advices = by_advice(own, registered)
+        items = topics.setdefault(topic, [])
+        same = next((item for item in items if set(item) & set(advices)), None)
+        if same is None and advices:
+            same = {}
+            items.append(same)
+        for words, some in advices.items():
+            same.setdefault(words, []).append((some, own))
+    return {topic: list(map(line, items)) for topic, items in topics.items() if items}
+
+
+def undecided(findings, registered):
+    """A row for each claim with cases that are undecided, or decided with too much doubt for an advice."""
+    rows = []
+    for topic, own in claims_in_order(findings):
+        if key_of(own[0]) in NO_ADVICE:
+            continue
+        some = [finding for finding in own if words_of(finding, registered) is None]
+        if some:
+            rows.append((topic, f"`{own[0]['data']['hypothesis']['id']}`", f"{len(some)} of {len(own)}", rec.figures(some),
+                         next_of(some), rec.holds_if(own[-1])))
+    return rows

@@ -1,0 +1,152 @@
+"""Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json."""
+
+import collections
+
+import records as rec
+
+TILE = ("block_r", "block_c")
+# The axes that make a form of linear attention. A case counts if its other axes have the values of PLAIN_FORM.
+LINEAR = "proto6_linear"
+FORM = ("variant", "scan", "chunk")
+PLAIN_FORM = {"normalised": 0, "feature": "identity", "layout": "bhsd", "lengths": "equal", "state": 0, "segments": 0}
+# Experiments with choices other than tiles: the axes of the choice, and values that mean that there is no choice.
+CHOICES = {"proto3_paged": (("page_size",), {"page_size": 0})}
+AS_GOOD = 1.03  # a choice is as good as the fastest up to this multiple of its time
+
+
+def tile_of(case):
+    return f"{case['block_r']}x{case['block_c']}" if all(case.get(axis) for axis in TILE) else ""
+
+
+def form_of(case):
+    return " ".join(str(case[axis]) for axis in FORM if case[axis] != "none")
+
+
+def tile_groups(measurements):
+    """Timed measurements by (experiment, dtype, head_dim, causal, length, modifiers), then by the shape's other axes."""
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    for record in measurements:
+        case = record["case"]
+        if not rec.rate(record) or "head_dim" not in case or not case.get("q_len") or case["q_len"] != case.get("kv_len"):
+            continue
+        if case.get("variant", "tuned") == "tuned" and tile_of(case):
+            key = (record["experiment"], case.get("dtype"), case["head_dim"], case.get("causal", 0), case["q_len"],
+                   tuple(rec.modifiers_on(case).items()))
+            found[key][rec.case_key(case, TILE)].append(record)
+    return found
+
+
+def entry_of(best, cells, axes, name, modifiers):
+    """A tuning entry: the best of the cells that were compared, and the names of the cells that are as good."""
+    value, lo, hi = rec.rate(best)
+    case = best["case"]
+    return {"experiment": best["experiment"], "dtype": case["dtype"], "head_dim": case["head_dim"],
+            "causal": case.get("causal", 0), "q_len": case["q_len"], "modifiers": modifiers,
+            "params": {axis: case[axis] for axis in axes if axis in case}, "tflops": value, "ci_lo": lo, "ci_hi": hi,
+            "tiles_compared": len({name(cell["case"]) for cell in cells}),
+            "tied": sorted({name(cell["case"]) for cell in cells if rec.rate(cell)[2] >= lo} - {name(case)}),
+            "measurement": best["id"], "case": case}
+
+
+def best_tiles(measurements):
+    """A list of tuning entries: the best tile of each length, in the shape for which most tiles were compared. Modifiers
+    have an entry only if tiles were compared."""
+    entries = []
+    for (*_, modifiers), shapes in sorted(tile_groups(measurements).items(), key=str):
+        cells = max(shapes.values(), key=lambda own: (len({tile_of(cell["case"]) for cell in own}), rec.rate(own[0])[0]))
+        best = max(cells, key=lambda cell: rec.rate(cell)[0])
+        entry = entry_of(best, cells, ("variant", *TILE), tile_of, dict(modifiers))
+        if not modifiers or entry["tiles_compared"] > 1:
+            entries.append(entry | {"pct_matrix_ceiling": (best["rate"] or {}).get("pct_matrix_ceiling"),
+                                    "threadgroup_bytes": (best["pipeline"] or {}).get("threadgroup_bytes")})
+    return sorted(entries, key=lambda e: (e["experiment"], str(e["dtype"]), e["head_dim"], e["causal"],
+                                          list(map(str, e["modifiers"].items())), e["q_len"]))
+
+
+def best_forms(measurements):
+    """A list of tuning entries for linear attention: the fastest form of each length and gate. The gate is a modifier."""
+    groups = collections.defaultdict(lambda: collections.defaultdict(list))
+    for record in measurements:
+        case = record["case"]
+        if record["experiment"] != LINEAR or case["variant"] not in ("phases", "fused") or not rec.rate(record):
+            continue
+        if case["value_dim"] == case["head_dim"] and all(case[axis] == value for axis, value in PLAIN_FORM.items()):
+            key = (case["dtype"], case["head_dim"], case["causal"], case["q_len"], case["gate"])
+            groups[key][rec.case_key(case, FORM)].append(record)
+    entries = []
+    for (*_, gate), shapes in sorted(groups.items()):
+        cells = max(shapes.values(), key=len)
+        best = min(cells, key=lambda cell: rec.time_of(cell)["median_s"])
+        entries.append(entry_of(best, cells, FORM, form_of, {} if gate == "none" else {"gate": gate})
+                       | {"us": 1e6 * rec.time_of(best)["median_s"]})
+    return entries
+
+
+def best_choices(measurements):
+    """A list of tuning entries: for each case in which three or more choices were compared in turn, the fastest choice
+    and the choices that are as good."""
+    groups = collections.defaultdict(list)
+    for record in measurements:
+        axes, none = CHOICES.get(record["experiment"], ((), {}))
+        time = rec.time_of(record, rec.scopes_of(record))
+        if axes and time and record["status"] == "ok" and not any(record["case"][axis] == off for axis, off in none.items()):
+            groups[record["experiment"], rec.case_key(record["case"], axes)].append((time["median_s"], record, time))
+    entries = []
+    for (experiment, _), own in groups.items():
+        if len(own) < 3:
+            continue
+        axes = CHOICES[experiment][0]
+        fastest, best, time = min(own, key=lambda item: item[0])
+        entries.append({"experiment": experiment, "dtype": best["case"]["dtype"], "head_dim": best["case"]["head_dim"],
+                        "case": {axis: value for axis, value in best["case"].items() if axis not in axes},
+                        "params": {axis: best["case"][axis] for axis in axes},
+                        "time_s": fastest, "ci_lo_s": time["ci_lo_s"], "ci_hi_s": time["ci_hi_s"], "scope": time["scope"],
+                        "choices_compared": len(own),
+                        "as_good": sorted(([record["case"][axis] for axis in axes] for seconds, record, _ in own
+                                           if record is not best and seconds <= AS_GOOD * fastest), key=str),
+                        "measurement": best["id"]})
+    return entries
+
+
+def ranges(row):
+    """Divides the entries of one row into ranges of lengths, in order: neighbouring lengths with equal parameters are one
+    range. A length that was measured with one tile only counts if tiles were compared at no length. If several
+    experiments measured a length, the experiment that compared most tiles counts."""
+    most = {}
+    for entry in [entry for entry in row if entry["tiles_compared"] > 1] or row:
+        known = most.setdefault(entry["q_len"], entry)
+        if entry["tiles_compared"] > known["tiles_compared"]:
+            most[entry["q_len"]] = entry
+    found = []
+    for _, entry in sorted(most.items()):
+        if found and found[-1][-1]["params"] == entry["params"]:
+            found[-1].append(entry)
+        else:
+            found.append([entry])
+    return found
+
+
+def tuning(devices, choices):
+    """The content of tuning.json: best parameters by device, dtype, head_dim and modifiers, and by device the choices
+    other than tiles. An entry holds from its q_len_min to its q_len_max. An entry for which no tiles were compared has
+    the default tile, and says so."""
+    tree = {"schema": "tuning/1", "devices": {}, "choices": {device: own for device, own in choices.items() if own}}
+    for device, entries in devices.items():
+        own = tree["devices"].setdefault(device, {})
+        rows = collections.defaultdict(list)
+        for entry in entries:
+            rows[entry["experiment"] == LINEAR, entry["dtype"], entry["head_dim"], entry["causal"],
+                 tuple(entry["modifiers"].items())].append(entry)
+        for (_, dtype, head_dim, causal, modifiers), row in rows.items():
+            found = ranges(row)
+            for i, members in enumerate(found):
+                shown = max(members, key=lambda entry: entry["tiles_compared"])  # stands for the range
+                last = found[i + 1][0]["q_len"] - 1 if i + 1 < len(found) else None
+                own.setdefault(dtype, {}).setdefault(str(head_dim), []).append(
+                    {"experiment": shown["experiment"], "causal": causal, "q_len_min": members[0]["q_len"] if i else 1,
+                     "q_len_max": last, "measured_at": [entry["q_len"] for entry in members],
+                     **({"modifiers": dict(modifiers)} if modifiers else {}),
+                     **({"default": True} if shown["tiles_compared"] == 1 else {}),
+                     **{key: shown[key] for key in (
+                         "params", "tflops", "ci_lo", "ci_hi", "tiles_compared", "tied", "measurement")}})
+    return tree
