@@ -118,19 +118,31 @@ void Experiment::State::raise_ceilings() {
 }
 
 Json Experiment::State::within_ceilings(Measurement& record) {
-  Json json;
-  for (int retries = 4; json.is_null(); --retries) {
+  for (int retries = 4;; --retries) {
     try {
-      json = to_json(record, ceilings.value_or(Ceilings{}));
+      return to_json(record, ceilings.value_or(Ceilings{}));
     } catch (const std::runtime_error& error) {
       if (ceilings && retries > 0) {
         raise_ceilings();
-      } else {
-        fail(record, "failed", first_line(error.what()));
+        continue;
       }
+      const std::string message = first_line(error.what());
+      if (ceilings) {
+        // Other programs that use the device may lower its ceilings so far, but not further.
+        constexpr double most_lowered = 4;
+        try {
+          to_json(record, scaled(*ceilings, most_lowered));
+          progress.note(fmt::format("{}: {}; other programs use the device, so the record has no share of a ceiling",
+                                    label(record.config), message));
+          return to_json(record, Ceilings{});
+        } catch (const std::runtime_error&) {
+          // The rate is wrong.
+        }
+      }
+      fail(record, "failed", message);
+      return to_json(record, Ceilings{});
     }
   }
-  return json;
 }
 
 const CacheFlush* Experiment::State::cold_flush() {
