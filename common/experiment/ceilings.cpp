@@ -225,6 +225,15 @@ Ceilings max(const Ceilings& a, const Ceilings& b) {
           .peak_16_bit_tflops = std::max(a.peak_16_bit_tflops, b.peak_16_bit_tflops)};
 }
 
+Ceilings scaled(const Ceilings& ceilings, double factor) {
+  return {.copy_gbps = factor * ceilings.copy_gbps,
+          .f32_tflops = factor * ceilings.f32_tflops,
+          .f16_tflops = factor * ceilings.f16_tflops,
+          .bf16_tflops = factor * ceilings.bf16_tflops,
+          .tf32_tflops = factor * ceilings.tf32_tflops,
+          .peak_16_bit_tflops = ceilings.peak_16_bit_tflops};
+}
+
 CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}
 
 nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"cold_s", cold_s}, {"ok", ok}}; }

@@ -74,6 +74,8 @@ class MemoryCeiling {
 /// Returns, for each rate, the larger value of two measurements of one device. A noisy neighbour makes a ceiling too
 /// low, never too high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
+/// Returns each measured ceiling multiplied by `factor`.
+Ceilings scaled(const Ceilings& ceilings, double factor);
 
 /// The result of the test of a flush. The flush works if a copy between buffers that the caches hold
 /// (CeilingKernels::flush_test_bytes) takes longer after a flush.

@@ -113,7 +113,8 @@ struct Experiment::State {
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
   /// Returns the record as JSON. A rate may be above its ceiling, if the ceiling was measured while the device was
-  /// busy. In this case the ceilings are raised. A record whose rate stays above its ceiling fails.
+  /// busy. In this case the ceilings are measured again. If the rate stays above its ceiling, the record has no shares
+  /// of ceilings. If the rate is more than four times its ceiling, the record fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
