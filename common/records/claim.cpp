@@ -248,9 +248,11 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
   constexpr double half_width_in_errors = 1.96;
   const bool compared = !evidence.comparisons.empty();
   conclusion.exact = claim.exact;
-  const auto known = processes.spreads.find(kind_of(compared, claim.hypothesis.metric));
+  const FigureKind kind = kind_of(compared, claim.hypothesis.metric);
+  const auto known = processes.spreads.find(kind);
   conclusion.prior = known == processes.spreads.end() ? Spread{} : known->second;
-  conclusion.relative = claim.hypothesis.threshold > 0 && !(compared && claim.figure);
+  const bool of_ratios = compared && claim.figure && kind != FigureKind::absolute;
+  conclusion.relative = claim.hypothesis.threshold > 0 && !of_ratios;
   double largest = std::abs(claim.hypothesis.threshold);
   int next_process = 1;
   for (const Evidence& part : parts) {
@@ -262,7 +264,8 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
   }
-  // With comparisons, `unit` is the change of the figure when its ratios change by a factor of e.
+  // With comparisons, `unit` is the change of the figure when its ratios change by a factor of e; a time that follows
+  // from them changes with the speed of the machine, as other times do.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -272,7 +275,9 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
     // A figure that moves in steps may not move at all here. In this case `unit` stays `largest`.
-    if (const double slope = change([](const Comparison&) { return step; }) / step; slope > 0) unit = slope;
+    if (const double slope = change([](const Comparison&) { return step; }) / step;
+        slope > 0 && kind != FigureKind::absolute)
+      unit = slope;
     conclusion.floor = std::max(change([](const Comparison& pair) { return pair.aa_floor(); }),
                                 change([](const Comparison& pair) { return -pair.aa_floor(); }));
   }

@@ -72,6 +72,7 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
   pooled.ratio = {ratio.value, ratio.ci_lo, ratio.ci_hi};
   pooled.process = 1;
   pooled.parts.assign(parts.begin(), parts.end());
+  pooled.prior = prior;
   return pooled;
 }
 
@@ -97,6 +98,7 @@ Json to_json(const Comparison& comparison) {
                {"cv", comparison.cv},
                {"time", to_json(comparison.time)},
                {"clocks", comparison.clocks}};
+  if (!comparison.parts.empty()) json["prior"] = to_json(comparison.prior);
   for (const Comparison& part : comparison.parts) {
     Json one = to_json(part);
     for (const char* known : {"baseline", "contender"}) one.erase(known);
@@ -118,6 +120,7 @@ Comparison comparison_from_json(const Json& json) {
   comparison.process = json.value("process", 1);
   for (const Json& time : json.at("time")) comparison.time.push_back(timing_from_json(time));
   comparison.clocks = json.value("clocks", Json());
+  if (json.contains("prior")) comparison.prior = spread_from_json(json.at("prior"));
   for (Json part : json.value("parts", Json::array())) {
     for (const char* known : {"baseline", "contender"}) part[known] = json.at(known);
     comparison.parts.push_back(comparison_from_json(part));

@@ -23,6 +23,7 @@ struct Comparison {
   Json clocks = {};          // over the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
+  Spread prior = {};  // of the ratio that `parts` were pooled to
 
   /// Returns the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;

@@ -92,7 +92,7 @@ Json estimate_json(const Conclusion& conclusion) {
           {"floor", conclusion.floor},
           {"cv", conclusion.cv},
           {"unlike_throttling", conclusion.unlike_throttling},
-          {"prior", {{"scale", conclusion.prior.scale}, {"freedom", conclusion.prior.freedom}}}};
+          {"prior", to_json(conclusion.prior)}};
 }
 
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,

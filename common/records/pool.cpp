@@ -34,8 +34,6 @@ double incomplete_beta(double x, double a, double b) {
   return x < (a + 1) / (a + b + 2) ? front * beta_fraction(x, a, b) / a : 1 - front * beta_fraction(1 - x, b, a) / b;
 }
 
-constexpr double between_sessions = 1;  // the variance between sessions / the variance between processes
-
 double square(double x) { return x * x; }
 
 /// Returns the value on the scale on which the pooling is done: its logarithm if `relative`, else the value itself.
@@ -77,7 +75,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
     }
     for (const Part& part : session) within += square(on_scale(part.value, relative) - mean);
     means.push_back(mean);
-    weight_of.push_back(1 / (between_sessions + 1 / count));
+    weight_of.push_back(1 / (prior.between + 1 / count));
     weights += weight_of.back();
     centre += weight_of.back() * mean;
     pooled.processes += static_cast<int>(session.size());
@@ -100,7 +98,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   const auto last = static_cast<double>(sessions.back().empty() ? 1 : sessions.back().size());
   const double t = student_quantile(0.975, pooled.freedom);
   const double half = t * std::sqrt(variance / weights);
-  const double half_next = t * std::sqrt(variance * (1 / weights + between_sessions + 1 / last));
+  const double half_next = t * std::sqrt(variance * (1 / weights + prior.between + 1 / last));
   const auto back = [&](double value) { return relative ? std::exp(value) : value; };
   pooled.value = back(centre);
   pooled.ci_lo = back(centre - half);

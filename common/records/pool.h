@@ -1,11 +1,11 @@
 // Pools the estimates that several processes made of one figure, and says where the next run is expected.
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies elsewhere, the machine is
-// in another state. The model: a run of K processes estimates log(figure) with the variance sigma^2 + sigma^2 / K. Here
-// sigma^2 is the variance between sessions and also the variance between the processes of a session, so that sigma^2 /
-// K is the variance of the mean of K processes. sigma^2 of a claim is unknown. Over the claims of a device and an
-// experiment, sigma^2 has a scaled inverse chi-squared distribution (`Spread`), which `kb fit` computes from recorded
-// runs. docs/measuring.md has the figures that this model stands on.
+// in another state. The model: a run of K processes estimates log(figure) with the variance between sigma^2 + sigma^2 /
+// K. Here sigma^2 is the variance between the processes of a session, so that sigma^2 / K is the variance of the mean
+// of K processes, and `between` sigma^2 is the variance between sessions. sigma^2 of a claim is unknown. Over the
+// claims of a device and an experiment, sigma^2 has a scaled inverse chi-squared distribution (`Spread`), which `kb
+// fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
 #pragma once
 
 #include <optional>
@@ -30,6 +30,7 @@ using Session = std::vector<Part>;
 struct Spread {
   double scale = 0.05;
   double freedom = 2;
+  double between = 2;  // the variance between sessions / the variance between the processes of a session
 };
 
 /// The figure by all sessions.

@@ -9,6 +9,14 @@
 
 namespace attn {
 
+Json to_json(const Spread& spread) {
+  return {{"scale", spread.scale}, {"freedom", spread.freedom}, {"between", spread.between}};
+}
+
+Spread spread_from_json(const Json& json) {
+  return {.scale = json.at("scale"), .freedom = json.at("freedom"), .between = json.value("between", 1.0)};
+}
+
 std::string without_units(const std::string& device) {
   const size_t comma = device.rfind(", ");
   return comma != device.npos && device.ends_with(" units") ? device.substr(0, comma) : device;
@@ -29,9 +37,9 @@ std::string name(FigureKind kind) {
 }
 
 FigureKind kind_of(bool compared, const std::string& metric) {
-  if (compared) return FigureKind::ratio;
   static const std::set<std::string> units = {"s", "ms", "us", "ns", "GB/s", "variants", "tokens"};
-  return units.contains(metric.substr(0, metric.find(' '))) ? FigureKind::absolute : FigureKind::share;
+  if (units.contains(metric.substr(0, metric.find(' ')))) return FigureKind::absolute;
+  return compared ? FigureKind::ratio : FigureKind::share;
 }
 
 Spread default_spread(const std::string& device) {

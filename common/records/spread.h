@@ -13,7 +13,8 @@ namespace attn {
 enum class FigureKind { ratio, share, absolute };
 
 /// The kind of a figure. `compared`: its finding compares two cases. `metric`: Hypothesis::metric, which begins with
-/// the unit of an absolute figure.
+/// the unit of an absolute figure. A time is absolute even if it follows from two cases that took turns: another
+/// program that uses a core makes it longer.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
@@ -29,6 +30,10 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// Returns spread_in() of the file findings/spread.json in source_root(). The file is read once. A missing or
 /// unreadable file counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
+
+/// As in a record: scale, freedom, between. The first records have no `between`, which was 1.
+Json to_json(const Spread& spread);
+Spread spread_from_json(const Json& json);
 
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
 std::string without_units(const std::string& device);

@@ -136,6 +136,7 @@ Run run_of(const Record& finding, const Codes& codes) {
     run.relative = compare.is_null() || estimate.at("value") == compare.at("ratio");
   }
   if (run.session.empty()) run.session = {{.value = estimate.at("value")}};
+  if (run.kind == FigureKind::absolute) run.relative = data.at("hypothesis").at("threshold").get<double>() > 0;
   for (const Part& part : run.session) run.relative &= part.value > 0;
   return run;
 }
@@ -195,13 +196,16 @@ Json fit_spreads(const std::vector<Record>& records) {
     for (auto a = figure.runs.begin(); a != figure.runs.end(); ++a) {
       for (auto b = std::next(a); b != figure.runs.end(); ++b) {
         const auto count_a = static_cast<double>(a->second.size()), count_b = static_cast<double>(b->second.size());
-        const Distance distance{.z = mean_log(b->second) - mean_log(a->second),
-                                .weight = 2 + 1 / count_a + 1 / count_b,
-                                .own = (own_errors(a->second) + own_errors(b->second)) / (count_a + count_b)};
+        // Either run predicts the other, and knows only its own errors.
+        Distance distance{.z = mean_log(b->second) - mean_log(a->second),
+                          .weight = 2 * Spread{}.between + 1 / count_a + 1 / count_b};
         for (const auto& [owner, experiment_or_all] : {std::pair{without_units(figure.device), experiment},
                                                        std::pair{without_units(figure.device), std::string("*")},
                                                        std::pair{kind_of_device(figure.device), std::string("*")}}) {
-          groups[owner][experiment_or_all][kind].push_back(distance);
+          for (const Session* const known : {&a->second, &b->second}) {
+            distance.own = own_errors(*known) / static_cast<double>(known->size());
+            groups[owner][experiment_or_all][kind].push_back(distance);
+          }
         }
       }
     }
@@ -210,11 +214,12 @@ Json fit_spreads(const std::vector<Record>& records) {
   for (const auto& [device, experiments] : groups) {
     for (const auto& [experiment, kinds] : experiments) {
       for (const auto& [kind, distances] : kinds) {
-        if (distances.size() < least_pairs) continue;
+        const size_t pairs = distances.size() / 2;
+        if (pairs < least_pairs) continue;
         const Fitted best = fit(distances);
         fitted[device][experiment][kind] = {{"scale", three_digits(best.spread.scale)},
                                             {"freedom", three_digits(best.spread.freedom)},
-                                            {"pairs", best.pairs}};
+                                            {"pairs", pairs}};
       }
     }
   }

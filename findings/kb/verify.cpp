@@ -157,7 +157,7 @@ Conclusion conclusion_of(const Json& data) {
                                 .error = part.at("error"),
                                 .rounds = part.at("rounds")});
   }
-  conclusion.prior = {.scale = estimate.at("prior").at("scale"), .freedom = estimate.at("prior").at("freedom")};
+  conclusion.prior = spread_from_json(estimate.at("prior"));
   conclusion.estimate = {.value = estimate.at("value"),
                          .ci_lo = estimate.at("ci_lo"),
                          .ci_hi = estimate.at("ci_hi"),
@@ -253,7 +253,8 @@ void verify_second_finding(const Json& record, Problems& problems) {
     ratios.push_back(ratio_part(comparison_from_json(whole)));
   }
   if (ratios.empty()) return;
-  const Pooled pooled = pool({&ratios, 1}, conclusion.prior, true);
+  const Spread prior = compare.contains("prior") ? spread_from_json(compare.at("prior")) : conclusion.prior;
+  const Pooled pooled = pool({&ratios, 1}, prior, true);
   expect("compare.ratio", compare.at("ratio"), pooled.value, problems);
   expect("compare.ci_lo", compare.at("ci_lo"), pooled.ci_lo, problems);
   expect("compare.ci_hi", compare.at("ci_hi"), pooled.ci_hi, problems);

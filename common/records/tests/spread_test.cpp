@@ -28,7 +28,8 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
 }
 
 TEST(Spread, KindsOfFigures) {
-  EXPECT_EQ(kind_of(true, "us a call, attn_flash - AttentionLaunch"), FigureKind::ratio);
+  EXPECT_EQ(kind_of(true, "us a call, attn_flash - AttentionLaunch"), FigureKind::absolute);
+  EXPECT_EQ(kind_of(true, "time causal / time full"), FigureKind::ratio);
   EXPECT_EQ(kind_of(false, "ms per variant, reading, checking and loading"), FigureKind::absolute);
   EXPECT_EQ(kind_of(false, "% of the ceiling measured in the same rounds"), FigureKind::share);
   EXPECT_EQ(kind_of(false, "seconds of copies and scan / seconds in all"), FigureKind::share);
