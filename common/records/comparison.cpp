@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/records/spread.h"
 
 namespace attn {
 namespace {

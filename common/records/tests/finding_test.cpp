@@ -75,7 +75,7 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(data["estimate"].dump(),
             R"({"value":0.9,"ci_lo":0.88,"ci_hi":0.92,"next_lo":0.88,"next_hi":0.92,"tau":0.0,"freedom":30.0,)"
             R"("processes":1,"sessions":1,"machines":1,"scale":"log","unit":1.0,"floor":0.01,"cv":0.01,)"
-            R"("unlike_throttling":false,"prior":{"scale":0.05,"freedom":2.0}})");
+            R"("unlike_throttling":false,"prior":{"scale":0.05,"freedom":2.0,"between":2.0}})");
   EXPECT_EQ(data["parts"].dump(), R"([{"process":1,"value":0.9,"error":0.010000000000000009,"rounds":10}])");
   EXPECT_EQ(data["compare"]["baseline"]["block_c"], 64);
   EXPECT_EQ(data["compare"]["contender"]["block_c"], 80);

@@ -66,8 +66,8 @@ TEST(PoolTest, SessionsThatDisagreeWidenTheIntervals) {
 
 TEST(PoolTest, OnePartStandsOnThePriorAndItsOwnError) {
   const Pooled exact = pool_one(session_of({1}, 0)), rough = pool_one(session_of({1}, 0.1));
-  // t of 4 degrees of freedom, and the variance of two runs of one process each: 2 * (1 + 1).
-  EXPECT_NEAR(std::log(exact.next_hi), 2.776 * 0.01 * 2, 1e-4);
+  // t of 4 degrees of freedom, and the variance of two runs of one process each: 2 * (2 + 1).
+  EXPECT_NEAR(std::log(exact.next_hi), 2.776 * 0.01 * std::sqrt(6), 1e-4);
   EXPECT_GT(rough.next_hi, exact.next_hi);
   EXPECT_EQ(exact.tau, 0);
 }
@@ -104,7 +104,7 @@ struct Simulation {
       std::gamma_distribution<double> chi_squared(prior.freedom / 2, 2);
       const double sigma = prior.scale * std::sqrt(prior.freedom / chi_squared(random));
       const auto run = [&] {
-        const double of_session = sigma * normal(random);
+        const double of_session = sigma * std::sqrt(prior.between) * normal(random);
         Session session;
         for (int process = 1; process <= processes; ++process) {
           const double log_value = of_session + sigma * normal(random) + error * normal(random);

@@ -179,6 +179,7 @@ inline Json second_finding(const std::vector<double>& ratios, const std::string&
   conclusion.estimate = pool({&conclusion.parts, 1}, conclusion.prior, true);
   conclusion.compare = parts.front();
   conclusion.compare->parts = parts;
+  conclusion.compare->prior = conclusion.prior;
   conclusion.compare->ratio = {conclusion.estimate.value, conclusion.estimate.ci_lo, conclusion.estimate.ci_hi};
   conclusion.floor = conclusion.compare->aa_floor();
   Json record = make_finding("proto1_flash", device, worst_tile(), conclusion, run);
