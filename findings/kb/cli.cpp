@@ -509,19 +509,8 @@ int run_check(const Arguments& given) {
   return bad == 0 ? 0 : 1;
 }
 
-std::vector<std::string> recorded_files() {
-  std::vector<std::string> files;
-  std::error_code error;
-  for (std::filesystem::recursive_directory_iterator at(source_root() + "/findings/recorded", error), end; at != end;
-       at.increment(error)) {
-    if (at->path().filename().string().find(".jsonl") != std::string::npos) files.push_back(at->path().string());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 int run_fit(const Arguments& given) {
-  const std::vector<std::string> files = given.files.empty() ? recorded_files() : given.files;
+  const std::vector<std::string> files = given.files.empty() ? recorded_files(source_root()) : given.files;
   if (files.empty()) throw BadInput("fit: the source tree has no recorded runs; name a FILE");
   Store store = Store::open(":memory:", Store::Mode::write);
   bool bad = false;
