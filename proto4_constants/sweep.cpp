@@ -18,7 +18,7 @@ constexpr int64_t most_workers = 16;
 // Whether the task gets many variants and may use several threads.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
-// Returns 1, 2, 4 ..., and last the number of the host's cores, but at most most_workers.
+// Returns the powers of 2 that are below N, then N: the number of the host's cores, limited to most_workers.
 std::vector<int64_t> worker_counts() {
   const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);
   std::vector<int64_t> counts;
@@ -43,8 +43,8 @@ void set_default_tile(Case& config, const DeviceInfo& device) {
 
 std::vector<AxisInfo> constants_axes() {
   return {{"task",
-           "what is timed: getting `variants` variants by compiling them, from memory, from disk or from an archive; "
-           "compiling the variant that proto1_flash would launch; making or reading an archive; a process from its "
+           "what is timed: getting `variants` variants from the compiler, from memory, from disk or from an archive; "
+           "compiling the one variant that proto1_flash would launch; making or reading an archive; a process from its "
            "start to its first result; one launch",
            {"compile", "compile_one", "memory", "disk", "archive", "archive_create", "archive_load", "start_compile",
             "start_disk", "start_archive", "run"},
@@ -59,7 +59,8 @@ std::vector<AxisInfo> constants_axes() {
            1},
           {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
           {"variants",
-           "number of variants; the first 72 of tuned combine values of head_dim, block_r, block_c, causal and alibi",
+           "number of variants; the first 72 variants of the kernel tuned combine head_dim, block_r, block_c, causal, "
+           "alibi",
            {},
            1,
            10000,
@@ -69,8 +70,18 @@ std::vector<AxisInfo> constants_axes() {
           {"q_heads", "heads of a launch", {}, 1, 1024, 1},
           {"q_len", "queries, and keys, of a launch", {}, 1, int64_t{1} << 24, 1},
           {"head_dim", "elements of a head of a launch", {}, 8, 256, 8},
-          {"block_r", "query rows of a tile of a launch; with compile_one as in proto1_flash", {}, 16, 256, 16},
-          {"block_c", "keys of a tile of a launch; with compile_one as in proto1_flash", {}, 16, 1024, 16},
+          {"block_r",
+           "query rows of a tile of a launch; for compile_one always the tile that proto1_flash takes",
+           {},
+           16,
+           256,
+           16},
+          {"block_c",
+           "keys of a tile of a launch; for compile_one always the tile that proto1_flash takes",
+           {},
+           16,
+           1024,
+           16},
           {"causal", "1: a launch has a causal mask", {}, 0, 1, 1},
           {"alibi", "1: the score hook of a launch subtracts slope * distance", {}, 0, 1, 1},
           {"run_time",
