@@ -87,8 +87,9 @@ class Store {
   static Store open(const std::string& path, Mode mode);
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
-  /// bad lines. Throws SqlError, Interrupted, std::runtime_error for input that cannot be read to its end, and
-  /// BadInput for damaged gzip. If it throws, nothing is kept.
+  /// bad lines. Skips samples (samples/1), which the knowledge base does not keep. Throws SqlError, Interrupted,
+  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip. If it throws, nothing
+  /// is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
   /// Adds a record. Returns whether it was new.
   bool add(const Json& record);

@@ -79,6 +79,15 @@ TEST_F(StoreTest, SkipsBadLinesAndSaysWhich) {
   EXPECT_EQ(store_.list({}).size(), 2u);
 }
 
+TEST_F(StoreTest, SamplesAreSkipped) {
+  const Ingested result = take(R"({"schema":"samples/1","run":"r1","process":0,"samples_s":[0.001]})"
+                               "\n[1]\n" +
+                               measurement(shape(64), 1e-3).dump() + "\n");
+  EXPECT_EQ(result.added, 1);
+  ASSERT_EQ(result.bad.size(), 1u);
+  EXPECT_EQ(result.bad[0].line, 2) << "a list is no record";
+}
+
 TEST_F(StoreTest, NothingIsKeptOfAnIngestionThatEnds) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += note(fmt::format("claim {}", i)).dump() + "\n";
