@@ -140,6 +140,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
         }
       }
       fail(record, "failed", message);
+      record.values = nullptr;  // a value may be the number that is not finite
       return to_json(record, Ceilings{});
     }
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +41,7 @@ struct World {
   size_t kept_by_caches = SIZE_MAX;  // a copy of more bytes is cold without a flush, too
   std::string source = "int one;";
   double flops = 1e6, bytes = 1e3;
+  bool value_is_nan = false;
   Bound bound = Bound::matrix;
   std::optional<Work> counted;  // the result of Problem::work()
   int launches_of_a_case = 1;
@@ -183,7 +185,10 @@ class FakeProblem : public Problem {
     }
   }
   std::optional<Work> work() const override { return world.counted; }
-  Json values() const override { return {{"tile_area", config_.integer("tile") * config_.integer("n")}}; }
+  Json values() const override {
+    if (world.value_is_nan) return {{"error", std::nan("")}};
+    return {{"tile_area", config_.integer("tile") * config_.integer("n")}};
+  }
   void poison() override {
     written_ = 0;
     ++world.poisons;
@@ -898,6 +903,15 @@ TEST_F(ExperimentTest, ARateAboveACeilingThatABusyDeviceLoweredHasNoShare) {
   EXPECT_EQ(record["status"], "ok");
   EXPECT_TRUE(record["rate"]["pct_matrix_best"].is_null());
   EXPECT_NEAR(record["rate"]["tflops"].get<double>(), 1, 0.01);
+}
+
+TEST_F(ExperimentTest, AValueThatIsNotFiniteFailsItsCase) {
+  world.value_is_nan = true;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
+  const Json record = measurement(8, 16);
+  EXPECT_EQ(record["status"], "failed");
+  EXPECT_NE(record["reason"].get<std::string>().find("values"), std::string::npos) << record["reason"];
+  EXPECT_TRUE(record["values"].is_null());
 }
 
 TEST_F(ExperimentTest, ARateFarAboveItsCeilingIsAnError) {
