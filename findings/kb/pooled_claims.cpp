@@ -18,16 +18,6 @@ struct Told {
   Run run;
 };
 
-Hypothesis hypothesis_of(const Json& data) {
-  const Json& json = data.at("hypothesis");
-  return {.id = json.at("id"),
-          .text = json.at("text"),
-          .metric = json.at("metric"),
-          .op = json.at("op"),
-          .threshold = json.at("threshold"),
-          .origin = json.at("origin")};
-}
-
 /// Returns the noise floor of a finding. The floor of a finding/1 is converted to the floor that a finding/2 would
 /// have.
 double floor_of(const Told& told) {

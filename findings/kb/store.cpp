@@ -197,15 +197,20 @@ std::string selection_of(const Json& data) {
 
 }  // namespace
 
+Hypothesis hypothesis_of(const Json& data) {
+  const Json& stated = data.at("hypothesis");
+  return {.id = stated.at("id"),
+          .text = stated.at("text"),
+          .metric = stated.at("metric"),
+          .op = stated.at("op"),
+          .threshold = stated.at("threshold"),
+          .origin = stated.at("origin")};
+}
+
 std::string pooling_key(const Json& finding) {
   if (finding.at("schema") != "finding/1") return finding.at("claim_key");
   const Json& data = finding.at("data");
-  const Hypothesis hypothesis{.id = data.at("hypothesis").at("id"),
-                              .text = "",
-                              .metric = data.at("hypothesis").at("metric"),
-                              .op = "",
-                              .origin = ""};
-  return claim_key(data.at("experiment"), hypothesis, data.at("device"), data.at("subject"),
+  return claim_key(data.at("experiment"), hypothesis_of(data), data.at("device"), data.at("subject"),
                    text_at(data, "/compare/time/0/scope"), selection_of(data));
 }
 

@@ -47,6 +47,9 @@ struct Record {
 /// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have.
 std::string pooling_key(const Json& finding);
 
+/// The hypothesis in the data of a finding.
+Hypothesis hypothesis_of(const Json& data);
+
 struct Match {
   Record record;
   double score = 0;     // bm25; larger is better

@@ -78,16 +78,6 @@ void expect(const std::string& what, double stated, double computed, Problems& p
     problems.push_back(fmt::format("{}: is {:.6g}, computed again {:.6g}", what, stated, computed));
 }
 
-Hypothesis hypothesis_of(const Json& data) {
-  const Json& stated = data.at("hypothesis");
-  return {.id = stated.at("id"),
-          .text = stated.at("text"),
-          .metric = stated.at("metric"),
-          .op = stated.at("op"),
-          .threshold = stated.at("threshold"),
-          .origin = stated.at("origin")};
-}
-
 void verify_texts(const Json& record, Problems& problems) {
   const Json& data = record.at("data");
   for (const char* field : {"title", "content"}) {
