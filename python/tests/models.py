@@ -27,9 +27,9 @@ import sys
 import threading
 import warnings
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/extension.md"
-sys.path.insert(0, str(PAGE.parents[1] / "python"))
-BEGIN, END = "<!-- models:begin -->\n", "<!-- models:end -->\n"
+import page_tables
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
 SECONDS = 240  # a process that is silent for longer counts as hanging
 TOKENS, VOCABULARY = 20, 128
@@ -569,11 +569,11 @@ def run_some(kinds, tell):
 
 
 def listed(kinds):
-    return ", ".join(sorted(set(kinds)))
+    return sorted(set(kinds))
 
 
-def tables(results, version):
-    """The tables of the page: types of models by the fate of their calls (served, left to PyTorch, refused)."""
+def summary(results, version):
+    """The record of the page's tables: types of models by the fate of their calls (served, left to PyTorch, refused)."""
     def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 
@@ -600,26 +600,15 @@ def tables(results, version):
             untried["it needs another package" if re.search("ImportError|ModuleNotFound", why) else
                     "it is not small" if "million parameters" in why else
                     "the script finds no sizes or input that the model takes"].append(kind)
-    whole = groups.pop((), [])
-    never = groups.pop(None, [])
-    kinds = len({found["kind"] for found in results})
-    lines = [f"Of {kinds} types of models in transformers {version}, {len(shares)} ran with attention and agree with eager "
-             f"attention. All calls of these reach the kernels: {listed(whole)}.", "",
-             "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
-    for reasons, own in sorted(groups.items(), key=lambda each: -len(each[1])):
-        lines.append(f"| {'; '.join(reasons)} | {', '.join(f'{kind} {shares[kind]} %' for kind in own)} |")
-    lines += ["", "| refused, with one line | types of models |", "|---|---|"]
-    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(refused.items(), key=lambda each: -len(each[1]))]
-    lines += ["", "These ran and called no implementation, because they have no attention or only their own: "
-              f"{listed(never)}.", "", "| not tried, because | types of models |", "|---|---|"]
-    lines += [f"| {why} | {listed(own)} |" for why, own in sorted(untried.items())]
-    return "".join(line + "\n" for line in lines)
 
+    def by_size(found):
+        return sorted(found.items(), key=lambda each: -len(each[1]))
 
-def write(text):
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(before + BEGIN + text + END + rest.split(END)[1])
+    return {"types": len({found["kind"] for found in results}), "transformers": version, "agree": len(shares),
+            "whole": listed(groups.pop((), [])), "never": listed(groups.pop(None, [])),
+            "some": [{"for": "; ".join(reasons), "types": {kind: shares[kind] for kind in own}} for reasons, own in by_size(groups)],
+            "refused": [{"for": why, "types": listed(own)} for why, own in by_size(refused)],
+            "untried": [{"for": why, "types": listed(own)} for why, own in sorted(untried.items())]}
 
 
 def main():
@@ -659,7 +648,7 @@ def main():
     for found in wrong:
         print(found["kind"], found["class"], found["wrong"])
     if options.write and not wrong:
-        write(tables(results, transformers.__version__))
+        page_tables.write("models", summary(results, transformers.__version__))
     print(f"{len(results)} models, {len(wrong)} wrong, {sum('untried' in found for found in results)} not tried")
     return bool(wrong)
 

@@ -28,10 +28,9 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import attn_proto
 import definitions
+import page_tables
 from definitions import INF, NAN
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reports.md"
-BEGIN, END = "<!-- reports:begin -->\n", "<!-- reports:end -->\n"
 original = F.scaled_dot_product_attention
 ops = torch.ops.attn
 REPORTS = []
@@ -896,17 +895,6 @@ def outcome(each, device):
     return True, "; ".join(trial.became), trial.worst
 
 
-def table(results):
-    def cell(text):
-        return text.replace("|", "\\|").replace("<", "&lt;")
-
-    lines = [f"{len(results)} reports.", "", "| report | what it said | tried here | result now |", "|---|---|---|---|"]
-    for each, became in results:
-        name = "/".join(each.address.split("/")[-4:]).replace("/issues/", "#").replace("/pull/", "#")
-        lines.append(f"| [{name}]({each.address}) | {cell(each.said)} | {cell(each.tried)} | {cell(became)} |")
-    return "".join(line + "\n" for line in lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="reports with one of these words in address or text; default all")
@@ -931,8 +919,8 @@ def main():
     if options.write:
         if untried:
             sys.exit("reports: the table is not written, because not all reports could be tried")
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        PAGE.write_text(before + BEGIN + table(results) + END + rest.split(END)[1], encoding="utf-8")
+        page_tables.write("reports", [{"report": each.address, "said": each.said, "tried": each.tried, "now": became}
+                                 for each, became in results])
     return failed > 0
 
 

@@ -140,11 +140,34 @@ def run(name, arguments):
     return 0 if agree else 1
 
 
+def recorded(name):
+    """The file of a suite's recorded rows."""
+    files = sorted(ROOT.glob(f"findings/recorded/*/peers_{name}.json"))
+    if len(files) != 1:
+        raise Refused(f"findings/recorded has {len(files)} files peers_{name}.json; one is needed")
+    return files[0]
+
+
+def check_page():
+    """Says which tables of docs/peers.md differ from the recorded rows. Returns the exit status."""
+    status = 0
+    for name in SUITES:
+        suite = importlib.import_module(f"{__package__}.{name}")
+        result = pages.read(recorded(name))
+        before, after = pages.split(PAGE, suite.MARK)
+        if before + suite.table(result["rows"], result["about"]) + after != PAGE.read_text():
+            print(f"peers: {PAGE.name}: the table of {name} is not up to date; run scripts/peers {name} --from "
+                  f"{recorded(name).relative_to(ROOT)} --page", file=sys.stderr)
+            status = 1
+    return status
+
+
 def listed():
     """Returns a text: each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch
     takes long to load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
-    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. The suites:",
+    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --check fails if "
+                      "docs/peers.md differs from the recorded rows. The suites:",
                       *(f"  {name:13} {line}" for name, line in lines.items())])
 
 
@@ -154,6 +177,8 @@ def main(arguments):
         return 0 if arguments else 2
     name, *rest = arguments
     try:
+        if arguments == ["--check"]:
+            return check_page()
         if name not in SUITES:
             raise Refused(f"no suite '{name}'; allowed are {pages.listed(list(SUITES))}")
         return run(name, rest)

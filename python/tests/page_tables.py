@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""The tables in docs/extension.md (models) and docs/reports.md (reports), made from findings/recorded/python. models.py
+and reports.py write the records; this program needs neither PyTorch nor transformers.
+
+    python/tests/page_tables.py             # writes both tables
+    python/tests/page_tables.py --check     # fails if a page differs from its record
+"""
+
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "findings/recorded/python"
+PAGES = {"models": ROOT / "docs/extension.md", "reports": ROOT / "docs/reports.md"}
+
+
+def models(found):
+    """The tables of types of models, by the fate of their calls: served, left to PyTorch, refused, not tried."""
+    lines = [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
+             f"agree with eager attention. All calls of these reach the kernels: {', '.join(found['whole'])}.", "",
+             "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
+    lines += [f"| {row['for']} | {', '.join(f'{kind} {share} %' for kind, share in row['types'].items())} |"
+              for row in found["some"]]
+    lines += ["", "| refused, with one line | types of models |", "|---|---|"]
+    lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["refused"]]
+    lines += ["", "These ran and called no implementation, because they have no attention or only their own: "
+              f"{', '.join(found['never'])}.", "", "| not tried, because | types of models |", "|---|---|"]
+    lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["untried"]]
+    return lines
+
+
+def reports(found):
+    def cell(text):
+        return text.replace("|", "\\|").replace("<", "&lt;")
+
+    lines = [f"{len(found)} reports.", "", "| report | what it said | tried here | result now |", "|---|---|---|---|"]
+    for row in found:
+        name = "/".join(row["report"].split("/")[-4:]).replace("/issues/", "#").replace("/pull/", "#")
+        lines.append(f"| [{name}]({row['report']}) | {cell(row['said'])} | {cell(row['tried'])} | {cell(row['now'])} |")
+    return lines
+
+
+def page_of(name):
+    """The text of a page with the table from its record."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
+    found = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+    before, rest = PAGES[name].read_text(encoding="utf-8").split(begin)
+    table = "".join(line + "\n" for line in {"models": models, "reports": reports}[name](found))
+    return before + begin + table + end + rest.split(end)[1]
+
+
+def write(name, found):
+    """Writes a record, and its table into the page."""
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    (RECORDS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    PAGES[name].write_text(page_of(name), encoding="utf-8")
+
+
+def main(arguments):
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    stale = {name: page_of(name) for name, page in PAGES.items() if page_of(name) != page.read_text(encoding="utf-8")}
+    for name, text in stale.items():
+        if arguments:
+            print(f"{PAGES[name].name}: the table {name} differs from its record; run python/tests/page_tables.py", file=sys.stderr)
+        else:
+            PAGES[name].write_text(text, encoding="utf-8")
+    return int(bool(stale and arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
