@@ -148,16 +148,18 @@ def recorded(name):
     return files[0]
 
 
-def check_page():
-    """Says which tables of docs/peers.md differ from the recorded rows. Returns the exit status."""
+def page_of_records(write):
+    """Says which tables of docs/peers.md differ from the recorded rows, or writes them. Returns the exit status."""
     status = 0
     for name in SUITES:
         suite = importlib.import_module(f"{__package__}.{name}")
         result = pages.read(recorded(name))
         before, after = pages.split(PAGE, suite.MARK)
-        if before + suite.table(result["rows"], result["about"]) + after != PAGE.read_text():
-            print(f"peers: {PAGE.name}: the table of {name} is not up to date; run scripts/peers {name} --from "
-                  f"{recorded(name).relative_to(ROOT)} --page", file=sys.stderr)
+        text = before + suite.table(result["rows"], result["about"]) + after
+        if write:
+            PAGE.write_text(text)
+        elif text != PAGE.read_text():
+            print(f"peers: {PAGE.name}: the table of {name} is not up to date; run scripts/peers --write", file=sys.stderr)
             status = 1
     return status
 
@@ -166,8 +168,8 @@ def listed():
     """Returns a text: each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch
     takes long to load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
-    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --check fails if "
-                      "docs/peers.md differs from the recorded rows. The suites:",
+    return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --write "
+                      "writes all recorded rows into docs/peers.md, --check fails if the page differs. The suites:",
                       *(f"  {name:13} {line}" for name, line in lines.items())])
 
 
@@ -177,8 +179,8 @@ def main(arguments):
         return 0 if arguments else 2
     name, *rest = arguments
     try:
-        if arguments == ["--check"]:
-            return check_page()
+        if arguments in (["--check"], ["--write"]):
+            return page_of_records(write=arguments == ["--write"])
         if name not in SUITES:
             raise Refused(f"no suite '{name}'; allowed are {pages.listed(list(SUITES))}")
         return run(name, rest)
