@@ -316,7 +316,7 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-// Finds the tile's list. For an empty list it takes the first entry, block 0, which is masked.
+// Finds the tile's list. If the list is empty, the tile walks the list's first entry, which is block 0, masked.
 [[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
   const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
   bars.list = list.entries;
