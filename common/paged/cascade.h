@@ -14,7 +14,7 @@ namespace attn {
 /// of pages, has no page, or has kv_len tokens or more.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
-/// One CascadeLaunch must not run twice at the same time. Its device and pipelines outlive it.
+/// One CascadeLaunch must not run twice at the same time. Its device and pipelines must outlive it.
 class CascadeLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config` and `prefix`. Every sequence begins with

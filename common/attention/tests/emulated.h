@@ -42,7 +42,7 @@ INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
 }
 
-/// Returns acc plus the products of both elements of each pair.
+/// acc + the products of both elements of each pair.
 INLINE Floats add_products(Floats acc, Words a, Words b) {
   const auto low = [](Words pairs) { return reinterpret_cast<Floats>(pairs << 16); };
   const auto high = [](Words pairs) { return reinterpret_cast<Floats>(pairs & 0xFFFF0000u); };
@@ -56,7 +56,7 @@ INLINE void multiply(int sums, int a, int b) {
   }
 }
 
-/// Rounds to the nearest bf16, ties to even; a NaN stays a NaN.
+/// Rounded to nearest even; a NaN stays a NaN.
 INLINE Vector<unsigned short, 32> to_bf16(Floats high, Floats low) {
   Vector<unsigned short, 32> both;
   store_floats<BF16, 16>(&both, 0, low);

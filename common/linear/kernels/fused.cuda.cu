@@ -41,7 +41,7 @@ constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
 constexpr int PANELS = layout.panels;
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
-constexpr int K_STEP = 32 / 16;                     // what a descriptor grows by: for 16 columns
+constexpr int K_STEP = 32 / 16;                     // how much a descriptor grows for 16 columns
 constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // for 16 rows
 constexpr int NARROW_STEP = 16 * 16 / 16;           // for a narrow operand: 16 rows of 8 columns
 constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
