@@ -23,7 +23,7 @@ class CascadeLaunch {
 
   /// own_lengths, [batch], on the device: tokens of a sequence after the prefix. tensors.lengths is not read.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;
-  /// The launch over each sequence's own keys.
+  /// Returns the launch over each sequence's own keys.
   const DecodeLaunch& own() const { return own_; }
   /// Whether DecodeLaunch::at_rest() is true for both launches that attend, and no guard band was overwritten.
   bool at_rest() const;

@@ -1,6 +1,6 @@
 // A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
-//   - `mma_sync` splits a number of f32 into the sum of two numbers of tf32. For an infinity this sum is NaN.
+//   - A product of f32 splits each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
 //   - A score s beyond 2^26 is too large to compute s * factor - shift with only one rounding.
 // A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
 // anew, key by key; it reads no value of a hidden key.
@@ -10,7 +10,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 
-/// A row whose shift, in base 2, is below this limit may scale a score and subtract the shift with one rounding.
+/// If the size of a row's shift, in base 2, is below this limit, a kernel may scale a score and subtract the shift with
+/// one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
 /// Returns whether the weights of a row are exact with this shift, which is in base 2. They are not if the shift is too

@@ -487,7 +487,7 @@ struct ChunkO {
     }
   }
 
-  // The last factor of a row's outputs; 1 unless NORMALISED.
+  // Returns the last factor of a row's outputs; 1 unless NORMALISED.
   DEVICE float factor_of(int r) const {
     if constexpr (!NORMALISED) return 1;
     const float divisor = sum_of_quad(sum[r]);

@@ -14,7 +14,7 @@ constexpr int UNIT = 16 / ELEMENT_BYTES;  // elements of a copy
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-/// The index of element (row, 0) of a head in a tensor; `row` counts from the chunk's first row.
+/// Returns the index of element (row, 0) of a head in a tensor; `row` counts from the chunk's first row.
 DEVICE long long row_at(const TensorStrides& strides, const ChunkPlace& place, int head, int row) {
   return place.batch * strides.batch + head * strides.head + (place.first + static_cast<long long>(row)) * strides.row;
 }

@@ -72,7 +72,7 @@ struct Item {
 
   DEVICE static int thread() { return threadIdx.x; }
 
-  /// The index of the row in a tensor [numbers, heads, HEAD_DIM].
+  /// Returns the index of the row in a tensor [numbers, heads, HEAD_DIM].
   DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
 
   // Bypasses the L1 cache, because other threadgroups may have written the data in this launch.
@@ -102,7 +102,7 @@ struct Item {
   DEVICE Value load_chunk(int chunk) const {
     return load(p.states, p.key_sums, static_cast<long long>(rows.first_chunk) + chunk);
   }
-  /// The logarithm of a chunk's decay of this row.
+  /// Returns the logarithm of the decay of this row over a chunk.
   DEVICE float chunk_decay(int chunk) const {
     if (GATE == GATE_NONE || !there) return 0;
     const long long number = static_cast<long long>(rows.first_chunk) + chunk;

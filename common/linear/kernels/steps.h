@@ -100,7 +100,7 @@ struct Ahead {
   }
 };
 
-/// The number of register tiles of a matrix.
+/// Returns the number of register tiles of a matrix.
 constexpr int tiles_of(int rows, int columns) {
   constexpr int wide = TILE_VECTORS * VECTOR_WIDTH;
   return (rows + TILE_ROWS - 1) / TILE_ROWS * (columns / wide + columns % wide / VECTOR_WIDTH);
@@ -159,7 +159,7 @@ struct Product {
   }
 };
 
-/// The lanes of a vector for rows of WIDTH elements; WIDTH is a multiple of 8.
+/// How many lanes a vector has that loads or stores rows of WIDTH elements; WIDTH is a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 

@@ -120,7 +120,7 @@ struct Line {
     return share;
   }
 
-  // The number of blocks of the line. All warps compute the same result, here and in find().
+  // Returns the number of blocks of the line. All warps compute the same result, here and in find().
   DEVICE long long length(const Share& first_share) const {
     long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
     for (int first = WARP; first < p.batch; first += WARP) {
@@ -171,7 +171,7 @@ struct Line {
 
 // ---- pages
 
-/// The page that the table names for a key. The cache may not have this page.
+/// Returns the page that the table names for a key. It is possible that the cache does not have this page.
 DEVICE int named_page(const KvCacheView& cache, int batch, int key) {
   if constexpr (PAGE_SIZE == 0) {
     return batch;
@@ -270,7 +270,7 @@ struct DecodeRow {
 
   DEVICE KeyRange clipped(const KeyRange& range) const { return {max(range.begin, 0), min(range.end, context.kv_len)}; }
 
-  // An element of a row, turned by the angles of its position.
+  // Returns an element of a row, turned by the angles of the row's position.
   template <typename Load>
   DEVICE float turned(Load load, int position, int d) const {
     const float x = load(d);
@@ -288,7 +288,7 @@ struct DecodeRow {
     return x;
   }
 
-  // An element of K or V; NaN if the cache does not have the key's page.
+  // Returns an element of K or V; NaN if the cache does not have the key's page.
   DEVICE float element(bool v, int key, int d) const {
     const int token = key - (context.kv_len - p.q_len);
     if (APPENDS && token >= 0) {
@@ -657,7 +657,7 @@ struct Worker {
     }
   }
 
-  // The scale of a row of Q, stored after the columns of the row.
+  // Returns the address of the scale of a row of Q. The scale is stored after the columns of the row.
   DEVICE static float* scale_of_row(unsigned char* q, int row) {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
@@ -747,7 +747,7 @@ struct Worker {
       }
     }
   }
-  // The column of o[j][i], i from 0 to 1. With a cache of 8 bits neighbouring columns of V lie in neighbouring
+  // Returns the column of o[j][i], i from 0 to 1. With a cache of 8 bits neighbouring columns of V lie in neighbouring
   // products.
   DEVICE int column_of(int j, int i) const {
     return KV_BYTES == 1 ? j / 2 * 16 + 4 * quarter + 2 * i + j % 2 : j * 8 + 2 * quarter + i;
@@ -755,7 +755,7 @@ struct Worker {
 
   // ---- softmax
 
-  // The scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
+  // Returns the scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
   DEVICE float v_scale(int number, int group, int second) const {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
@@ -879,7 +879,7 @@ struct Worker {
     }
   }
 
-  // The counter of the tile's parts that have arrived.
+  // Returns the counter of the tile's parts that have arrived.
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
