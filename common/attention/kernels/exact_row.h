@@ -1,6 +1,6 @@
 // A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
-//   - A product of f32 splits each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
+//   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
 //   - A score s beyond 2^26 is too large to compute s * factor - shift with only one rounding.
 // A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
 // anew, key by key; it reads no value of a hidden key.
@@ -16,8 +16,8 @@ constexpr float most_folded_shift = 67108864.0f;
 
 /// Returns whether the weights of a row are exact with this shift, which is in base 2. They are not if the shift is too
 /// large for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose scores became
-/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). Scores can become -infinity if
-/// scale_log2 is above 1. The function then returns false.
+/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become -infinity
+/// only if scale_log2 is above 1. In this case the function returns false.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;

@@ -398,8 +398,8 @@ struct Warp {
     }
   }
 
-  // Applies the score hook, and hides scores. Without a mask hook the ranges of the rows say which scores. With a mask
-  // hook and `masked`, the answers that find_seen() keeps say which scores; these answers include the ranges.
+  // Applies the score hook, and hides scores. Without a mask hook, the ranges of the rows say which scores are hidden.
+  // With a mask hook and `masked`, the bits that find_seen() has found say it; these bits include the ranges.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};

@@ -1,6 +1,6 @@
 // Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
 // multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
-// product of f32 splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
+// kernel of f32 splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
 // sum is NaN. In both cases a result is not finite, and a kernel computes the result anew with this file.
 //
 // Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
