@@ -43,8 +43,9 @@ class FunctionConstants {
   std::vector<Entry> entries_;
 };
 
-/// The stage at which the code of a source's fragments joins the kernel's code. Before the optimiser: so the optimiser
-/// sees both (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU). After code generation: both are machine code.
+/// The stage at which the code of a source's fragments joins the kernel's code. before_optimizer: the optimiser sees
+/// the code of kernel and fragments together (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU).
+/// after_code_generation: the linker joins machine code of kernel and fragments.
 enum class Linking { before_optimizer, after_code_generation };
 
 /// Everything that decides the code of a kernel.

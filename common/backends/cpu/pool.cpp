@@ -14,8 +14,8 @@ inline void pause() {
 #endif
 }
 
-// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads the
-// spinning thread could otherwise occupy the core that the awaited thread needs.
+// After this many idle turns a spinning thread yields its core. If it did not yield, then on a machine with fewer free
+// cores than threads it could occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
@@ -44,8 +44,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::begin() {
   if (workers_.empty()) return;
-  // Sequentially consistent: notify_all() looks for waiting threads. With a weaker store notify_all() could find no
-  // waiting thread while a thread falls asleep on the old value.
+  // This store is sequentially consistent, because notify_all() wakes only the threads that it finds waiting. With a
+  // weaker store notify_all() could find no waiting thread while a thread falls asleep on the old value.
   state_.store(awake);
   state_.notify_all();
   run(2, [](uint64_t, unsigned) {});  // returns when every worker has passed through this wave, so all are awake

@@ -320,8 +320,8 @@ class CudaDevice : public Device {
       if (device.lost()) throw DeviceLost(device.info_.spec + " is lost to this process");
       check(result_, "cuCtxSetCurrent");
     }
-    // For functions that release resources. If cuCtxSetCurrent() fails here, the calls that follow fail too, and those
-    // functions do not read their results.
+    // For functions that release resources. If cuCtxSetCurrent() fails here, the driver's calls that follow fail too.
+    // The functions that release resources do not read the results of these calls.
     Current(const CudaDevice& device, std::nothrow_t /*tag*/) noexcept : device_(device) {
       const CudaDriver& cuda = device.cuda_;
       if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
@@ -402,8 +402,9 @@ class CudaDevice : public Device {
     }
   }
 
-  // For compute-sanitizer it is an error to ask for a parameter that a kernel does not have. So all parameters are
-  // asked for only if the dispatch has a list of arguments. A struct is compared with the first parameter alone.
+  // compute-sanitizer reports an error if a program asks for a parameter that a kernel does not have. So this function
+  // asks for all parameters only if the dispatch has a list of arguments. If the dispatch has one struct instead, the
+  // function compares the struct's size with the size of the first parameter.
   void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) const {
     if (!dispatch.arguments) {
       if (dispatch.parameters.size() == kernel.parameter_bytes) return;
@@ -455,7 +456,7 @@ class CudaDevice : public Device {
     }
   }
 
-  // Returns the graph of the commands, which it makes if there is none yet. The commands are captured on the device's
+  // Returns the graph of the commands. Makes the graph if there is none yet. The commands are captured on the device's
   // own stream, because a caller's stream may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =

@@ -68,10 +68,12 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
 
 std::optional<std::string> fused_unable(const FusedShape& shape) {
   if (shape.dtype == DType::f32 || shape.out_dtype != shape.dtype) {
-    return "the fused kernel on this device takes bf16 or f16, in and out alike";
+    return "the fused kernel on this device takes inputs and outputs of one type, bf16 or f16";
   }
-  if (!shape.causal) return "the fused kernel on this device is causal; phases takes this";
-  if (shape.gate == GATE_CHANNEL) return "the fused kernel on this device takes no gate per channel; phases takes this";
+  if (!shape.causal) return "the fused kernel on this device is always causal; the variant 'phases' need not be";
+  if (shape.gate == GATE_CHANNEL) {
+    return "the fused kernel on this device takes no gate per channel; the variant 'phases' takes one";
+  }
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256 || shape.value_dim % 8 != 0) {
     return fmt::format(
         "the fused kernel on this device takes head_dim up to 256 and value_dim, both multiples of 8, not {} "
