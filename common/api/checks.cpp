@@ -455,8 +455,7 @@ bool check(const LinearCall& call, bool gpu) {
   require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
   require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
   check_scale(call.scale);
-  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
-          call.scale);
+  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: 'normalised' has no scale", call.scale);
   require(!call.normalised || !call.initial_state,
           "initial_state: not with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;

@@ -176,8 +176,8 @@ class _NotKnown(BaseException):
 
 def _ask(tensors, call, **options):
     """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
-    subclass knows the drop-in if it looks at torch.nn.functional. If it only knows PyTorch's function, from a table
-    made earlier, it is called again with PyTorch's function."""
+    subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass with a table that was made
+    earlier may know only PyTorch's function. Such a subclass is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())
@@ -219,7 +219,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch aligns the first query and key, attn::flash the last
+    # PyTorch puts the first query at the first key, attn::flash puts the last query at the last key.
+    if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
