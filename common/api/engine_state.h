@@ -41,7 +41,7 @@ constexpr size_t zero_bytes = 65536 * sizeof(int);
 
 // ---- keys
 
-/// The properties of a call that decide which launch serves the call, as words.
+/// The properties of a call that decide which launch serves the call, each as a 64-bit word.
 class Key {
  public:
   /// few: a flash() call with few rows (flash.cpp), which a launch of decoding serves.

@@ -100,11 +100,11 @@ class Device {
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
   /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// Opens a device for a program that has its own streams, and passes a stream to enqueue(). On a GPU the device uses
-  /// the program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
-  /// while the program captures a stream. Every call restores the calling thread's context, if the thread had one. With
-  /// a `stream` of the program the device works only on that stream; the comment of open_cuda_device_for() says which
-  /// calls are then allowed during a capture. Throws as open() does.
+  /// Opens a device for a program that has its own streams and passes one of them to enqueue(). On a GPU the device
+  /// uses the program's primary context, and a separate stream for its own copies. The device may allocate, upload and
+  /// load while the program captures a stream. Every call restores the calling thread's context, if the thread had one.
+  /// With a `stream` of the program the device works only on that stream; the comment of open_cuda_device_for() says
+  /// which calls are then allowed during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);

@@ -59,10 +59,10 @@ struct KernelSource {
   /// has no fragments. A fragment that is linked as machine code may be a program (is_program).
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
-  /// The names of constants that the code reads when it runs. They are global variables, which Device::load() sets. One
-  /// binary then serves all their values, and the kernel's text does not change. A kernel that needs such a constant at
-  /// compile time (a size of an array or vector, an argument of a template, another constexpr) does not compile. A
-  /// fragment has no run-time constants.
+  /// The names of constants that the code reads when it runs. These constants are global variables, which
+  /// Device::load() sets. One binary then serves all their values, and the kernel's text does not change. A kernel that
+  /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
+  /// does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
   std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
   /// Whether the source includes a user's text. A device survives the text's faults as far as it can. `guarded` does

@@ -34,8 +34,8 @@ constexpr size_t reserved_bytes = 1024;  // that a multiprocessor reserves for e
 // on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// Returns the kernel of a variant. For `tuned` this is the best kernel that the device, the element type and the pages
-// allow.
+// Returns the kernel of a variant. The kernel of `tuned` is the best kernel that the device, the element type and the
+// pages allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
@@ -53,7 +53,7 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  // With four consumers, the producer has no registers to look short pages up.
+  // With four consumers, the producer has no registers for looking up pages that are shorter than a tile.
   if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
   if (config.block_r == 192) return 160;
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
@@ -100,7 +100,7 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
 
 // Whether consumers take turns at multiplying. Turns save time if the exponentials take as long as the products.
 // Without a causal mask turns also save a little time if the products take longer and the outputs leave enough
-// registers for turns (common/attention/kernels/log.md).
+// registers (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t most_memory = 227 * 1024;  // the most bytes of a threadgroup's memory
 constexpr int64_t most_stages = 8;
-constexpr int64_t most_reach = 31;        // segments: the lanes of the warp that looks back, except one
+constexpr int64_t most_reach = 31;        // the most segments that a task looks back: the lanes of a warp, except one
 constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache that keys and values of segments may fill
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }

@@ -158,7 +158,7 @@ TEST_F(CompileTest, AMissingFunctionIsAnError) {
       "extern \"C\" int there_is_no_such_function();\n"
       "extern \"C\" void run(const void*, const Threadgroup*) { there_is_no_such_function(); }");
   EXPECT_TRUE(contains(error_of(source), "there_is_no_such_function"));
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
 }
 
 TEST_F(CompileTest, AMissingFileIsBadInput) {
@@ -343,7 +343,7 @@ TEST_F(CompileTest, AMissingFragmentIsAnError) {
   KernelSource source = with_fragment(fragment_text(""), Linking::after_code_generation);
   source.fragments.clear();
   EXPECT_TRUE(contains(error_of(source), "part")) << error_of(source);
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
 }
 
 TEST_F(CompileTest, AFunctionInBothIsAnError) {

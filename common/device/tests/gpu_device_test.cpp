@@ -137,7 +137,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
     const std::string message = message_of<OutOfMemory>([&] { submit(bytes); });
     EXPECT_NE(message.find(std::to_string(bytes + 64)), std::string::npos) << message;
   }
-  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device goes on";
+  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device still works";
 }
 
 TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
