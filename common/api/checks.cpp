@@ -115,9 +115,9 @@ struct Steps {
 };
 
 /// Each entry of `steps` allows several numbers of steps. Returns whether some choice of these numbers leads from `at`
-/// to a place in [least, most]. `looks` is the number of choices that the function may still try. Tensors whose strides
-/// nest (each stride spans all steps of the smaller strides) need fewer choices. If `looks` reaches 0, the function
-/// does not know the answer, and returns false.
+/// to a place in [least, most]. `looks` is the number of choices that the function may still try. If the tensors'
+/// strides nest (each stride spans all steps of the smaller strides), fewer choices than meet() allows are enough. If
+/// `looks` reaches 0, the function does not know the answer, and returns false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();

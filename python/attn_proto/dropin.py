@@ -33,8 +33,8 @@ _asked = _Asked()
 
 
 def _known(condition):
-    """Whether a condition on sizes holds. A trace holds for a range of sizes: in a trace a condition that only a part of
-    the range satisfies counts as false, so that it does not narrow the range."""
+    """Whether a condition on sizes holds. A trace serves a range of sizes. In a trace, a condition that only a part of
+    the range satisfies counts as false, so that the trace keeps the whole range."""
     if not torch.compiler.is_compiling():
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes long to import
@@ -136,7 +136,8 @@ def _why_not_now(*tensors):
 
 
 def _decide(query, key, value, mask, dropout, causal, scale, gqa):
-    """_why_not(), computed once for all tensors with equal shapes, strides and types."""
+    """Returns the reason why attn::flash does not take a call, or None if it takes the call. For calls without a mask,
+    outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):

@@ -204,7 +204,7 @@ class PagedLayer(CacheLayerMixin):
     def get_max_length(self):
         return self.max_tokens
 
-    get_max_cache_shape = get_max_length  # its name in older versions
+    get_max_cache_shape = get_max_length  # the name of the method in older versions of transformers
 
     def reset(self):
         self.tokens = self.attended = 0

@@ -158,7 +158,7 @@ class CudaDevice : public Device {
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
-  // There is no deadline and no lock here, because the work before the copy on the stream is the caller's.
+  // There is no deadline and no lock here, because the work that the stream does before the copy is the caller's.
   void download_after(void* stream, void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const Current current(*this);
@@ -344,8 +344,8 @@ class CudaDevice : public Device {
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
-  // Makes the context current for a function that waits for the stream or allocates. Either would spoil a capture by
-  // the caller, so activate() throws if the stream is being captured.
+  // Makes the context current for a function that waits for the stream or allocates memory. A wait or an allocation
+  // would spoil a capture by the caller, so activate() throws if the stream is being captured.
   Current activate() const {
     check_not_captured();
     return Current(*this);
@@ -356,11 +356,11 @@ class CudaDevice : public Device {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(cuda_.cuStreamIsCapturing(stream_, &status), "cuStreamIsCapturing");
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) return;
-    throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
+    throw std::logic_error(info_.spec + ": while the device's stream is captured, only enqueue() is allowed");
   }
 
-  // Waits for all enqueued work. Errors name the kernels of `commands`. If there are none, errors say "a fill or a
-  // copy".
+  // Waits for all enqueued work. Errors name the kernels of `commands`. If `commands` has no kernel, errors say "a fill
+  // or a copy".
   void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
