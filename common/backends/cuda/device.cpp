@@ -192,8 +192,8 @@ class CudaDevice : public Device {
       events_.push_back(event);
     }
     try {
-      // Without a graph the GPU would wait for the host's launches: 1.6 us between the first timestamp and the next
-      // kernel (H200), and before every kernel that follows a short kernel.
+      // Without a graph the GPU would wait for the host's launches: between the first timestamp and the next kernel
+      // (1.6 us on an H200), and before every kernel that follows a short kernel.
       if (timestamps > 0) {
         check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
       } else {
