@@ -263,7 +263,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
   hook.guarded = function.guarded;
-  hook.data = bytes_of(1);  // with 1 `switch` and `pointer` call the function; with 0 they leave scores as they are
+  hook.data = bytes_of(1);  // 1: the forms `switch` and `pointer` call the function; 0 would leave scores as they are
   if (config.form == "stitched" || config.form == "stitched_nolto" || config.form == "virtual") {
     hook.linking = config.form == "stitched" ? Linking::before_optimizer : Linking::after_code_generation;
     hook.fragments.push_back(fragment_of(hook));

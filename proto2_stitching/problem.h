@@ -67,8 +67,8 @@ UserFunction function_of(const StitchConfig& config, const std::string& file);
 /// (`data`).
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// Returns the plan for one launch of attention with the function in its form. If it cannot run, the plan has the
-/// reason.
+/// Returns the plan for one launch of attention with the function in its form. If the launch cannot run, the plan's
+/// `unable` is the reason.
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// A case of proto2_stitching, with the text of its function.

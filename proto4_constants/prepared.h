@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// A cache folder and archives of the first variants of a grid. The folder and each archive are made when they are
-/// first asked for.
+/// A cache folder and archives of the first variants of a grid. An object makes the folder, and each archive, when a
+/// caller first asks for it.
 class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}

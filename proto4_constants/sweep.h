@@ -24,9 +24,9 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 /// 1, or "none" for run_time.
 void complete_constants(Case& config, const DeviceInfo& device);
 
-/// Returns the reason why the device cannot run the case: it lacks the kernel, has too few variants, cannot precompile
-/// headers, or the kernel cannot read the case's constants at run time. Returns an empty text if the device can run the
-/// case.
+/// Returns the reason why the device cannot run the case: the device lacks the kernel, the kernel has too few variants,
+/// the device cannot precompile headers, or the kernel cannot read the case's constants at run time. Returns an empty
+/// text if the device can run the case.
 std::string constants_unable(const Case& config, const DeviceInfo& device);
 
 /// Returns the variant that a case with task=run launches.

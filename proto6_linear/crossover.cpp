@@ -43,7 +43,7 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   return pairs;
 }
 
-/// The cases that have no record in this run or in the run that it resumes.
+/// The cases that have a record neither in this run nor in the run that this run resumes.
 std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
   std::vector<Case> missing;
   for (const Case& config : cases) {

@@ -17,8 +17,8 @@ inline constexpr const char* crossover_hypothesis = "crossover_256";
 
 /// The search over lengths. next() asks for one length at a time. add() takes the ratio at that length: the time of
 /// linear attention divided by the time of softmax attention. The faster side is the shortest probed length with a
-/// ratio below 1. The slower side is the longest probed length below the faster side, or the longest of all where there
-/// is no faster side.
+/// ratio below 1. The slower side is the longest probed length below the faster side, or the longest of all probed
+/// lengths if there is no faster side.
 class Bracket {
  public:
   /// The shortest length, and the step between lengths, in tokens.
@@ -36,8 +36,8 @@ class Bracket {
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
   /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
   /// attention is certainly slower (if there is none: from `first`) to the shortest length where linear attention is
-  /// certainly faster (if there is none: to `last`). If one side is missing, all three numbers are the other side.
-  /// Needs at least one probe.
+  /// certainly faster (if there is none: to `last`). If one side is missing, the estimate and both ends of its interval
+  /// are the length of the other side. Needs at least one probe.
   Estimate tokens() const;
   /// The faster side, or the slower side where there is no faster side.
   int64_t nearest() const;

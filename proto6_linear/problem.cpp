@@ -155,7 +155,8 @@ FlashConfig softmax_attention(const LinearCase& one, const DeviceInfo& device) {
 Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
   if (one.softmax) {
     if (one.linear.value_dim != one.linear.head_dim || one.linear.ragged) {
-      return {.unable = "variant softmax: it goes with value_dim as head_dim and equal lengths"};
+      return {.unable =
+                  "variant softmax: value_dim must be equal to head_dim, and all sequences must have equal lengths"};
     }
     return attention_plan(one.flash, device);
   }

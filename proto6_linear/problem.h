@@ -55,7 +55,7 @@ LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
 /// some rows.
 struct SoftmaxDistance {
   double cosine = 0;    // mean over rows of the cosine of the angle between the two outputs
-  double relative = 0;  // Euclidean norm of the difference over the norm of the softmax output, all rows together
+  double relative = 0;  // norm of the difference divided by norm of the softmax output (Euclidean, all rows together)
 };
 
 /// Inputs of one shape on the device, with the oracle's results. The cases of one comparison share an object of this

@@ -129,9 +129,10 @@ struct RunningSums {
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. Where decays shorten the sum's memory, n is
 // the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
 // average. Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is
-// their accumulator. For f32 they compute three products of tf32 in the place of one, in steps of 8 in the place of 16;
-// these products never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are
-// relative to the sizes of partial sums, which are as large as the roots above and the result.
+// their accumulator. For f32, kernels split each operand into two numbers of tf32, and tensor cores compute three
+// products of these numbers in the place of one product of f32. The steps are then 8 long in the place of 16. Products
+// of tf32 never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative
+// to the sizes of partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
 // 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors
@@ -141,9 +142,9 @@ struct RunningSums {
 // errors.
 //
 // Why a missing chunk is noticed: if all n tokens are alike, m missing tokens move o by about sqrt(m / n) of o's size
-// times a normal number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a missing chunk of 16 among a million
-// tokens moves o by 16 times the tolerance. In bf16 the tolerance is 0.03 of the size; a missing chunk of 64 is noticed
-// in every row of the next 60000 tokens.
+// times a normally distributed number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a missing chunk of 16
+// among a million tokens moves o by 16 times the tolerance. In bf16 the tolerance is 0.03 of the size; a missing chunk
+// of 64 is noticed in every row of the next 60000 tokens.
 struct Errors {
   double unit, term_unit, out_unit, f32, decay;
 

@@ -7,11 +7,14 @@
 
 namespace attn {
 
-/// The claims, registered before anything runs: every modifier by itself and all together against plain attention, on
-/// each shape; masks by lists against other ways to make the same mask; score modifiers at run time and by calls
-/// against score modifiers as constants; query heads that share keys against query heads with keys of their own; copies
-/// of shared heads against an index; RoPE before attention and RoPE inside the attention kernel; whether a modifier
-/// asks for another tile.
+/// Returns the claims, which are registered before anything runs. They compare:
+/// - every modifier by itself, and all modifiers together, with plain attention, on each shape;
+/// - masks by lists with other ways to make the same mask;
+/// - score modifiers at run time, and score modifiers by calls, with score modifiers as constants;
+/// - query heads that share keys with query heads that have keys of their own;
+/// - copies of shared heads with an index;
+/// - RoPE before attention with RoPE inside the attention kernel;
+/// - with a modifier, the tile that is best for plain attention with other tiles.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

@@ -19,7 +19,7 @@ struct ExpandShape {
   DType dtype = DType::f32;
 };
 
-/// Returns the tensor with each head `group` times in a row. This is the reference on the host.
+/// Returns the tensor with `group` consecutive copies of each head. expanded() is the reference on the host.
 Tensor expanded(const Tensor& tensor, int64_t group);
 
 /// Returns a plan of one launch. The plan's work counts each input byte as read once and each output byte as written

@@ -37,8 +37,8 @@ struct RotaryInputs {
   FlashInputs raw, turned;
 };
 
-/// The launches of the steps. They read the buffers of `raw` (in place: of `turned`), and write the buffers of
-/// `turned`.
+/// The launches of the steps. They read the buffers of `raw`, or the buffers of `turned` if they work in place. They
+/// write the buffers of `turned`.
 class RotaryLaunches {
  public:
   /// Runs the launches of the plan's steps.

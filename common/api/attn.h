@@ -290,8 +290,8 @@ typedef struct {
 #define ATTN_ROPE_OPTIONS \
   {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL, 0, 0, 0, 32, 1, 1, 1, 4}
 
-/* Turns q into q_out and k into k_out. q_out may be q, and k_out may be k, with the same strides. k and k_out may both
- * be NULL. options may be NULL. */
+/* Turns q and k by the positions of their tokens, and writes q_out and k_out. q_out may be q, and k_out may be k, with
+ * the same strides. k and k_out may both be NULL. options may be NULL. */
 ATTN_API attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                const DLTensor* q_out, const DLTensor* k_out, const attn_rope_options* options);
 

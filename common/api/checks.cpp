@@ -114,10 +114,10 @@ struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
-/// Returns whether a choice of a number for each entry of `steps` leads from `at` to a place in [least, most]. `looks`
-/// is the number of choices that the function may still try. Tensors whose strides nest (each stride spans all steps of
-/// the smaller strides) need fewer choices. If `looks` reaches 0, the function does not know the answer, and returns
-/// false.
+/// Each entry of `steps` allows several numbers of steps. Returns whether some choice of these numbers leads from `at`
+/// to a place in [least, most]. `looks` is the number of choices that the function may still try. If the tensors'
+/// strides nest (each stride spans all steps of the smaller strides), fewer choices than meet() allows are enough. If
+/// `looks` reaches 0, the function does not know the answer, and returns false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -455,8 +455,7 @@ bool check(const LinearCall& call, bool gpu) {
   require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
   require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
   check_scale(call.scale);
-  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: with normalised there is none",
-          call.scale);
+  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: 'normalised' has no scale", call.scale);
   require(!call.normalised || !call.initial_state,
           "initial_state: not with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;

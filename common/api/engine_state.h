@@ -41,7 +41,7 @@ constexpr size_t zero_bytes = 65536 * sizeof(int);
 
 // ---- keys
 
-/// The properties of a call that decide which launch serves the call, as words.
+/// The properties of a call that decide which launch serves the call, each as a 64-bit word.
 class Key {
  public:
   /// few: a flash() call with few rows (flash.cpp), which a launch of decoding serves.
@@ -84,8 +84,8 @@ struct KeyHash {
 inline int64_t types_of(const TensorView& q, const TensorView& kv, const TensorView& o) {
   return static_cast<int64_t>(q.dtype) | static_cast<int64_t>(kv.dtype) << 8 | static_cast<int64_t>(o.dtype) << 16;
 }
-/// Throws BadInput if `unable` gives a reason. This is for calls without rows: they make no launch, so no launch can
-/// refuse them.
+/// Throws BadInput if `unable` gives a reason. Calls without rows need this check, because they make no launch that
+/// could refuse them.
 inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }

@@ -92,8 +92,9 @@ int64_t room_for(int64_t keys) {
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// Returns the call that replaces a call without keys. It has one key, which no query sees: so outputs are 0, and lse
-/// has only the sinks. `zeros` has room for a key's row and for a length of each sequence of the batch.
+/// Returns the call that replaces a call without keys. The replacement has one key, and no query sees this key. So the
+/// outputs are 0, and lse has only the sinks. `zeros` has room for a key's row and for a length of each sequence of the
+/// batch.
 FlashCall with_a_hidden_key(const FlashCall& given, void* zeros) {
   FlashCall call;
   call.q = given.q;

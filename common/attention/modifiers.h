@@ -37,7 +37,7 @@ struct Modifiers {
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }
   bool bias_has(char axis) const { return bias.find(axis) != std::string::npos; }
-  /// A value of the kernels' BIAS (kernels/modifiers/modifiers.h).
+  /// Returns the value of the kernels' constant BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
   bool window() const { return window_left >= 0 || window_right >= 0; }
   /// Whether the mask hook has a rule. Kernels ask the mask hook about each pair.

@@ -76,7 +76,7 @@ void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double
 }
 void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
   const auto d = static_cast<double>(config.rotary_dim);
-  // Returns the number of the pair that turns `turns` times in the original length. It need not be whole.
+  // Returns the number of the pair that turns `turns` times in the original length. The number need not be whole.
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
@@ -102,12 +102,12 @@ void rope_scale(const RopeLlama3& llama, const RopeConfig&, std::vector<double>&
   }
 }
 
-/// The frequencies in turns per position, modulo one turn, in units of 2^-64.
+/// Returns the frequencies in turns per position, modulo one turn, in units of 2^-64.
 std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
   std::vector<uint64_t> turns;
   for (const double frequency : frequencies) {
     const double fraction = frequency / rope_turn - std::floor(frequency / rope_turn);
-    turns.push_back(static_cast<uint64_t>(std::ldexp(fraction, 64)));  // exact but for the rounding of `fraction`
+    turns.push_back(static_cast<uint64_t>(std::ldexp(fraction, 64)));  // exact, apart from the rounding of `fraction`
   }
   return turns;
 }

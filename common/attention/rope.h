@@ -27,15 +27,15 @@ struct RopeLinear {
   double factor;
   bool operator==(const RopeLinear&) const = default;
 };
-/// theta is multiplied by factor^(d / (d - 2)), where d is rotary_dim, which is more than 2. This divides the lowest
-/// frequency by `factor`.
+/// theta is multiplied by factor^(d / (d - 2)), where d is rotary_dim. This divides the lowest frequency by `factor`.
+/// rotary_dim must be more than 2.
 struct RopeNtk {
   double factor;
   bool operator==(const RopeNtk&) const = default;
 };
 /// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
 /// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp over the numbers of the
-/// pairs, which begins and ends at whole pairs unless `truncate` is off. Cosines and sines are multiplied by an
+/// pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines are multiplied by an
 /// attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor
 /// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
@@ -87,7 +87,8 @@ struct RopeShape {
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
 /// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, must
 /// be multiples of an alignment. The alignment is the largest power of two, at most 16, that divides the size of
-/// rotary_dim / 2 elements in bytes. The output may be the input, with the same strides; otherwise they do not overlap.
+/// rotary_dim / 2 elements in bytes. An output may be its input, with the same strides. If it is not, the two must not
+/// overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
@@ -101,7 +102,7 @@ struct RopeTensors {
 struct RopeTiles {
   int64_t group = 1;            // elements that the kernel reads at once (its constant GROUP)
   int64_t rows = 1;             // rows that a threadgroup turns
-  int64_t alignment_bytes = 1;  // addresses of tensors, and strides in bytes, are its multiples
+  int64_t alignment_bytes = 1;  // addresses of tensors, and strides in bytes, are multiples of this number
 };
 
 /// RoPE as an operation of a device.
@@ -122,8 +123,8 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
 /// any tensors of its shape. Its device and pipelines must outlive it.
 class RopeLaunch {
  public:
-  /// Takes the launch `phase` from the plan, which is of this configuration. Throws BadInput if the device cannot run
-  /// the plan, CompileError and OutOfMemory.
+  /// Takes the launch `phase` from the plan, which was made for this configuration. Throws CompileError, OutOfMemory,
+  /// and BadInput if the device cannot run the plan.
   RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
              const Plan& plan, std::string_view phase = "rope");
 

@@ -13,9 +13,9 @@ struct AttentionShape {
   double scale = 0;  // factor on q.k; 0 stands for 1/sqrt(head_dim)
 
   double effective_scale() const;
-  /// How many keys query q sees.
+  /// Returns how many keys query q sees.
   int64_t keys_seen(int64_t q) const;
-  /// The number of query-key pairs that the causal mask does not hide, over all heads of the whole batch.
+  /// Returns the number of query-key pairs that the causal mask does not hide, over all heads of the whole batch.
   double unmasked_pairs() const;
   bool operator==(const AttentionShape&) const = default;
 };

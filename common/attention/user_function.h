@@ -21,7 +21,7 @@ struct UserFunction {
   /// Returns the text as kernels include it, in float or in double. A #line makes compilers count the lines of the text
   /// itself. Different functions have different headers.
   std::string header(bool in_double = false) const;
-  /// A name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
+  /// Returns a name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;
 };
 

@@ -161,7 +161,7 @@ void encode_dispatch(benchmark::State& state) {
 }
 BENCHMARK(encode_dispatch);
 
-// Submits `range` dispatches over an empty grid at once. The slope of the time over `range` is the time of a
+// Submits `range` dispatches at once. Each has an empty grid. The slope of the time over `range` is the time of a
 // dispatch.
 void submit_empty(benchmark::State& state) {
   const Kernel& kernel = *pipelines().get(source()).kernel;

@@ -18,7 +18,7 @@ constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
 constexpr int64_t signature_keys = 64;
-constexpr double needle_margin = 4;  // log of the needle's weight over the weight of all other keys
+constexpr double needle_margin = 4;  // log of (weight of the needle / weight of all other keys together)
 
 Tensor from_stored(const StoredTensor& stored, Layout layout) {
   Tensor tensor =

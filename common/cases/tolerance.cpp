@@ -20,10 +20,11 @@ namespace attn {
 // 2. A score s = scale q k is a sum of d products in f32. Rounding the partial sums to nearest errs by u scale |q| |k|
 //    times a factor that grows with sqrt(d). Tensor cores round the partial sums towards zero: all `steps` err in the
 //    same direction, each by at most 2 u of the partial sum and by u / 2 of s on average. There are d / 16 steps; f32
-//    has 3 d / 8 steps, because three products of tf32 stand for one product of f32. Scaling and the rounding of
-//    exponents add some u of |s|. An error of a score is a relative error of its weight, in the numerator and the
-//    denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add
-//    1e-5, or the share of the score that the hook states.
+//    has 3 d / 8 steps: a kernel splits each number of f32 into two numbers of tf32, and computes three products of
+//    these, in steps of 8, for one product of f32. Scaling and the rounding of exponents add some u of |s|.
+//    An error of a score is a relative error of its weight, in the numerator and the denominator: o errs by
+//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, or the share of the
+//    score that the hook states.
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.

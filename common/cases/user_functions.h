@@ -35,24 +35,24 @@ std::string function_unable(FunctionKind kind, const DeviceInfo& device);
 /// numbers of the user's file, or the name of a function that the text calls and does not define.
 void require_compiles(Device& device, const UserFunction& function);
 
-/// Returns the kernel that applies a function to whole rows for the oracle. With `in_double` it computes in double
-/// precision, else in float as kernels do.
+/// Returns the kernel that applies a function to whole rows for the oracle. With `in_double` this kernel computes in
+/// double precision, else in float as the kernels of attention do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
-/// Returns a score function for the oracle. It runs in double precision: on `device` if `device` is the host and runs
-/// users' functions, else on a cpu device if the build has one, else on `device`. It keeps references to `device` and
-/// `pipelines`.
+/// Returns a score function for the oracle. The score function runs in double precision: on `device` if `device` is the
+/// host and runs users' functions, else on a cpu device if the build has one, else on `device`. The score function
+/// keeps references to `device` and `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
-/// Returns a feature map for the oracle, which changes numbers in place. It runs in double precision, on the device on
-/// which a score function would run. Only one thread at a time may call it. It keeps references to `device` and
-/// `pipelines`.
+/// Returns a feature map for the oracle. The feature map changes numbers in place. It runs in double precision, on the
+/// device on which a score function would run. Only one thread at a time may call it. It keeps references to `device`
+/// and `pipelines`.
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 
-/// A mask function for the oracle. The device evaluates it in float, as kernels do, because a result that is true or
-/// false has no rounding error. It keeps references to `device` and `pipelines`.
+/// A mask function for the oracle. The device evaluates the mask function in float, as kernels do, because a result
+/// that is true or false has no rounding error. A MaskOracle keeps references to `device` and `pipelines`.
 class MaskOracle {
  public:
   MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function, const AttentionShape& shape);

@@ -26,8 +26,9 @@ struct Float {
   static Bits encode(double value) { return std::bit_cast<Bits>(static_cast<float>(value)); }
 };
 
-/// A floating-point format of 16 bits, or e4m3. In e4m3 the largest exponent belongs to numbers too; only its largest
-/// mantissa means NaN. encode() rounds a double to the format in one step; by way of float it would round twice.
+/// A floating-point format of 16 bits, or e4m3. In e4m3 the largest exponent belongs to numbers too; only the largest
+/// mantissa with this exponent means NaN. encode() rounds a double to the format in one step, because a conversion by
+/// way of float would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;

@@ -37,7 +37,7 @@ struct DeviceInfo {
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  double peak_16_bit_tflops = 0;  // dense products of f16 or bf16, by the maker's data; 0 if they are not known here
+  double peak_16_bit_tflops = 0;  // dense products of f16 or bf16, by the maker's data; 0 if the rate is not known here
   bool on_host = false;           // the device's kernels run on the host's threads, in the host's memory
   int dlpack_type = 1, dlpack_id = 0;  // DLPack's device type (1: cpu) and id (https://dmlc.github.io/dlpack)
   const Operations* operations = &no_operations();
@@ -100,11 +100,11 @@ class Device {
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
   /// machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
-  /// Opens a device for a program that has its own streams, and passes a stream to enqueue(). On a GPU the device uses
-  /// the program's primary context, and a separate stream for its own copies. The device may allocate, upload and load
-  /// while the program captures a stream. Every call restores the calling thread's context, if the thread had one. With
-  /// a `stream` of the program the device works only on that stream, and open_cuda_device_for() says what it may do
-  /// during a capture. Throws as open() does.
+  /// Opens a device for a program that has its own streams and passes one of them to enqueue(). On a GPU the device
+  /// uses the program's primary context, and a separate stream for its own copies. The device may allocate, upload and
+  /// load while the program captures a stream. Every call restores the calling thread's context, if the thread had one.
+  /// With a `stream` of the program the device works only on that stream; the comment of open_cuda_device_for() says
+  /// which calls are then allowed during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);

@@ -40,7 +40,7 @@ struct CeilingKernels {
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;  // each repetition copies the next slice; copies of the others evict a slice before its next turn
+  int copy_slices;         // each repetition copies the next slice; the other slices evict it before it is copied again
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
@@ -74,7 +74,7 @@ struct SweepSpan {
   bool large() const { return load == Load::large; }
 };
 
-/// If a member is null or nothing, the device has no kernel for that operation.
+/// If a member is null, or an optional without a value, the device has no kernel for that operation.
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
   const FlashOperation* flash = nullptr;            // attention; with pages also attention of prompts over a cache

@@ -5,6 +5,6 @@
 constexpr float log2_e = 1.4426950408889634f;
 constexpr float ln_2 = 0.6931471805599453f;
 
-/// The first value of a row's maximum on a GPU: no finite score is less, and no difference from it is NaN. A hidden
-/// pair has a score of -infinity, and so a weight of 0.
+/// The first value of a row's maximum on a GPU. No finite score is less. Because this value is finite, a score of
+/// -infinity minus this value is -infinity, not NaN. A hidden pair has a score of -infinity, and so a weight of 0.
 constexpr float lowest_score = -3.402823466e38f;

@@ -4,7 +4,7 @@
 #include "common/kernel/byte_types.h"
 #include "common/kernel/cuda.h"
 
-/// Returns a b + c, where each operand is a pair of f16.
+/// Returns a * b + c, where each operand is a pair of f16.
 DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
   unsigned d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

@@ -1,5 +1,5 @@
-// The cuda dialect: functions for kernels that run on a GPU. It includes no headers of the toolkit, so that a variant
-// compiles quickly.
+// The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
+// variant compiles quickly.
 //
 // A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). Functions that only some GPUs have are
 // in ampere.h and wgmma.h.
@@ -17,7 +17,7 @@ DEVICE unsigned shared_address(const void* pointer) { return static_cast<unsigne
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 DEVICE float not_a_number() { return __int_as_float(0x7fffffff); }
 
-// Builtins of the host's compilers that a score hook may use: its text is the same for every dialect.
+// Builtins of the host's compilers that a score hook may use, because a hook's text is the same for every dialect.
 #define __builtin_inff infinity
 #define __builtin_expf expf
 #define __builtin_exp2f exp2f

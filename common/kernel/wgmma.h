@@ -212,11 +212,11 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// Stores o from FROM to FROM + 7, which is two groups of eight columns, to shared memory, in 16 bits each. `address`
-/// of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Every element also goes into `sums`,
-/// which are pairs of 16-bit floats. If some element is not finite, some sum is not finite either. BF16 adds products
-/// of two elements to the sums. In f16 such products would overflow, so F16 adds elements times 0, which takes twice
-/// the instructions.
+/// Stores the registers o FROM to o FROM + 7 of each thread, which are two groups of eight columns, to shared memory,
+/// in 16 bits each. `address` of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Every
+/// element also goes into `sums`, pairs of 16-bit floats. If some element is not finite, some sum is not finite. BF16
+/// adds products of two elements to the sums. In f16 such products would overflow, so F16 adds elements times 0, which
+/// takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \

@@ -21,7 +21,7 @@ struct Feature {
 
 /// Returns the feature map "identity", "elu1" or "relu". Throws BadInput for another name.
 Feature named_feature(const std::string& name);
-/// A feature map with a user's text, `float feature(float x)`.
+/// Returns a feature map with a user's text, `float feature(float x)`.
 Feature user_feature(const UserFunction& function);
 
 }  // namespace attn

@@ -109,7 +109,7 @@ struct LinearTensors {
 };
 
 /// Returns the launches of a configuration and the work of its tokens, or the reason why the device does not take the
-/// configuration. With scan host the plan has the launches before and after the scan, and Plan::host is true.
+/// configuration. With scan "host" the plan has the launches before and after the scan, and Plan::host is true.
 ///
 /// The work's arithmetic is the recurrence (4 head_dim value_dim for each token and head) and, if causal, the products
 /// of the pairs of tokens that a kernel multiplies at once (LinearOperation::step()) and that are not masked. The
@@ -125,17 +125,17 @@ std::string linear_unable(int64_t head_dim, int64_t value_dim);
 double recurrence_flops(const LinearConfig& config);
 
 /// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
-/// run twice at the same time. Its device and pipelines outlive it.
+/// run twice at the same time. Its device and pipelines must outlive it.
 class LinearLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config`. Throws CompileError, OutOfMemory, and
   /// BadInput if the device does not take the plan.
   LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
-  /// Encodes all launches in turn. Throws std::logic_error with scan host.
+  /// Encodes all launches in turn. Throws std::logic_error if the scan is "host".
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
 
-  /// With scan host: the launches before the scan, the scan, and the launches after it. scan_on_host() copies to the
+  /// With scan "host": the launches before the scan, the scan, and the launches after it. scan_on_host() copies to the
   /// host what each chunk adds to the state, computes the state before each chunk, and copies these states back to the
   /// device.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;

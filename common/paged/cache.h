@@ -104,11 +104,11 @@ class PagedKvCache {
   /// Ends the sequence; then all copies of its id are stale.
   void free(SequenceId id);
 
-  /// The number of the sequence's tokens.
+  /// Returns the number of the sequence's tokens.
   int64_t length(SequenceId id) const { return lengths_[checked(id)]; }
-  /// The sequence's pages in the order of their tokens; valid until the sequence changes.
+  /// Returns the sequence's pages in the order of their tokens. The span is valid until the sequence changes.
   std::span<const int32_t> pages(SequenceId id) const;
-  /// Tokens count from 0. Throws BadInput for a token that the sequence does not have.
+  /// Returns the place of a token. Tokens count from 0. Throws BadInput for a token that the sequence does not have.
   TokenPlace place(SequenceId id, int64_t token) const;
 
   /// [max_sequences, max_pages]: the pages of each row's sequence, then -1.

@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-/// The configuration of the launch over the prefix: one sequence has the queries of all sequences, and each query sees
-/// every key of the prefix.
+/// Returns the configuration of the launch over the prefix: one sequence has the queries of all sequences, and each
+/// query sees every key of the prefix.
 DecodeConfig prefix_config(DecodeConfig config, int64_t prefix) {
   config.shape.q_len = std::exchange(config.shape.batch, 1);
   config.shape.kv_len = prefix;

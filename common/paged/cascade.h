@@ -14,7 +14,7 @@ namespace attn {
 /// of pages, has no page, or has kv_len tokens or more.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
-/// One CascadeLaunch must not run twice at the same time. Its device and pipelines outlive it.
+/// One CascadeLaunch must not run twice at the same time. Its device and pipelines must outlive it.
 class CascadeLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config` and `prefix`. Every sequence begins with
@@ -23,7 +23,7 @@ class CascadeLaunch {
 
   /// own_lengths, [batch], on the device: tokens of a sequence after the prefix. tensors.lengths is not read.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;
-  /// The launch over each sequence's own keys.
+  /// Returns the launch over each sequence's own keys.
   const DecodeLaunch& own() const { return own_; }
   /// Whether DecodeLaunch::at_rest() is true for both launches that attend, and no guard band was overwritten.
   bool at_rest() const;

@@ -32,7 +32,7 @@ struct DecodeConfig {
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
 
-  /// Query rows that share a key/value head. A key is read once for all rows of a tile.
+  /// Returns how many query rows share a key/value head. A key is read once for all rows of a tile.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
 };
 
@@ -67,8 +67,8 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns a plan with the launch "attend", and the launch "join" after it if a second launch joins the parts. If the
-/// device does not take the configuration, the plan has the reason instead. Memory bounds the work. The work follows
-/// from `keys`, the tokens of all sequences together.
+/// device does not take the configuration, the plan has the reason instead. The work's bound is memory. The work
+/// follows from `keys`, the tokens of all sequences together.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
@@ -118,7 +118,7 @@ class AppendLaunch {
 Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 
 /// The loaded kernels of one configuration, with the memory in which workers leave their parts. One DecodeLaunch must
-/// not run twice at the same time. Its device and pipelines outlive it.
+/// not run twice at the same time. Its device and pipelines must outlive it.
 class DecodeLaunch {
  public:
   /// encode() runs the launches "attend" and "join" of `plan`, which must be the plan of `config`. In the plan their

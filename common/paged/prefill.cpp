@@ -17,7 +17,7 @@ std::string wrapper(const std::string& name) {
   return fmt::format("#include \"common/paged/kernels/prefill/{}.h\"\n", name);
 }
 
-/// The hooks of prefill, which call the caller's hooks.
+/// Returns the hooks of prefill, which call the caller's hooks.
 AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* caller_hooks) {
   AttentionHooks hooks;
   hooks.change = ScoreChange::none;

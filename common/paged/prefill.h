@@ -28,7 +28,7 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
                   const AttentionHooks* hooks = nullptr);
 
 /// The loaded kernel of one configuration. One PrefillLaunch must not run twice at the same time. Its device and
-/// pipelines outlive it.
+/// pipelines must outlive it.
 class PrefillLaunch {
  public:
   /// encode() runs the launch "attention" of `plan`, which must be the plan of `config`. pool_pages: the cache's pages,

@@ -29,7 +29,7 @@ void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   });
 }
 
-/// The rows of `tensor` in `dtype`, each multiplied or divided by its scale.
+/// Returns the rows of `tensor` in `dtype`, each multiplied or divided by its scale.
 Tensor rescaled(const Tensor& tensor, DType dtype, int64_t page_size, std::span<const float> scales, bool divides) {
   Tensor result = Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, dtype, tensor.layout);
   for_pages(tensor, page_size, [&](int64_t b, int64_t page, int64_t h, size_t at) {

@@ -43,8 +43,9 @@ class FunctionConstants {
   std::vector<Entry> entries_;
 };
 
-/// The stage at which the code of a source's fragments joins the kernel's code. Before the optimiser: so the optimiser
-/// sees both (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU). After code generation: both are machine code.
+/// The stage at which the code of a source's fragments joins the kernel's code. before_optimizer: the optimiser sees
+/// the code of kernel and fragments together (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU).
+/// after_code_generation: the linker joins machine code of kernel and fragments.
 enum class Linking { before_optimizer, after_code_generation };
 
 /// Everything that decides the code of a kernel.
@@ -58,10 +59,10 @@ struct KernelSource {
   /// has no fragments. A fragment that is linked as machine code may be a program (is_program).
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
-  /// The names of constants that the code reads when it runs. They are global variables, which Device::load() sets. One
-  /// binary then serves all their values, and the kernel's text does not change. A kernel that needs such a constant at
-  /// compile time (a size of an array or vector, an argument of a template, another constexpr) does not compile. A
-  /// fragment has no run-time constants.
+  /// The names of constants that the code reads when it runs. These constants are global variables, which
+  /// Device::load() sets. One binary then serves all their values, and the kernel's text does not change. A kernel that
+  /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
+  /// does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
   std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
   /// Whether the source includes a user's text. A device survives the text's faults as far as it can. `guarded` does

@@ -109,7 +109,8 @@ TEST(ConstantsFindings, CostIsThatOfTheMostVariantsAndDecidesByRule) {
   one.config.set("head_dim", int64_t{128});
   all = conclude({one, result("compile", 50, 50 * 0.03)});
   EXPECT_NEAR(only(all, "cost", "head_dim=128").estimate.value, 60, 1e-9);
-  EXPECT_TRUE(contains(text(only(all, "cost", "head_dim=128")), "At head_dim 128 the tile")) << "it is one tile's";
+  EXPECT_TRUE(contains(text(only(all, "cost", "head_dim=128")), "At head_dim 128 the tile"))
+      << "the cost is the cost of a single tile";
   EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
@@ -181,7 +182,7 @@ TEST(ConstantsFindings, DuelsDifferInOneThing) {
                                 "workers=1 pch=1 run_time=none"});
   EXPECT_EQ(pairs["start_disk"].size(), 1u);
   EXPECT_EQ(pairs["start_archive"].size(), 1u);
-  EXPECT_EQ(pairs["run_time"].size(), 2u) << "the wrong one and the one of another mask are left out";
+  EXPECT_EQ(pairs["run_time"].size(), 2u) << "the wrong result and the result with another mask are left out";
 }
 
 TEST(ConstantsFindings, ComparisonsSayWhatWasMeasured) {

@@ -35,7 +35,7 @@ DEVICE float element(unsigned word, int i) {
   return load_float<IN_TYPE>(&word, i);
 }
 
-/// The larger elements of two words, element by element.
+/// Returns a word with the larger of the two words' elements at each place.
 DEVICE unsigned larger(unsigned a, unsigned b) {
   if constexpr (IN_TYPE == F32) return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
   unsigned both;

@@ -6,7 +6,7 @@
 #include "common/kernel/ampere.h"
 #include "common/kernel/wgmma.h"
 
-/// The byte offset in a panel of chunk `chunk` of row `row`.
+/// Returns the byte offset, in a panel, of chunk `chunk` of row `row`.
 DEVICE int swizzled(int row, int chunk) { return row * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16; }
 
 /// All THREADS threads copy ROWS rows of COLUMNS elements to panels at `tile`. Rows from `rows` on and columns from

@@ -89,7 +89,7 @@ TEST_F(LinearCliTest, SaysWhyACaseDoesNotRun) {
       "--axis q_len=64 --axis normalised=1 --axis feature=identity,elu1 --axis value_dim=32 --axis head_dim=64");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* reason : {"a decay goes with causal 1", "recurrent: it goes with causal 1", "has either sign",
-                             "it goes with value_dim as head_dim"}) {
+                             "value_dim must be equal to head_dim"}) {
     EXPECT_NE(outcome.out.find(reason), std::string::npos) << reason;
   }
 }

@@ -109,7 +109,7 @@ class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
     VariantsCliTest::SetUp();
-    if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer tells of it, or keeps signals back";
+    if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer reports the fault itself, or handles the signal";
   }
   void expect_failed(const std::string& text, const std::string& status, const std::string& says) {
     const bool mask = text.find("bool visible") != text.npos;

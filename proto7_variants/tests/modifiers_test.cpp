@@ -500,9 +500,9 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// Mistakes in the kernels' own text. Sinks: not part of the denominator, counted by several threads of a row, in
-// another unit, not part of the log-sum-exp. ALiBi as part of the product: other numbers of the keys, the place of
-// another row. RoPE: queries that do not turn, or that turn as queries of other rows.
+// Mistakes in the kernels' own text. A sink is left out of the denominator, is counted by several threads of a row, is
+// in another unit, or is left out of the log-sum-exp. If ALiBi is a part of the product, keys have wrong numbers, or a
+// row has the place of another row. With RoPE, queries do not turn, or turn as queries of other rows.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

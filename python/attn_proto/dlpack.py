@@ -193,7 +193,7 @@ def _scale(name, scale):
 def _scaling(name, scaling):
     names = ("none", "linear", "ntk", "yarn", "llama3")
     if scaling not in names:
-        raise ValueError(f"attn_proto: {name} {scaling!r} is none of {', '.join(names)}")
+        raise ValueError(f"attn_proto: {name} {scaling!r} is not allowed; allowed are {', '.join(map(repr, names))}")
     return names.index(scaling)
 
 

@@ -33,8 +33,8 @@ _asked = _Asked()
 
 
 def _known(condition):
-    """Whether a condition on sizes holds. A trace holds for a range of sizes: in a trace a condition that only a part of
-    the range satisfies counts as false, so that it does not narrow the range."""
+    """Whether a condition on sizes holds. A trace serves a range of sizes. In a trace, a condition that only a part of
+    the range satisfies counts as false, so that the trace keeps the whole range."""
     if not torch.compiler.is_compiling():
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes long to import
@@ -136,7 +136,8 @@ def _why_not_now(*tensors):
 
 
 def _decide(query, key, value, mask, dropout, causal, scale, gqa):
-    """_why_not(), computed once for all tensors with equal shapes, strides and types."""
+    """Returns the reason why attn::flash does not take a call, or None if it takes the call. For calls without a mask,
+    outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
@@ -176,8 +177,8 @@ class _NotKnown(BaseException):
 
 def _ask(tensors, call, **options):
     """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
-    subclass knows the drop-in if it looks at torch.nn.functional. If it only knows PyTorch's function, from a table
-    made earlier, it is called again with PyTorch's function."""
+    subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass with a table that was made
+    earlier may know only PyTorch's function. Such a subclass is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())
@@ -219,7 +220,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    if is_causal and not _known(rows == key.shape[-2]):  # PyTorch aligns the first query and key, attn::flash the last
+    # PyTorch puts the first query at the first key, attn::flash puts the last query at the last key.
+    if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)

@@ -37,7 +37,7 @@ def _models(base=PreTrainedModel):
 @functools.lru_cache
 def _eager_only(config_class):
     """Whether transformers says that the models of a configuration run with eager attention alone. The first call comes
-    when a model with the configuration runs, so its class is loaded by then."""
+    when a model with the configuration runs, so the model's class is loaded by then."""
     models = [model for model in _models() if model.config_class is config_class]
     return bool(models) and not any(model._supports_sdpa or model._supports_flash_attn and model._supports_attention_backend
                                     for model in models)
@@ -204,7 +204,7 @@ class PagedLayer(CacheLayerMixin):
     def get_max_length(self):
         return self.max_tokens
 
-    get_max_cache_shape = get_max_length  # its name in older versions
+    get_max_cache_shape = get_max_length  # the name of the method in older versions of transformers
 
     def reset(self):
         self.tokens = self.attended = 0

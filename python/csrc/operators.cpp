@@ -403,7 +403,8 @@ attn_rope_scaling scaling_of(c10::string_view name) {
   constexpr const char* names[] = {"none", "linear", "ntk", "yarn", "llama3"};
   int found = 0;
   while (found < 5 && name != names[found]) ++found;
-  TORCH_CHECK(found < 5, "attn::rope: scaling '", std::string(name), "' is none of none, linear, ntk, yarn, llama3");
+  TORCH_CHECK(found < 5, "attn::rope: scaling '", std::string(name),
+              "' is not allowed; allowed are 'none', 'linear', 'ntk', 'yarn', 'llama3'");
   return static_cast<attn_rope_scaling>(found);
 }
 
@@ -484,7 +485,7 @@ Derivative derivative_of(const Option&) {
 }
 
 /// The Autograd keys run this operator. It refuses tensors with backward or forward derivatives, and passes all other
-/// calls on. Only at these keys can tensors show whether traces and torch.func want derivatives.
+/// calls on. Tensors show only at these keys whether traces and torch.func want derivatives.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Inference;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -522,8 +523,8 @@ bool elsewhere(const Option&) {
   return false;
 }
 
-/// The Meta key runs the meta function. PyTorch also calls it if only some of the tensors are without memory. Such a
-/// call is refused, because nobody would write the result's memory.
+/// The Meta key runs the meta function. PyTorch also calls the meta function if only some of the tensors are without
+/// memory. This operator refuses such a call, because nobody would write the result's memory.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -558,8 +559,9 @@ bool is_for_tokens(at::ScalarType type) { return type == at::kFloat || type == a
 constexpr size_t no_cache = SIZE_MAX;
 
 /// The autocast keys run the operator with its first `TOKENS` arguments cast to autocast's type, as in PyTorch's own
-/// attention. If the argument `CACHE` is a cache of f32, f16 or bf16, they are cast to the cache's type instead, so
-/// that the cache is not copied. Tables keep their types. So does float64, which the operator refuses.
+/// attention. If the argument `CACHE` is a cache of f32, f16 or bf16, these arguments are cast to the cache's type
+/// instead, so that the cache is not copied. Tables keep their types. Tensors of float64 keep their type too, and the
+/// operator refuses them.
 template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;
@@ -599,7 +601,8 @@ constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flas
                decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
                linear_name[] = "attn::linear", rope_name[] = "attn::rope";
 
-/// rope is left out: PyTorch's models compute it outside of autocast's operators, in the type of its tensors.
+/// rope is left out: models of PyTorch compute RoPE without operators that autocast changes, in the type of RoPE's
+/// tensors.
 template <c10::DeviceType DEVICE>
 void implement_autocast(torch::Library& m) {
   m.impl("flash", TORCH_FN((Autocast<DEVICE, flash, flash_name, 3>::call)));
@@ -677,8 +680,8 @@ TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
 TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
-// check_cache has no Meta implementation. A trace would drop it as a call without results; without the implementation
-// the trace breaks at the call and runs it.
+// check_cache has no Meta implementation. With one, a trace would drop calls of check_cache, because they have no
+// results. Without one, the trace breaks at the call, and the call runs.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
   m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));

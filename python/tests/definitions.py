@@ -67,8 +67,8 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     tolerance = tolerance + LEAST[dtype] * (1 + absolute)
     arbitrary = off > 0.5  # scores so large that their rounding chooses among the keys
     tolerance = torch.where(arbitrary, 4 * absolute, tolerance)
-    # Some scores may overflow float32. A score that becomes -inf by overflow hides its pair. It makes NaN if the row
-    # has only such scores, or if its value is not finite.
+    # Some scores may overflow float32. A score that becomes -inf by overflow hides its pair. But the result is NaN if
+    # the row has only scores that overflow, or if the value of the pair is not finite.
     unsure = (seen & overflows).any(-1, keepdim=True) | (seen.any(-1, keepdim=True) & nothing)
     tolerance = tolerance.masked_fill((seen & (score == -INF)).double() @ (~finite).double() > 0, INF)
     tolerance = tolerance.masked_fill(unsure | (o.abs() > torch.finfo(dtype).max / 2), INF)

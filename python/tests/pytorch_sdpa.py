@@ -2,8 +2,8 @@
 
     python/tests/run build/release/bin tests/pytorch_sdpa.py torch expecttest
 
-$ATTENTION_PROTO_SDPA_TESTS names the file test/test_transformers.py of PyTorch's source, of the installed version or a
-version near it. Without the variable the exit status is 77. The script runs the classes TestSDPA* of the file for
+$ATTENTION_PROTO_SDPA_TESTS names the file test/test_transformers.py of PyTorch's source, in the installed version or in
+a version near it. Without the variable the exit status is 77. The script runs the classes TestSDPA* of the file for
 $ATTENTION_PROTO_SDPA_SECONDS seconds, or 300 seconds if this variable is not set. Some classes have thousands of tests,
 so the script takes one test of each kind in turn, in a random order. A test that fails is run again without the
 drop-in. It counts as an error only if it then passes, and if it does not test a difference that docs/extension.md

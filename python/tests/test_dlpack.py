@@ -356,7 +356,7 @@ class OtherOperators(Case):
                     want = np.concatenate([turned(x[i:i + 1], n, frequencies, grown, options.get("interleaved", False))
                                            for i, n in enumerate(offsets)])
                     self.near(got, want, 5e-5)
-        for text, options in (("none of none, linear", {"scaling": "cubic"}), ("theta", {"theta": 0.5}), ("more than 64 bits", {"rotary_dim": 2 ** 70})):
+        for text, options in (("allowed are 'none', 'linear'", {"scaling": "cubic"}), ("theta", {"theta": 0.5}), ("more than 64 bits", {"rotary_dim": 2 ** 70})):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.rope(q, k, **options)
 

@@ -179,7 +179,7 @@ class DropIn(unittest.TestCase):
                 with attn_proto.enable():
                     self.assertTrue(attn_proto.enabled())
                 self.assertTrue(attn_proto.enabled())
-            self.assertTrue(attn_proto.enabled(), "the one without a block still holds")
+            self.assertTrue(attn_proto.enabled(), "the enable() without a block still holds")
             attn_proto.disable()
             self.assertIs(F.scaled_dot_product_attention, original)
         with self.assertRaises(ZeroDivisionError), attn_proto.enable():

@@ -161,8 +161,8 @@ class Flash(Case):
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """A score that is not finite reaches its whole row, a value that is not finite its column. A bias of -inf hides
-        both."""
+        """A score that is not finite makes its whole row not finite. A value that is not finite makes only its column
+        of the row not finite. A bias of -inf hides both."""
         for device, dtype in self.on_each(*TOLERANCE):
             own = torch.arange(70, device=device)
             bias = torch.zeros(1, 1, 70, 72, device=device)
@@ -274,7 +274,7 @@ class Flash(Case):
                             {"rotary_dim": 7}, {"rotary_dim": 66}):
                 self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
-            self.refuses("with normalised there is none", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
+            self.refuses("'normalised' has no scale", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
             state = torch.zeros(2, 4, 64, 64, device=device)
             self.refuses("not with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
 

@@ -90,7 +90,8 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_causal_mask_says_what_the_kernel_computes(self):
-        """A causal mask means that the last query stands at the last key. Otherwise the result is an explicit mask."""
+        """The result is a causal mask only if the last query stands at the last key. In all other cases the result is
+        an explicit mask."""
         causal = 0
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 5, 8), (0, 3, 5)):
             padding = torch.ones(2, q_offset + q_length, dtype=torch.bool)
@@ -112,8 +113,8 @@ class Masks(Case):
         self.assertGreater(causal, 50)
 
     def test_a_causal_mask_is_a_mask(self):
-        """The mask has only sizes while it is passed on whole. For any other operation of a model it is the mask
-        itself."""
+        """A causal mask that a model passes on whole has only sizes. Every other operation of a model sees the mask's
+        elements."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
             for padding in (None, torch.ones(2, past + q_length) > 0):
                 mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)

@@ -248,7 +248,7 @@ def line(item):
             hypothesis = some[-1]["data"]["hypothesis"]
             known = hypothesis["id"] in named
             named.add(hypothesis["id"])
-            text = f"{'' if known else hypothesis['metric'] + ' '}{figure_text(some)}"
+            text = f"{'' if known else hypothesis['metric'] + ' = '}{figure_text(some)}"
             texts.append(": ".join(filter(None, (where(some, everything), text))) +
                          f" ({'' if known else '`' + hypothesis['id'] + '`, '}{ids(some)})")
         sentences.append(f"**{words}** {'; '.join(texts)}")

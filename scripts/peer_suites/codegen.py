@@ -52,11 +52,14 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
-            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers codegen`. Times are "
-            f"in milliseconds. {pages.RATIOS} Its 95 % interval stands in parentheses.\n\n")
+    peers = (f"PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, {HEADS} heads, {LENGTH} tokens, "
+             f"{about['threads']} threads")
+    interval = "" if about.get("processes", 1) > 1 else " Its 95 % interval stands in parentheses."
+    text = (f"{pages.measured(about, peers, 'codegen')} Times are in milliseconds. {pages.ratios(about)}{interval}\n\n"
+            + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
     cells = [[row["work"], row["head_dim"], pages.cell(row, "ours_ms", ".1f") + pages.differ(row),
-              *(cell for peer in NAMES for cell in (pages.cell(row, f"{peer}_ms", ".1f"), pages.ratio_cell(row, f"{peer}_ratio")))]
+              *(pages.cell(row, f"{peer}_{key}", form) for peer in NAMES
+                for key, form in (("ms", ".1f"), ("ratio", ".2f")))]
              for row in rows]
     return text + pages.markdown(["attention", "head_dim", "ours",
                                   *(head for name in NAMES.values() for head in (name, f"{name} / ours"))], cells)

@@ -72,9 +72,11 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with PyTorch {about['torch']}, bf16, {HEADS} heads, by "
-            f"`scripts/peers codegen_gpu`. Times are in microseconds, from cold caches. {pages.RATIOS} The last column "
-            "has the largest error of each side against the definition in float64, in the order of the sides.\n\n")
+    peers = f"PyTorch {about['torch']}, bf16, {HEADS} heads"
+    text = (f"{pages.measured(about, peers, 'codegen_gpu')} Times are in microseconds, from cold caches. "
+            f"{pages.ratios(about)} The last column has the largest error of each side against the definition in "
+            "float64, in the order of the sides.\n\n"
+            + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
     cells = [[row["work"] + pages.differ(row), row["head_dim"], pages.mask_of(row), row["length"],
               pages.microseconds(row, "ours_us"),
               *(cell for peer in NAMES for cell in (pages.microseconds(row, f"{peer}_us"),

@@ -2,15 +2,18 @@
 
 import argparse
 import ast
+import datetime
 import importlib
 import json
 import math
 import os
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
-from . import Refused, pages
+from . import Refused, pages, processes
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -19,8 +22,9 @@ LIBRARIES = "ATTENTION_PROTO_LIBRARIES"
 CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
-All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn. A
-side that is not installed, or cannot compute a row, is left out, and one line says why. --from measures nothing and
+All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn.
+Each of several processes measures all rows, and a ratio has the interval in which another process is expected. A side
+that is not installed, or cannot compute a row, is left out, and one line says why. --from measures nothing and
 needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
@@ -34,6 +38,13 @@ class Parser(argparse.ArgumentParser):
 def seconds(text):
     value = float(text)
     if not 0 <= value < math.inf:
+        raise ValueError
+    return value
+
+
+def count(text):
+    value = int(text)
+    if not 1 <= value <= processes.MOST:
         raise ValueError
     return value
 
@@ -58,7 +69,9 @@ def parser_of(name, suite):
     parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} if none is named")
     parser.add_argument("--seconds", type=seconds, default=suite.SECONDS,
                         help=f"time for {'a side in a round' if name == 'cpu' else 'all turns of a row'}; "
-                             f"{suite.SECONDS:g} if not named")
+                             f"{suite.SECONDS:g} if not named; the processes share it")
+    parser.add_argument("--processes", type=count, default=3,
+                        help=f"how many processes measure, one after the other: 1 to {processes.MOST}; 3 if not named")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="read rows that --out wrote")
     parser.add_argument("--page", nargs="?", const=PAGE, type=pathlib.Path, metavar="FILE",
@@ -97,13 +110,19 @@ def check(name, suite, options):
         pages.split(options.page, suite.MARK)
 
 
+def machine_of(suite, options):
+    from . import clocks
+
+    return (clocks.Cpu if on_cpu(suite) else clocks.Gpu)(options.device)
+
+
 def measured(suite, options):
     """Measures the rows of the suite, and returns the result. After each row the result so far is written to the file
     of --out."""
     from . import clocks
 
-    machine = (clocks.Cpu if on_cpu(suite) else clocks.Gpu)(options.device)
-    result = {"about": {**machine.about(), **suite.about()}, "rows": []}
+    machine = machine_of(suite, options)
+    result = {"about": {**machine.about(), **suite.about(), **today()}, "rows": []}
     for row in suite.rows(machine, options):
         result["rows"].append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
@@ -114,6 +133,32 @@ def measured(suite, options):
     return result
 
 
+def today():
+    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+                           capture_output=True, text=True)
+    return {"commit": found.stdout.strip() or "unknown",
+            "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"}
+
+
+def measured_by_processes(name, options):
+    """Starts --processes processes, one after the other, each of which measures all rows. Returns the pooled result."""
+    results = []
+    same = ["--device", options.device, "--libraries", os.environ[LIBRARIES], "--seconds",
+            str(options.seconds / options.processes), *(["--quick"] if getattr(options, "quick", False) else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.processes):
+            file = pathlib.Path(folder) / f"{number}.json"
+            words = [sys.executable, "-m", __package__, name, *same, "--processes", "1", "--out", str(file)]
+            status = subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+            if status not in (0, 1) or not file.exists():
+                raise Refused(f"process {number + 1} of {options.processes} ended with status {status}")
+            results.append(pages.read(file))
+            pooled = processes.pooled(results) if number else results[0]
+            if options.out:
+                options.out.write_text(json.dumps(pooled, indent=1) + "\n")
+    return pooled
+
+
 def run(name, arguments):
     suite = importlib.import_module(f"{__package__}.{name}")
     options = parser_of(name, suite).parse_args(arguments)
@@ -122,7 +167,13 @@ def run(name, arguments):
     if getattr(options, "old", None):
         from . import old
         return old.compare(options, suite.SHAPES)
-    result = pages.read(options.source) if options.source else measured(suite, options)
+    if options.source:
+        result = pages.read(options.source)
+    elif options.processes > 1:
+        machine_of(suite, options)  # refuses a machine that lacks something before a process starts
+        result = measured_by_processes(name, options)
+    else:
+        result = measured(suite, options)
     try:
         text = suite.table(result["rows"], result["about"])
         agree = all(row["agree"] for row in result["rows"])

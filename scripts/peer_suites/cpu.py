@@ -6,10 +6,8 @@ Runtime's MultiHeadAttention takes K and V in two orders; the time of the faster
 attention in double.
 """
 
-import datetime
 import os
 import statistics
-import subprocess
 
 from . import clocks, pages, sides
 from .clocks import np, threadpoolctl
@@ -29,12 +27,8 @@ def shapes(quick):
 def about():
     pools = threadpoolctl.threadpool_info() if threadpoolctl else []
     blas = next((pool for pool in pools if pool["user_api"] == "blas"), None)
-    command = ["git", "-C", sides.ROOT, "rev-parse", "--short=12", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True)
     return {"cores": os.cpu_count(), "ort": sides.onnx_version(), "numpy": np.__version__,
-            "blas": f"{blas['internal_api']} {blas['version']} ({blas['architecture']})" if blas else "(not there)",
-            "commit": commit.stdout.strip() or "unknown",
-            "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"}
+            "blas": f"{blas['internal_api']} {blas['version']} ({blas['architecture']})" if blas else "(not there)"}
 
 
 def sgemm():
@@ -77,12 +71,14 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with {about['cores']} cores, {about['threads']} threads for each side; "
-            f"ONNX Runtime {about['ort']}, {about['blas']} from numpy {about['numpy']}; commit {about['commit']}, "
-            f"{about['date']}, by `scripts/peers cpu`. Rates are in GFLOP/s. A ratio is the median of the ratios of "
-            "all rounds; the lowest and the highest ratio stand in parentheses.\n\n")
+    peers = (f"ONNX Runtime {about['ort']}, {about['blas']} from numpy {about['numpy']}, {about['cores']} cores, "
+             f"{about['threads']} threads for each side")
+    ends = "" if about.get("processes", 1) > 1 else " The lowest and the highest ratio stand in parentheses."
+    text = (f"{pages.measured(about, peers, 'cpu')} Rates are in GFLOP/s. {pages.ratios(about)}{ends}\n\n"
+            + pages.leads(about, rows, {name: f"{side}_ratio" for side, name in NAMES.items()}))
     cells = [[row["length"], row["head_dim"], pages.mask_of(row), pages.cell(row, "ours_gflops", ".0f"),
-              *(cell for name in NAMES for cell in (pages.cell(row, f"{name}_gflops", ".0f"), pages.ratio_cell(row, f"{name}_ratio"))),
+              *(pages.cell(row, f"{name}_{key}", form) for name in NAMES
+                for key, form in (("gflops", ".0f"), ("ratio", ".2f"))),
               f"{'equal' if row['agree'] else 'DIFFER'}, {max(row['max_abs'].values()):.0e}"] for row in rows]
     heads = [head for name in NAMES.values() for head in (name, f"ours / {name}")]
     return text + pages.markdown(["n", "head_dim", "mask", "ours", *heads, "outputs"], cells)

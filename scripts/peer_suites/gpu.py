@@ -75,9 +75,10 @@ def rows(machine, options):
 def table(rows, about):
     peers = {"cudnn": f"cuDNN {about['cudnn']} through PyTorch {about['torch']}",
              **{name: f"FlashAttention-{name[-1]} ({about[name]})" for name in ("fa3", "fa4") if about.get(name)}}
-    text = (f"Measured on {about['device']} with {pages.listed(list(peers.values()))}, bf16, by `scripts/peers gpu`. "
-            f"Rates are in TFLOPS; with a causal mask only the half that is not masked counts. {pages.RATIOS} "
-            f"{clocks.window_of(about.get('window', EAGER_WINDOW))}\n\n")
+    text = (f"{pages.measured(about, pages.listed(list(peers.values())) + ', bf16', 'gpu')} "
+            f"Rates are in TFLOPS; with a causal mask only the half that is not masked counts. {pages.ratios(about)} "
+            f"{clocks.window_of(about.get('window', EAGER_WINDOW))}\n\n"
+            + pages.leads(about, rows, {NAMES[peer]: f"{peer}_ratio" for peer in peers}))
     tile = pages.column_of(rows, "tile")
     cells = [[row["head_dim"], pages.heads_of(row), pages.mask_of(row), row["length"], row["batch"],
               *(row.get(key, "") for key in tile), pages.cell(row, "ours_tflops", ".0f") + pages.differ(row),

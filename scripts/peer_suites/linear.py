@@ -78,10 +78,10 @@ def rows(machine, options):
 
 def table(rows, about):
     forms = ("chunk", "fused_chunk")
-    text = (f"Measured on {about['device']} with {about['fla']}, PyTorch {about['torch']}, bf16, by "
-            "`scripts/peers linear`. Times are in microseconds, from cold caches. GB/s counts Q, K and V read once, "
-            "and O written once. Each turn times every side once. The ratio of a turn is the time of the fastest form "
-            "of fla over the time of ours; the table has the median of the ratios of all turns.\n\n")
+    peers = f"{about['fla']}, PyTorch {about['torch']}, bf16"
+    text = (f"{pages.measured(about, peers, 'linear')} Times are in microseconds, from cold caches. GB/s counts Q, K "
+            "and V read once, and O written once. The ratio of a turn is the time of the fastest form of fla over the "
+            f"time of ours. {pages.ratios(about)}\n\n" + pages.leads(about, rows, {"fla": "ratio"}))
     cells = [[row["gate"], row["head_dim"], row["heads"], f"{row['batch']} x {row['q_len']}",
               pages.cell(row, "ours_us", ".1f") + pages.differ(row), pages.cell(row, "ours_gbps", ".0f"),
               *(pages.cell(row, f"{form}_us", ".1f") for form in forms), pages.cell(row, "ratio", ".2f")]

@@ -98,9 +98,9 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with {about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, "
-            f"bf16, pages of {PAGE_SIZE}, by `scripts/peers paged`. Times are in microseconds, from cold "
-            f"caches. {pages.RATIOS}\n\n")
+    peers = f"{about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, bf16, pages of {PAGE_SIZE}"
+    text = (f"{pages.measured(about, peers, 'paged')} Times are in microseconds, from cold caches. "
+            f"{pages.ratios(about)}\n\n" + pages.leads(about, rows, {name.replace("_", ", "): f"{name}_ratio" for name in PEERS}))
     cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
               row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
               *(pages.cell(row, f"{name}_{key}", form) for name in PEERS

@@ -5,7 +5,6 @@ import json
 from . import Refused
 
 DIFFER = " (results differ)"
-RATIOS = "Each turn times every side once. A ratio in the table is the median of the ratios of all turns."
 
 
 def read(path):
@@ -43,17 +42,44 @@ def markdown(heads, rows):
 
 
 def cell(row, key, form):
-    """The figure `key` of a row, formatted; an empty text if the row does not have it."""
-    return f"{row[key]:{form}}" if key in row else ""
-
-
-def ratio_cell(row, key):
-    """A ratio with its lowest and highest value, or with the ends of its interval; an empty text if the row does not
-    have the ratio."""
+    """The figure `key` of a row, formatted; a list [figure, low, high] with its interval. An empty text if the row does
+    not have the figure."""
     if key not in row:
         return ""
-    ratio, low, high = row[key]
-    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+    if isinstance(row[key], list):
+        figure, low, high = row[key]
+        return f"{figure:{form}} ({low:{form}} to {high:{form}})"
+    return f"{row[key]:{form}}"
+
+
+def measured(about, sides, suite):
+    """Says on what the rows were measured, with which sides, and when; and names the command."""
+    when = f", at commit {about['commit']}, {about['date']}" if "date" in about else ""
+    return f"Measured on {about['device']} with {sides}{when}, by `scripts/peers {suite}`."
+
+
+def ratios(about, of_a_process="the median of the ratios of all turns"):
+    """Says what a ratio of the table is. `of_a_process` says what the ratio of one process is."""
+    if about.get("processes", 1) == 1:
+        return f"Each turn times every side once. A ratio in the table is {of_a_process}."
+    return (f"Each turn times every side once. The ratio of a process is {of_a_process}. A ratio in the table is the "
+            f"geometric mean over {about['processes']} processes; the interval in which another process is expected "
+            "(95 %) stands in parentheses.")
+
+
+def leads(about, rows, keys):
+    """Says on how many rows ours is faster than each side, and on how many it is slower. `keys` has the key of a ratio
+    by the side's name; a ratio above 1 means that ours is faster. The text is empty if one process measured the
+    rows."""
+    texts = []
+    for name, key in keys.items():
+        intervals = [row[key] for row in rows if key in row]
+        if intervals and about.get("processes", 1) > 1:
+            ahead = sum(low > 1 for _, low, _ in intervals)
+            after = sum(high < 1 for _, _, high in intervals)
+            texts.append(f"Ours is faster than {name} on {ahead} of {len(intervals)} rows and slower on {after}; the "
+                         "intervals of the others contain 1.")
+    return " ".join(texts) + "\n\n" if texts else ""
 
 
 def microseconds(row, key):

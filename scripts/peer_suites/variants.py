@@ -64,9 +64,11 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, "
-            f"{HEADS} heads, by `scripts/peers variants`. Times are in microseconds. {pages.RATIOS} "
-            f"{clocks.window_of(about['window'])}\n\n")
+    peers = f"FlexAttention of PyTorch {about['torch']} and {about['fa3']}, bf16, {HEADS} heads"
+    text = (f"{pages.measured(about, peers, 'variants')} Times are in microseconds. {pages.ratios(about)} "
+            f"{clocks.window_of(about['window'])}\n\n"
+            + pages.leads(about, rows, {"FlexAttention": "flex_ratio", "compiled RoPE": "torch_ratio",
+                                        "FA-3": "fa3_ratio"}))
     tile, cells = pages.column_of(rows, "tile"), []
     for row in rows:
         rope = row["modifier"] == "RoPE"

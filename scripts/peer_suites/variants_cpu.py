@@ -69,9 +69,10 @@ def rows(machine, options):
 
 
 def table(rows, about):
-    text = (f"Measured on {about['device']} with PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, "
-            f"{HEADS} heads, {LENGTH} tokens, {about['threads']} threads, by `scripts/peers variants_cpu`. "
-            f"Times are in milliseconds. {pages.RATIOS}\n\n")
+    peers = (f"PyTorch {about['torch']} and ONNX Runtime {about['ort']}, f32, {HEADS} heads, {LENGTH} tokens, "
+             f"{about['threads']} threads")
+    text = (f"{pages.measured(about, peers, 'variants_cpu')} Times are in milliseconds. {pages.ratios(about)}\n\n"
+            + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))
     tile = pages.column_of(rows, "tile")
     cells = [[row["modifier"], row["head_dim"], *(row.get(key, "") for key in tile),
               pages.cell(row, "ours_ms", ".1f") + pages.differ(row), pages.cell(row, "cost", ".2f"),

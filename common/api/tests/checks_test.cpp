@@ -153,7 +153,7 @@ TEST(ChecksTest, ScalesAreNumbersOfTheKernels) {
   LinearCall normalised = linear_call();
   normalised.normalised = true;
   PASSES(normalised, c.scale = 1);
-  REFUSED("scale 3: with normalised there is none", normalised, c.scale = 3);
+  REFUSED("scale 3: 'normalised' has no scale", normalised, c.scale = 3);
   REFUSED("initial_state: not with normalised", normalised, c.initial_state = memory + 10000);
 }
 

@@ -132,7 +132,8 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // a score times these is the score in base e, and in base 4; both are more than 0
+  float unit, factor;        // an element of `scores` times `unit` is the score in base e, times `factor` in base 4;
+                             // both are more than 0
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);
@@ -182,8 +183,8 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Copies Q, and applies the sign of the scale (`unit` is positive) and a scale of 0 to it. Sets outputs, maxima and
-  // sums to their first values.
+  // Copies Q. If the scale is negative, the copy is -Q, because `unit` is positive. If the scale is 0, the copy is 0.
+  // Sets outputs, maxima and sums to their first values.
   INLINE void begin() {
     const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
@@ -249,8 +250,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If they came right after it,
-    // they would delay the maximum of the next row.
+    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If the weights came right
+    // after this maximum, they would delay the maximum of the next row.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);

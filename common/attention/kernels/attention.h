@@ -60,7 +60,7 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have a row at the place. A place may be wrong, because a table of pages may hold any number.
+/// Whether K and V have a row at the place. A place can be wrong, because a table of pages can hold any number.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

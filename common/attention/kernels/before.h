@@ -3,8 +3,8 @@
 // (KernelSource::includes["common/attention/kernels/before.h"]).
 //
 // `wgmma`, `mma_sync` and `tuned` on the cpu take this hook. On a GPU all THREADS of a threadgroup call it together.
-// Tensor copies must see the hook's writes too. Threadgroups may run one after the other: none may wait for a
-// threadgroup that has not begun.
+// Tensor copies must see the hook's writes too. Some threadgroups can begin only after others have ended. So a
+// threadgroup must not wait for a threadgroup that has not begun.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

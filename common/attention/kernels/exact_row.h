@@ -1,7 +1,7 @@
 // A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
-//   - Three products of tf32 turn an infinity into NaN.
-//   - A score beyond 2^26 is too large to compute s * factor - shift with only one rounding.
+//   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
+//   - A score s beyond 2^26 is too large to compute s * factor - shift with only one rounding.
 // A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
 // anew, key by key; it reads no value of a hidden key.
 #pragma once
@@ -10,19 +10,21 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 
-/// A row whose shift, in base 2, is below this limit may scale a score and subtract the shift with one rounding.
+/// If the size of a row's shift, in base 2, is below this limit, a kernel may scale a score and subtract the shift with
+/// one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Whether the results of a row may stand. They may not if the shift, in base 2, is too large for one rounding. They
-/// may not stand either if all scores may have been so low that multiplication by the scale and log2(e) made them
-/// -infinity.
+/// Returns whether the weights of a row are exact with this shift, which is in base 2. They are not if the shift is too
+/// large for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose scores became
+/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become -infinity
+/// only if scale_log2 is above 1. In this case the function returns false.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
 }
 
-/// Returns the weight of a sink at the first shift of its row, which is the sink itself: 1, or 0 if there is no sink. A
-/// sink of +infinity or NaN makes the row NaN.
+/// A row begins with its sink as its shift. Returns the weight of the sink at this shift. The weight is 1. It is 0 if
+/// there is no sink, and NaN if the sink is +infinity or NaN. A weight of NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
 DEVICE float largest_of_warp(float x) {
@@ -34,9 +36,9 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and its log-sum-exp. All lanes of a warp call it. When it computes scores, each lane has one of
-/// 32 keys at a time. When it computes outputs, each lane has every 32nd column of O. `row` has
-///   KeyRange keys                        that the row may see
+/// Writes a row of O, and its log-sum-exp. All lanes of a warp call this function. While it computes scores, each lane
+/// has one of 32 keys at a time. While it computes outputs, each lane has every 32nd column of O. `row` has
+///   KeyRange keys                        the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V
 ///   float sink()                         -infinity: there is no sink
@@ -45,8 +47,8 @@ template <typename Row>
 DEVICE void write_exact_row(const Row& row) {
   constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
   const int lane = threadIdx.x % WARP;
-  // This code has no division and no other call: with a division or call, ptxas would do all products of `wgmma` one
-  // after the other (C7520).
+  // Apart from hooks, this code divides nothing and calls only functions that are inlined. With a division or a call,
+  // ptxas would do all products of `wgmma` one after the other (C7520).
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);

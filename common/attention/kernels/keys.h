@@ -7,9 +7,9 @@
 // such ranges needs a mask hook or a score hook.
 //
 // A kernel asks only for rows that exist, and clips the range to [0, kv_len]. A row that sees no key gives 0, and
-// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY also defines end_of_keys(context): where the
-// sequence's own keys end, at most kv_len. If end_of_keys() is negative, the kernels of a GPU make the rows of the
-// sequence NaN. They also make NaN each row that sees a key on a page that does not exist (is_place()).
+// -infinity as its log-sum-exp. A hook that defines KEYS_END_EARLY also defines end_of_keys(context). It returns where
+// the sequence's own keys end, at most kv_len. If end_of_keys() is negative, the kernels of a GPU make the rows of the
+// sequence NaN. These kernels also make a row NaN if it sees a key on a page that does not exist (is_place()).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

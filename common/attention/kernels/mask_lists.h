@@ -1,5 +1,5 @@
-// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect. It includes
-// only headers of kernels.
+// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect. This file
+// includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -10,11 +10,11 @@
 /// or if not all pairs of these keys and the tile's rows take part. In a list whose count is 0, the first entry is
 /// still 1: block 0, masked.
 struct MaskLists {
-  int* counts;            // entries of each list
+  int* counts;            // how many entries each list has
   int* entries;           // [lists][capacity]
   int capacity;           // key blocks of a sequence
   int rows;               // of a tile
-  int first_query;        // where a head's first tile begins: less than 0 if rows are cut into tiles from the last on
+  int first_query;        // where a head's first tile begins: FlashOperation::first_query(), at most 0
   int of_batch, of_head;  // how many lists lie from one sequence, or head, to the next; 0 if they share lists
 };
 

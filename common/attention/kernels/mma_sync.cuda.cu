@@ -5,9 +5,10 @@
 // K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. Blocks
 // are walked from the last key to the first, so that the blocks that need a mask come first.
 //
-// f32 is multiplied as tf32, three times: x = high + low, both of 11 bits, and x y = low high + high low + high high
-// (Ootomo and Yokota 2022). Each block's contribution to the outputs is summed apart, and then added in f32. Tensor
-// cores round towards zero, and over thousands of keys these errors would add up.
+// A number x of f32 is split into two numbers of tf32, x = high + low, of 11 bits each. A product x y is computed as
+// three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). Each block's contribution to the
+// outputs is summed apart, and then added in f32. Tensor cores round towards zero, and over thousands of keys these
+// errors would add up.
 //
 // The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
 // of the block) or by tile (the scores that a thread has of the 16 rows of a product). The rotate hook works on Q and K
@@ -96,7 +97,7 @@ struct Operand {
   }
 };
 
-/// D += A B, where words `i` and `i + 1` make B.
+/// D += A B, where A is `a`, and B is the words `i` and `i + 1` of `b`.
 template <int N>
 DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, int i) {
   if constexpr (IN_TYPE == F32) {
@@ -397,7 +398,8 @@ struct Warp {
     }
   }
 
-  // Applies the score hook and masks by the ranges of the rows; with `masked` also applies the mask hook.
+  // Applies the score hook, and hides scores. Without a mask hook, the ranges of the rows say which scores are hidden.
+  // With a mask hook and `masked`, the bits that find_seen() has found say it; these bits include the ranges.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -524,7 +526,7 @@ struct Warp {
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // Computes anew, one by one, the rows of the warp for which one of the row's four threads has set its bit.
+  // Computes rows of the warp anew, one by one: the rows whose bit is set by one of the row's four threads.
   DEVICE void write_rows_anew(unsigned anew) const {
 #pragma unroll 1
     for (int i = 0; i < 16 * TILES; ++i) {

@@ -1,4 +1,5 @@
-// The memory layout that host and kernel of the GPU's `mma_sync` variant share. It includes only headers of kernels.
+// The memory layout that host and kernel of the GPU's `mma_sync` variant share. This file includes only headers of
+// kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

@@ -1,5 +1,5 @@
-// A constant that host and kernel of the GPU's `naive` variant share. It includes no other headers, so that kernels
-// compile without a standard library.
+// A constant that host and kernel of the GPU's `naive` variant share. This file includes no other headers, so that
+// kernels compile without a standard library.
 #pragma once
 
 /// Threads of a threadgroup.

@@ -2,9 +2,9 @@
 // An experiment replaces it by another text (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
 // up in a table that ScoreContext::data points to.
 //
-// A kernel asks only for keys that exist. A keys hook with KEYS_END_EARLY may limit them further.
+// A kernel asks only for keys that exist. If the keys hook has KEYS_END_EARLY, only keys before end_of_keys() exist.
 //
-// With another hook `tuned` on the cpu needs COPY_K. `wgmma` copies boxes of whole pages, or of BLOCK_C keys if a page
+// With another text `tuned` on the cpu needs COPY_K. `wgmma` copies boxes of whole pages, or of BLOCK_C keys if a page
 // has more. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for such boxes: in a KeyPlace
 // .batch is then the page, and .row the key's place on the page.
 #pragma once
@@ -14,7 +14,7 @@
 /// Other hooks define this as false. True: a key's row is at (batch, kv_head, key).
 #define PAGES_ARE_DEFAULT 1
 /// Keys of a page: from each multiple of PAGE_KEYS on, PAGE_KEYS keys lie next to each other, strides.row apart. For
-/// `wgmma` it is a multiple of 8 that divides BLOCK_C, or that BLOCK_C divides.
+/// `wgmma` PAGE_KEYS is a multiple of 8 that divides BLOCK_C, or a multiple of BLOCK_C.
 #define PAGE_KEYS BLOCK_C
 
 /// key counts from the start of its sequence.

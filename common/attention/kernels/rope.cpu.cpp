@@ -1,9 +1,9 @@
 // RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup turns
 // a tile of rows of all heads, and works out the angles of the rows once.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
-// ROTARY_DIM / 2)), TABLE (cosines and sines are read, else worked out), GROUP (elements of a vector; divides
-// ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
+// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
+// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are worked out), GROUP
+// (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
 // Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
 // batch).
 #include "common/attention/kernels/rope.h"

@@ -7,8 +7,8 @@
 // floats, one after the other. The result of the hook has the same type. load() always gives elements as they were
 // before the rotation, also elements before d.
 //
-// With another hook `tuned` on the cpu needs COPY_K and no BF16_DOT. `mma_sync` and `wgmma` round the hook's results to
-// the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes no other hook.
+// With another text `tuned` on the cpu needs COPY_K and no BF16_DOT. `mma_sync` and `wgmma` round the hook's results to
+// the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes only this file.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

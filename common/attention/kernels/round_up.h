@@ -1,5 +1,5 @@
-// Arithmetic of layouts, on the host and in kernels. It includes no other headers, so that kernels compile without a
-// standard library.
+// Arithmetic of layouts, on the host and in kernels. This file includes no other headers, so that kernels compile
+// without a standard library.
 #pragma once
 
 /// Returns the least multiple of `to` that is at least n. n must not be negative.

@@ -3,9 +3,9 @@
 // without a second kernel. A hook that returns -INFINITY hides the pair; no other number does. For ranges of keys the
 // keys hook (keys.h) is better: with it, kernels leave out blocks of keys that no row sees.
 //
-// A hook defines `score`. It may take q and k as float, which is exact up to 2^24 and spares `wgmma` conversions. If it
-// also defines SCORE_GRAIN, it gets many scores at once, in place, from kernels that support this (`tuned` on the cpu;
-// `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
+// A hook defines `score`. This function may take q and k as float, which is exact up to 2^24 and spares `wgmma`
+// conversions. If the hook also defines SCORE_GRAIN, it gets many scores at once, in place, from kernels that support
+// this (`tuned` on the cpu; `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2

@@ -5,8 +5,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
 
-/// The score of a hidden pair, for every hook that hides it; also the maximum of a row that has seen no key yet. The
-/// exponential turns it into a weight of 0 without an extra instruction.
+/// The score of a hidden pair, whichever hook hides the pair. It is also the maximum of a row that has seen no key yet.
+/// The exponential turns this score into a weight of 0 without an extra instruction.
 constexpr float hidden_score = -__builtin_inff();
 
 /// Returns the shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the
@@ -29,7 +29,7 @@ constexpr float largest_product = 2048;
 /// Computes 4^x for x <= 0. The relative error is 2e-7, or 8e-5 with DEGREE 3, which is for weights that are rounded to
 /// 16 bits anyway. The result is exactly 0 for x below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds
 /// x to the nearest n / 2. The lowest bits of the sum are n + 127, the exponent of 2^n = 4^(n / 2). A minimax
-/// polynomial takes the rest, which is in [-1/4, 1/4].
+/// polynomial gives 4^rest, where the rest of x is in [-1/4, 1/4].
 template <int DEGREE = 5, typename V>
 INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);

@@ -1,5 +1,5 @@
-// The memory layout that host and kernel of the cpu's `tiled_scalar` and `tiled_vector` variants share. It includes no
-// other headers, so that kernels compile without a standard library.
+// The memory layout that host and kernel of the cpu's `tiled_scalar` and `tiled_vector` variants share. This file
+// includes no other headers, so that kernels compile without a standard library.
 #pragma once
 
 /// Threadgroup memory: offsets and size, in 4-byte words.

@@ -136,7 +136,7 @@ INLINE void multiply_add(int count, float* rows, const Floats* factor, const cha
                                                                                      panel, depth, maximum);
 }
 
-/// Two rows of floats as one row of bf16 pairs, rounded to nearest.
+/// Returns two rows of floats as one row of bf16 pairs, rounded to nearest.
 [[maybe_unused]] INLINE Floats to_pairs(Floats low, Floats high) {
   const Bits low_bits = (reinterpret_cast<Bits>(low) + 0x8000u) >> 16;
   const Bits high_bits = (reinterpret_cast<Bits>(high) + 0x8000u) & 0xFFFF0000u;
@@ -404,8 +404,8 @@ struct Tile {
   }
 
   // SCALE_LATE: if the product of the shift and the factor is large, subtracts the shift from the scores, and sets the
-  // shift to 0. Otherwise a multiply-add would subtract the product, and the rounding error of the product would stay
-  // in the result.
+  // shift to 0. If this function did not, a multiply-add would subtract the product, and the rounding error of the
+  // product would stay in the result.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);

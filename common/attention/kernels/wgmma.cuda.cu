@@ -229,7 +229,7 @@ using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// Gives x, which is the same in all threads of the warp. The reduction tells the compiler that x is the same in all
+// Returns x, which is the same in all threads of the warp. The reduction tells the compiler that x is the same in all
 // threads. The compiler then keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 %
 // faster at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
@@ -316,7 +316,7 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-// Finds the tile's list. For an empty list it takes the first entry, block 0, which is masked.
+// Finds the tile's list. If the list is empty, the tile walks the list's first entry, which is block 0, masked.
 [[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
   const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
   bars.list = list.entries;
@@ -770,8 +770,8 @@ struct Consumer {
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
     // A turn issues Q K^T of a block, and P V of the block that was walked before it. The first turn has no P V. The
-    // last turn is an additional turn without a block and without Q K^T. All turns share one text, because it compiles
-    // faster.
+    // last turn is an additional turn without a block and without Q K^T. All turns share one text, because one text
+    // compiles faster than several.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1

@@ -1,4 +1,5 @@
-// Parameters and memory layout that host and kernel of the `wgmma` variant share. It includes only headers of kernels.
+// Parameters and memory layout that host and kernel of the `wgmma` variant share. This file includes only headers of
+// kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -202,7 +202,7 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// Returns the right list of a tile, found by asking the mask about its pairs one by one.
+/// Returns the right list of a tile. The function finds it by asking the mask about each pair of the tile.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;

@@ -205,7 +205,7 @@ inline std::vector<BlockMutation> block_mutations() {
            InputKind::needles}};
 }
 
-/// The configuration for block mutations.
+/// Returns the configuration for block mutations.
 inline FlashConfig block_mutation_config(const KernelPath& path) {
   FlashConfig config;
   config.variant = path.variant;

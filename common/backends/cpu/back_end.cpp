@@ -43,9 +43,9 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const CpuTarget& target) {
                                  llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default));
 }
 
-// Returns the passes of LLVM's O1 that a kernel needs, in O1's order. They take two thirds of O1's time, and kernels
-// are as fast as with all passes. Kernels mark the loops that are to be unrolled or vectorised (#pragma clang loop);
-// otherwise LLVM would also unroll every cold loop.
+// Returns the passes of LLVM's O1 that a kernel needs, in O1's order. These passes take two thirds of O1's time, and
+// kernels are as fast as with all passes. LLVM unrolls and vectorises only the loops that a kernel marks (#pragma clang
+// loop). Without this limit LLVM would also unroll every cold loop.
 llvm::ModulePassManager kernel_pipeline() {
   constexpr bool only_when_forced = true, with_memory_ssa = true;
   llvm::FunctionPassManager early;

@@ -20,8 +20,8 @@ namespace attn {
 inline constexpr int back_end_recipe = 4;
 
 /// LLVM's machines for one target. A thread takes a machine for itself and gives it back. A machine keeps data that it
-/// computed from the target's features. To compute these data takes a twentieth of the time in which a variant is
-/// compiled.
+/// computed from the target's features. The computation of these data takes a twentieth of the time of a variant's
+/// compilation.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);
@@ -37,8 +37,9 @@ class TargetMachines {
   mutable std::vector<std::unique_ptr<llvm::TargetMachine>> idle_;
 };
 
-/// Appends the errors of LLVM's linker and passes to `errors`; otherwise LLVM would end the process at an error. Drops
-/// other messages of linker and passes, for example that a loop cannot be vectorised as requested.
+/// From this call on, `context` adds the error messages of LLVM's linker and of LLVM's passes to `errors`. Without this
+/// call LLVM would end the process at the first error. `context` drops all other messages of the linker and of the
+/// passes, for example the message that a loop cannot be vectorised as requested.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
 /// Links all modules into the first one, and removes the others. Returns false if they cannot be linked.

@@ -23,9 +23,10 @@ bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const Attenti
   return config.variant == "tuned" && config.dtype == DType::bf16 && here && !hooked;
 }
 
-// Whether the kernel uses dot products of bf16 pairs. It uses them only on cores where they are faster than conversions
-// to f32 and multiply-adds of f32. AMD's cores start two dot products a cycle, Intel's cores start one every two cycles
-// (measured on one core of a sapphirerapids: 124 GFLOP/s with dot products, 249 GFLOP/s with f32 multiply-adds).
+// Whether the kernel uses dot products of bf16 pairs. The kernel uses dot products only on cores where these are faster
+// than conversions to f32 and multiply-adds of f32. AMD's cores start two dot products a cycle, Intel's cores start one
+// every two cycles (measured on one core of a sapphirerapids: 124 GFLOP/s with dot products, 249 GFLOP/s with f32
+// multiply-adds).
 bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   return !rotates(hooks) && config.dtype == DType::bf16 && device.has("avx512bf16") && device.arch.starts_with("znver");
 }
@@ -34,9 +35,10 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
 // multiply-adds. A core starts few micro-operations a cycle, above all if another thread runs on the same core.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
-// The register tile: vectors of queries by rows of keys or columns. It leaves a quarter of the registers to operands. A
-// tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four multiply-adds,
-// but has registers for fewer rows. A tile of two vectors leaves more of the L1 cache to K and V.
+// The register tile has `vectors` vectors of queries, times `rows` rows, which are keys (for scores) or columns of V
+// (for outputs). The tile leaves a quarter of the registers to operands. A tile of four vectors takes fewer
+// micro-operations than a tile of two, because a broadcast serves four multiply-adds. But a tile of four vectors has
+// registers for fewer rows. A tile of two vectors leaves more of the L1 cache to K and V.
 // common/attention/kernels/log.md says which tile is faster on which core.
 struct RegisterTile {
   int64_t vectors, rows;
@@ -49,9 +51,10 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
   return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
 }
 
-// Whether the kernel copies rows of K. Otherwise it broadcasts elements from their place in K. Rows are copied if they
-// must be converted, if they are rotated, or if they lie on pages. They are also copied if they lie a multiple of 4 KiB
-// apart and a register tile has more rows than the L1 cache has ways, because the rows would evict each other.
+// Whether the kernel copies rows of K. A kernel that does not copy them broadcasts each element directly from K. Rows
+// are copied if they must be converted, if they are rotated, or if they lie on pages. Rows are also copied if they lie
+// a multiple of 4 KiB apart and a register tile has more rows than the L1 cache has ways, because rows that are not
+// copied would then evict each other.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
@@ -111,7 +114,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
-    // The lanes of the widest vector that divides a row and that the device has.
+    // The lanes of the widest vector that the device has and whose lanes divide head_dim.
     source.constants["LANES"] =
         config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
   }
@@ -132,10 +135,11 @@ class CpuFlash : public FlashOperation {
             .threadgroup_bytes = threadgroup_bytes(config, device, hooks)};
   }
 
-  // Tries tiles from the fastest to the slowest, and takes the first that meets three conditions, else the last. The
-  // tile fits in threadgroup memory. (Among the tiles that fit, a tile of many rows reads K and V seldom.) It has fewer
-  // than twice as many rows as there are queries. The launch has at least four tiles for each thread, so that no thread
-  // waits long at the end.
+  // Tries tiles from the fastest to the slowest, and takes the first tile that meets three conditions. If no tile meets
+  // them, takes the last tile. First condition: the tile fits in threadgroup memory. (Among the tiles that fit, a tile
+  // of many rows reads K and V seldom.) Second condition: the tile has fewer than twice as many rows as there are
+  // queries. Third condition: the launch has at least four tiles for each thread, so that no thread waits long at the
+  // end.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},

@@ -55,8 +55,9 @@ void on_tick(int, siginfo_t*, void*) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (!call.inside) {
-    // The signal is not from a guarded kernel, so the earlier action must get it. The faulty instruction runs again,
-    // and raises its signal again. A signal that a process sent does not come again, so it is raised here.
+    // The signal is not from a guarded kernel, so the action that was installed before the guard's must handle the
+    // signal. After the return from this handler a faulty instruction runs again, and raises its signal again. A signal
+    // that a process sent does not come again, so this handler raises it again.
     sigaction(number, &before[number], nullptr);
     if (info->si_code <= 0) raise(number);
     return;

@@ -30,8 +30,9 @@ class CpuLinear : public LinearOperation {
     return std::min(config.chunk, most);
   }
 
-  /// Returns how many rows of the state a threadgroup of a scan takes. The fewer these rows, the more threadgroups
-  /// there are: the number is halved until the threadgroups fill the device, or until the number is odd or at most 8.
+  /// Returns how many rows of the state a threadgroup of a scan takes. With fewer rows there are more threadgroups. So
+  /// the function halves the number of rows until the threadgroups fill the device, or until the number of rows is odd
+  /// or at most 8.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&

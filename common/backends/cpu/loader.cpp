@@ -38,8 +38,9 @@ CpuLoader::CpuLoader() {
   auto jit = llvm::orc::LLJITBuilder().create();
   if (!jit) throw DeviceMissing("cpu: the LLVM JIT does not start: " + llvm::toString(jit.takeError()));
   jit_ = std::move(*jit);
-  // Kernels call the mathematics library. A program that opened this library with RTLD_LOCAL does not expose the
-  // mathematics library to kernels.
+  // Kernels call the mathematics library. If a program opened the project's library with RTLD_LOCAL, kernels do not
+  // find the functions of the mathematics library in the process. So this constructor opens the mathematics library
+  // itself.
   auto mathematics =
       llvm::orc::DynamicLibrarySearchGenerator::Load("libm.so.6", jit_->getDataLayout().getGlobalPrefix());
   if (mathematics) {

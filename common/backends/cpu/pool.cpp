@@ -14,8 +14,8 @@ inline void pause() {
 #endif
 }
 
-// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads the
-// spinning thread could otherwise occupy the core that the awaited thread needs.
+// After this many idle turns a spinning thread yields its core. If it did not yield, then on a machine with fewer free
+// cores than threads it could occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
@@ -44,8 +44,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::begin() {
   if (workers_.empty()) return;
-  // Sequentially consistent: notify_all() looks for waiting threads. With a weaker store notify_all() could find no
-  // waiting thread while a thread falls asleep on the old value.
+  // This store is sequentially consistent, because notify_all() wakes only the threads that it finds waiting. With a
+  // weaker store notify_all() could find no waiting thread while a thread falls asleep on the old value.
   state_.store(awake);
   state_.notify_all();
   run(2, [](uint64_t, unsigned) {});  // returns when every worker has passed through this wave, so all are awake
@@ -68,7 +68,7 @@ void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned
   finished_.store(0, std::memory_order_relaxed);
   wave_.fetch_add(1, std::memory_order_release);
   take_items(0);
-  // Every worker passes through every wave, even if no item is left for it. Only after that may work_ and next_ change.
+  // Every worker passes through every wave, even if no item is left for it. work_ and next_ may change only after that.
   const auto all = static_cast<unsigned>(workers_.size());
   spin_until([&] { return finished_.load(std::memory_order_acquire) == all; });
 }

@@ -99,7 +99,8 @@ CpuTarget CpuTarget::host() {
   }
   for (const auto& feature : host) {
     const std::string name = feature.first().str();
-    // Other features have the same meaning as avx10, and clang warns of avx10 together with avx512f.
+    // Leaves out avx10: the list also has other features that say the same, and clang warns if avx10 and avx512f are
+    // both named.
     if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
     // A virtual machine may lack features of its processor. Only differences are named, because with all features named

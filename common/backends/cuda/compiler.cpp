@@ -25,7 +25,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--generate-line-info",
               "--ftz=true",                           // denormals are zero, as on every device of this project
               "--device-as-default-execution-space",  // code that both dialects share has no __device__
-              "--no-source-include",                  // source_sha256() knows only files that translate() hands over
+              "--no-source-include",                  // source_sha256() hashes only the files of translate()
               "--ptxas-options=-v"};
   is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
   // Turns off NVRTC's own cache, because it keeps code without the assembler's report.

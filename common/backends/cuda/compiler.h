@@ -23,7 +23,7 @@ class CudaCompiler {
   std::string identity() const;
 
   /// Whether NVRTC is of version 12.8 or later, which can precompile headers and report the times of its phases. An
-  /// earlier NVRTC can do neither, and compile() ignores its `options`.
+  /// earlier NVRTC can do neither, so with an earlier NVRTC compile() ignores the argument `options`.
   bool is_12_8_or_later() const { return is_12_8_or_later_; }
 
   /// If the source is machine code, returns this code, with times of zero. Throws CompileError, BadInput for a source

@@ -10,8 +10,9 @@ namespace attn {
 namespace {
 
 /// How threadgroups share a multiprocessor. `stages` is the number of buffers of keys: the largest number, up to four,
-/// that leaves room for two threadgroups, or else for one. A block of 8-bit keys takes longer to compute than to copy.
-/// So for 8-bit keys there are three threadgroups, which hide each other's latency, if registers allow three.
+/// that leaves room for two threadgroups, or else for one. With 8-bit keys the arithmetic for a block takes longer than
+/// the copy of the block. So with 8-bit keys three threadgroups share a multiprocessor, if registers allow three. They
+/// hide each other's latency.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };

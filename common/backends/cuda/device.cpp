@@ -158,7 +158,7 @@ class CudaDevice : public Device {
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
-  // There is no deadline and no lock here, because the work before the copy on the stream is the caller's.
+  // There is no deadline and no lock here, because the work that the stream does before the copy is the caller's.
   void download_after(void* stream, void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const Current current(*this);
@@ -192,8 +192,8 @@ class CudaDevice : public Device {
       events_.push_back(event);
     }
     try {
-      // Without a graph the GPU would wait for the host's launches: 1.6 us between the first timestamp and the next
-      // kernel (H200), and before every kernel that follows a short kernel.
+      // Without a graph the GPU would wait for the host's launches: between the first timestamp and the next kernel
+      // (1.6 us on an H200), and before every kernel that follows a short kernel.
       if (timestamps > 0) {
         check(cuda_.cuGraphLaunch(graph_of(commands), stream_), "cuGraphLaunch");
       } else {
@@ -320,8 +320,8 @@ class CudaDevice : public Device {
       if (device.lost()) throw DeviceLost(device.info_.spec + " is lost to this process");
       check(result_, "cuCtxSetCurrent");
     }
-    // For functions that release resources. If cuCtxSetCurrent() fails here, the calls that follow fail too, and those
-    // functions do not read their results.
+    // For functions that release resources. If cuCtxSetCurrent() fails here, the driver's calls that follow fail too.
+    // The functions that release resources do not read the results of these calls.
     Current(const CudaDevice& device, std::nothrow_t /*tag*/) noexcept : device_(device) {
       const CudaDriver& cuda = device.cuda_;
       if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
@@ -344,8 +344,8 @@ class CudaDevice : public Device {
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   };
 
-  // Makes the context current for a function that waits for the stream or allocates. Either would spoil a capture by
-  // the caller, so activate() throws if the stream is being captured.
+  // Makes the context current for a function that waits for the stream or allocates memory. A wait or an allocation
+  // would spoil a capture by the caller, so activate() throws if the stream is being captured.
   Current activate() const {
     check_not_captured();
     return Current(*this);
@@ -356,11 +356,11 @@ class CudaDevice : public Device {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(cuda_.cuStreamIsCapturing(stream_, &status), "cuStreamIsCapturing");
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) return;
-    throw std::logic_error(info_.spec + ": while its stream is captured, all that it can do is enqueue()");
+    throw std::logic_error(info_.spec + ": while the device's stream is captured, only enqueue() is allowed");
   }
 
-  // Waits for all enqueued work. Errors name the kernels of `commands`. If there are none, errors say "a fill or a
-  // copy".
+  // Waits for all enqueued work. Errors name the kernels of `commands`. If `commands` has no kernel, errors say "a fill
+  // or a copy".
   void wait(const Commands& commands = {}) {
     const auto start = std::chrono::steady_clock::now();
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -402,8 +402,9 @@ class CudaDevice : public Device {
     }
   }
 
-  // For compute-sanitizer it is an error to ask for a parameter that a kernel does not have. So all parameters are
-  // asked for only if the dispatch has a list of arguments. A struct is compared with the first parameter alone.
+  // compute-sanitizer reports an error if a program asks for a parameter that a kernel does not have. So this function
+  // asks for all parameters only if the dispatch has a list of arguments. If the dispatch has one struct instead, the
+  // function compares the struct's size with the size of the first parameter.
   void check_parameters(const CudaKernel& kernel, const CommandEncoder::Dispatch& dispatch) const {
     if (!dispatch.arguments) {
       if (dispatch.parameters.size() == kernel.parameter_bytes) return;
@@ -455,7 +456,7 @@ class CudaDevice : public Device {
     }
   }
 
-  // Returns the graph of the commands, which it makes if there is none yet. The commands are captured on the device's
+  // Returns the graph of the commands. Makes the graph if there is none yet. The commands are captured on the device's
   // own stream, because a caller's stream may be the default stream, which cannot be captured.
   CUgraphExec graph_of(const Commands& commands) {
     const auto known =

@@ -13,10 +13,10 @@ namespace attn {
 /// neither "cuda" nor "cuda:N", and DeviceMissing if there is no such device, no driver or no NVRTC.
 std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 
-/// Opens the device `ordinal` for a program that uses CUDA itself. It works in the primary context of the GPU, which
-/// the runtime API uses too. Every call restores the calling thread's context, if the thread had one. All work is on
-/// the program's stream (a CUstream or cudaStream_t; null is the default stream), after the work that the program has
-/// put on that stream. The stream must outlive the device.
+/// Opens the device `ordinal` for a program that uses CUDA itself. The device works in the primary context of the GPU.
+/// The runtime API uses this context too. Every call restores the calling thread's context, if the thread had one. All
+/// work is on the program's stream (a CUstream or cudaStream_t; null is the default stream), after the work that the
+/// program has put on that stream. The stream must outlive the device.
 ///
 /// enqueue() neither allocates nor waits. So a program may capture the stream into a CUDA graph. During a capture
 /// allocate(), load(), upload(), download() and submit() throw std::logic_error, so load kernels and allocate before

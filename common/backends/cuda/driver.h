@@ -55,8 +55,8 @@ struct Nvrtc {
 
 // NOLINTEND(readability-identifier-naming)
 
-/// nvJitLink. It is declared here, because its header gives the functions names that fit only one version. The
-/// constructor throws DeviceMissing.
+/// nvJitLink. It is declared here, because its header gives the functions names that fit only one version of nvJitLink.
+/// The constructor throws DeviceMissing.
 struct NvJitLink {
   using Status = int;
   static constexpr Status success = 0;

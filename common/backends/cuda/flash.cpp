@@ -24,18 +24,18 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// If the scale is smaller than this, it is not applied inside the exponential, because masked scores would no longer
-// differ from others.
+// A scale that is smaller than this is not applied inside the exponential, because then masked scores would no longer
+// differ from other scores.
 constexpr double least_folded_scale = 1e-10;
-constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // in addition to the scores
-constexpr size_t reserved_bytes = 1024;  // of a multiprocessor's memory, reserved for each threadgroup
+constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
+constexpr size_t reserved_bytes = 1024;  // that a multiprocessor reserves for each threadgroup
 
 // Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
 // on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// Returns the kernel of a variant. For `tuned` this is the best kernel that the device, the element type and the pages
-// allow.
+// Returns the kernel of a variant. The kernel of `tuned` is the best kernel that the device, the element type and the
+// pages allow.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
@@ -53,7 +53,7 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  // With four consumers, the producer has no registers to look short pages up.
+  // With four consumers, the producer has no registers for looking up pages that are shorter than a tile.
   if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
   if (config.block_r == 192) return 160;
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
@@ -64,8 +64,8 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
 
-// Whether the scale is applied inside the exponential. This needs scores that come from products alone (in `wgmma` a
-// linear hook may change them), and a scale of at least least_folded_scale.
+// Whether the scale is applied inside the exponential. Two conditions must hold. No hook changes the scores, except
+// that the kernel `wgmma` allows a linear hook. The scale is at least least_folded_scale.
 bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
   const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
   const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
@@ -98,9 +98,9 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
-// Whether consumers take turns at multiplying. This pays if exponentials take as long as the products. Without a causal
-// mask it also pays a little if the products take longer, and the outputs leave registers for it
-// (common/attention/kernels/log.md).
+// Whether consumers take turns at multiplying. Turns save time if the exponentials take as long as the products.
+// Without a causal mask turns also save a little time if the products take longer and the outputs leave enough
+// registers (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
@@ -152,8 +152,8 @@ class CudaFlash : public FlashOperation {
     kernel.source.constants["BLOCK_C"] = config.block_c;
     kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, hooks);
     if (name == "wgmma") {
-      // -O1 keeps the order of the kernel's text, which -O3 changes. The kernel is as fast or faster, and compiles in a
-      // tenth less time.
+      // -O1 keeps the order of the kernel's text; -O3 changes this order. With -O1 the kernel is at least as fast as
+      // with -O3, and compiles in a tenth less time.
       kernel.source.assembler = "-O1";
       const WgmmaLayout layout = wgmma_layout(config, device, hooks);
       kernel.source.constants["STAGES"] = layout.stages;
@@ -191,8 +191,10 @@ class CudaFlash : public FlashOperation {
     if (const int64_t page = config.page_size; page > 0) {
       const int64_t larger = std::max(page, config.block_c), smaller = std::min(page, config.block_c);
       if (smaller % 8 != 0 || larger % smaller != 0) {
-        return fmt::format("page_size={}: wgmma takes multiples of 8 that divide block_c={}, or that it divides", page,
-                           config.block_c);
+        return fmt::format(
+            "page_size={}: wgmma takes a page_size that divides block_c={} or is a multiple of it; the smaller of the "
+            "two must be a multiple of 8",
+            page, config.block_c);
       }
     }
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t most_memory = 227 * 1024;  // the most bytes of a threadgroup's memory
 constexpr int64_t most_stages = 8;
-constexpr int64_t most_reach = 31;        // segments: the lanes of the warp that looks back, except one
+constexpr int64_t most_reach = 31;        // the most segments that a task looks back: the lanes of a warp, except one
 constexpr double cache_bytes = 24 << 20;  // bytes of the second-level cache that keys and values of segments may fill
 
 ElementType element(DType type) { return type == DType::bf16 ? BF16 : F16; }
@@ -68,10 +68,12 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
 
 std::optional<std::string> fused_unable(const FusedShape& shape) {
   if (shape.dtype == DType::f32 || shape.out_dtype != shape.dtype) {
-    return "the fused kernel on this device takes bf16 or f16, in and out alike";
+    return "the fused kernel on this device takes inputs and outputs of one type, bf16 or f16";
   }
-  if (!shape.causal) return "the fused kernel on this device is causal; phases takes this";
-  if (shape.gate == GATE_CHANNEL) return "the fused kernel on this device takes no gate per channel; phases takes this";
+  if (!shape.causal) return "the fused kernel on this device is always causal; the variant 'phases' need not be";
+  if (shape.gate == GATE_CHANNEL) {
+    return "the fused kernel on this device takes no gate per channel; the variant 'phases' takes one";
+  }
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256 || shape.value_dim % 8 != 0) {
     return fmt::format(
         "the fused kernel on this device takes head_dim up to 256 and value_dim, both multiples of 8, not {} "

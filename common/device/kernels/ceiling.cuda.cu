@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_mma(const 
       "s12_<8>, s13_<8>, s14_<8>, s15_<8>;");
   const u64 a_rows = descriptor(a), b_rows = descriptor(b);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll 1  // the registers may be declared once, and multiply() is inlined once for each column block
+#pragma unroll 1  // the body already has four calls of multiply(), which are inlined
   for (long long n = 0; n < p.iterations; ++n) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) multiply(a_rows + 2 * k, b_rows + 2 * k, k > 0 || n > 0);  // 32 bytes a step

@@ -97,7 +97,7 @@ TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
     }
   }
   EXPECT_THROW(device_->allocate(SIZE_MAX), OutOfMemory);
-  EXPECT_TRUE(Buffer(*device_, 100).guards_intact()) << "the device goes on";
+  EXPECT_TRUE(Buffer(*device_, 100).guards_intact()) << "the device still works";
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
@@ -329,7 +329,7 @@ TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   other.constants["OFFSET"] = 1 << 30;
   EXPECT_EQ(result_of(source), 8);
   EXPECT_EQ(result_of(other), 5000 + (1 << 30));
-  EXPECT_EQ(result_of(source), 8) << "each keeps its own values";
+  EXPECT_EQ(result_of(source), 8) << "each kernel keeps its own values";
   EXPECT_EQ(cache.get(source).binary.code_sha256, cache.get(other).binary.code_sha256);
   KernelSource compiled_in = source;
   compiled_in.run_time.clear();

@@ -158,7 +158,7 @@ TEST_F(CompileTest, AMissingFunctionIsAnError) {
       "extern \"C\" int there_is_no_such_function();\n"
       "extern \"C\" void run(const void*, const Threadgroup*) { there_is_no_such_function(); }");
   EXPECT_TRUE(contains(error_of(source), "there_is_no_such_function"));
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
 }
 
 TEST_F(CompileTest, AMissingFileIsBadInput) {
@@ -263,7 +263,8 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
 }
 
-// A program that writes an object file takes the place of a source. Its arguments and its text belong to the hash.
+// A program that writes an object file takes the place of a source. The source's hash covers the program's arguments
+// and the program's text.
 TEST_F(CompileTest, AFragmentMayBeAProgram) {
   const std::string object =
       device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;
@@ -342,7 +343,7 @@ TEST_F(CompileTest, AMissingFragmentIsAnError) {
   KernelSource source = with_fragment(fragment_text(""), Linking::after_code_generation);
   source.fragments.clear();
   EXPECT_TRUE(contains(error_of(source), "part")) << error_of(source);
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device goes on";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
 }
 
 TEST_F(CompileTest, AFunctionInBothIsAnError) {

@@ -277,7 +277,8 @@ struct DenormalsOfThreads {
   float denormal, smallest, half;
 };
 
-// Operands and results are flushed in kernels, on every thread; the host's own arithmetic stays as it was.
+// In kernels, denormal operands and results are flushed to zero, on every thread. The host's own arithmetic does not
+// change.
 TEST_F(DeviceTest, FlushesDenormalsInKernels) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
   GTEST_SKIP() << "not on this architecture";

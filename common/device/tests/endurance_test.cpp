@@ -1,5 +1,5 @@
-// A long run keeps its size: loading, running and unloading kernels a thousand times, and a thousand submissions, must
-// not grow the process by more than a hundredth.
+// A long run must not need more and more memory. Loading, running and unloading kernels a thousand times, and a
+// thousand submissions, must not grow the process by more than a hundredth.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -137,7 +137,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
     const std::string message = message_of<OutOfMemory>([&] { submit(bytes); });
     EXPECT_NE(message.find(std::to_string(bytes + 64)), std::string::npos) << message;
   }
-  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device goes on";
+  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device still works";
 }
 
 TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
@@ -228,8 +228,8 @@ TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   EXPECT_LT(many, single);
 }
 
-// An encoder with timestamps runs as a graph, which is kept. It gives the right result however often it is submitted,
-// and for any number of encoders.
+// An encoder with timestamps runs as a graph, and the device keeps the graph. The results must be right however often
+// an encoder is submitted, and for any number of encoders.
 TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   const KernelSource source = cuda_kernel(R"(
     struct Add { unsigned* target; unsigned value; };
@@ -420,7 +420,7 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
   TensorMapLayout single = good;
   single.dims[1] = 1;
   single.strides_bytes = {250};
-  EXPECT_NO_THROW(make_tensor_map(single)) << "nothing steps over a single row";
+  EXPECT_NO_THROW(make_tensor_map(single)) << "the stride between rows is not read if there is one row";
 }
 
 // ---- ceilings

@@ -150,7 +150,8 @@ TEST_F(PipelineCacheTest, GivesTheSamePipelineAgain) {
   EXPECT_EQ(first.origin, "compiled");
   EXPECT_GT(first.ready_s, 0);
   for (int i = 2; i < 200; ++i) cache.get(source_number(i));
-  EXPECT_EQ(&cache.get(source_number(1)), &first) << "it stays where it is while others come";
+  EXPECT_EQ(&cache.get(source_number(1)), &first)
+      << "the first pipeline keeps its address while other pipelines are added";
   EXPECT_EQ(device_.compiled(), 199);
 }
 
@@ -254,12 +255,12 @@ TEST_F(PipelineCacheTest, AFolderInAnEntrysPlace) {
   fs::remove(entry);
   fs::create_directory(entry);
   EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(folder_.files(), files) << "an empty folder gives way";
+  EXPECT_EQ(folder_.files(), files) << "an entry replaces an empty folder of its name";
 
   fs::remove(entry);
   write_text(entry / "someone's", "file");
   EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "one with files in it stays";
+  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "a folder with files in it stays";
   EXPECT_EQ(folder_.files().size(), 1u);
 }
 

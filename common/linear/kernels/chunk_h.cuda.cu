@@ -1,7 +1,8 @@
 // Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract.
 // The kernel computes S = K^T V on tensor cores of sm_80 and later. K has passed the feature map, and has decayed to
 // the chunk's end. z is K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are
-// f32. A product of f32 is made of three tf32 products (multiply_add_exactly).
+// f32. If IN_TYPE is F32, each number is split into two of tf32, and three products of tf32 take the place of one of
+// f32 (multiply_add_exactly).
 //
 // K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first, so
 // that decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
@@ -178,7 +179,7 @@ struct ChunkH {
     }
   }
 
-  // Stores the state. If sums of three tf32 products are not finite, they are computed anew.
+  // Stores the state. If IN_TYPE is F32, elements that are not finite are computed anew (exact_tokens.h).
   DEVICE void store(int first_unit, bool first_pass) {
     UNROLL for (int tile = 0; tile < ROW_TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {

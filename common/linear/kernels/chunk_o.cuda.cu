@@ -11,8 +11,9 @@
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
 // and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
-// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. A product
-// of f32 is made of three tf32 products (multiply_add_exactly).
+// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. If IN_TYPE
+// is F32, each number is split into two of tf32, and three products of tf32 take the place of one of f32
+// (multiply_add_exactly).
 //
 // Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
 //
@@ -381,12 +382,13 @@ struct ChunkO {
       }
     }
   }
-  // The operand of a tf32 product: x rounded to nearest, or x itself if three products multiply it exactly.
+  // Returns the operand of a product with the state: x rounded to tf32, or x itself if IN_TYPE is F32, because
+  // multiply_add_exactly() then splits x.
   DEVICE static unsigned to_operand(float x) {
     return IN_TYPE == F32 ? __float_as_uint(x) : rounded(__float_as_uint(x));
   }
-  // Arithmetic gives a NaN whose bits are all ones, except the sign. min() prevents that adding 0x1000 makes this value
-  // a number.
+  // Rounds to nearest. The NaN that arithmetic gives has ones in all bits except the sign. Without min() the addition
+  // of 0x1000 would turn this NaN into a number.
   DEVICE static unsigned rounded(unsigned x) { return min(static_cast<int>(x), 0x7fffefff) + 0x1000u; }
 
   // ---- the chunk
@@ -485,7 +487,7 @@ struct ChunkO {
     }
   }
 
-  // The last factor of a row's outputs; 1 unless NORMALISED.
+  // Returns the last factor of a row's outputs; 1 unless NORMALISED.
   DEVICE float factor_of(int r) const {
     if constexpr (!NORMALISED) return 1;
     const float divisor = sum_of_quad(sum[r]);

@@ -1,7 +1,7 @@
 // Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
 // multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
-// product of f32 that is made of three products of tf32 turns an infinity into NaN. In both cases a result is not
-// finite, and a kernel computes the result anew with this file.
+// kernel of f32 splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
+// sum is NaN. In both cases a result is not finite, and a kernel computes the result anew with this file.
 //
 // Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
 #pragma once
@@ -12,7 +12,7 @@
 #include "common/linear/kernels/linear.h"
 
 /// `zeros` is a lane's sum of 0 times its results. Returns whether this sum is not 0 in some lane: then a result is not
-/// finite. All lanes of a warp call it.
+/// finite. All lanes of a warp call this function.
 DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
 
 struct ExactTokens {
@@ -27,7 +27,7 @@ struct ExactTokens {
     return feature(load_float<IN_TYPE>(tensor, at(strides, token) + d), p.feature_data);
   }
   DEVICE float value(int token, int column) const { return load_float<IN_TYPE>(p.v, at(p.v_strides, token) + column); }
-  /// The logarithm of a token's decay of row d, in base 2.
+  /// Returns the logarithm, in base 2, of the factor by which a token decays row d of the state.
   DEVICE float decay(int token, int d) const {
     if constexpr (GATE == GATE_NONE) return 0;
     if constexpr (GATE == GATE_HEAD) return p.gate[head] * log2_e;
@@ -46,8 +46,8 @@ struct ExactTokens {
   }
 
   /// Multiplies f(q) of token `of_query` by the state after tokens 0 to `count` - 1; state(d, column) is the state
-  /// before token 0. All lanes of a warp call it. `o` has a lane's results: column first_column + lane and every 32nd
-  /// column after it, before `columns`.
+  /// before token 0. All lanes of a warp call this function. `o` has a lane's results: column first_column + lane and
+  /// every 32nd column after it, before `columns`.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
     constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane

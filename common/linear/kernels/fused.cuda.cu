@@ -41,7 +41,7 @@ constexpr FusedLayout layout(HEAD_DIM, STAGES, GATED, NORMALISED);
 constexpr int PANELS = layout.panels;
 constexpr int CHUNK = fused_chunk;
 constexpr int PANEL_BYTES = FusedLayout::panel_bytes;
-constexpr int K_STEP = 32 / 16;                     // what a descriptor grows by: for 16 columns
+constexpr int K_STEP = 32 / 16;                     // how much a descriptor grows for 16 columns
 constexpr int MN_STEP = 16 * PANEL_ROW_BYTES / 16;  // for 16 rows
 constexpr int NARROW_STEP = 16 * 16 / 16;           // for a narrow operand: 16 rows of 8 columns
 constexpr int STATE_FLOATS = fused_state_floats(HEAD_DIM, NORMALISED);
@@ -290,7 +290,7 @@ struct Warpgroup {
     __syncwarp();
   }
   DEVICE void release(const Ring& ring) { arrive(barriers().empty[ring.index]); }
-  /// This warp's own copy of the sums of the chunk's log decays.
+  /// Returns this warp's own copy of the sums of the chunk's log decays.
   DEVICE float* sums() const {
     return reinterpret_cast<float*>(memory + layout.barriers + 1024) + (index * 4 + warp) * CHUNK;
   }
@@ -557,7 +557,8 @@ struct State : Warpgroup {
     }
   }
 
-  // This thread's part of a segment's own state, or of the state after this segment and all segments before it.
+  // Returns the place of this thread's part of a segment's own state, or of the state after this segment and all
+  // segments before it.
   DEVICE float4* published(int segment, int slot, Published what) const {
     const long long place = static_cast<long long>(segment % (2 * p.reach)) * p.slots + slot;
     return reinterpret_cast<float4*>(p.states + ((place * 2 + (what - 1))) * STATE_FLOATS) + thread;
@@ -573,7 +574,7 @@ struct State : Warpgroup {
     sync();
     if (thread == 0) store_flag(flag(task.segment, task.slot), epoch + what);
   }
-  /// Four floats of the state, or, for i = 8, of z.
+  /// Returns four floats of the state, or, for i = 8, of z.
   DEVICE float* quad(int panel, int i) { return i < 8 ? state[panel] + 4 * i : key_sum[panel]; }
   DEVICE void put_state(float4* to) {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
@@ -832,7 +833,7 @@ struct Outputs : Warpgroup {
     return some_not_finite(zeros);
   }
 
-  // The address of an element of a panel of 64 columns, in the order of tensor copies.
+  // Returns the address of an element of a panel of 64 columns, in the order of tensor copies.
   DEVICE static unsigned short* element(unsigned char* panel, int row, int column) {
     return reinterpret_cast<unsigned short*>(panel + row * PANEL_ROW_BYTES + (column / 8 ^ row % 8) * 16) + column % 8;
   }

@@ -44,7 +44,7 @@ struct Span {
       if (NORMALISED) sums[row(span) + r] = own.key_sum[r];
     }
   }
-  /// Publishes what the span adds, and its decay, [ROWS] logarithms.
+  /// Publishes what the span adds, and the span's decay as [ROWS] logarithms.
   INLINE void say_adds(const StateRows& own, const float* logs) const {
     copy(own, p.span_states, p.span_key_sums);
     for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) p.span_decays[row(span) + r] = logs[r];
@@ -56,7 +56,7 @@ struct Span {
     say(SPAN_AFTER);
   }
 
-  /// own becomes the state before the span. `logs` [ROWS] is scratch.
+  /// Writes the state before the span to `own`. `logs` [ROWS] is scratch memory.
   INLINE void look_back(const StateRows& own, float* logs) const {
     for (int r = 0; r < ROWS; ++r) {
       VECTORIZE for (int e = 0; e < VALUE_DIM; ++e) own.state[r * own.step + e] = 0;

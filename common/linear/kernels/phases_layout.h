@@ -62,8 +62,8 @@ struct ChunkHLayout {
         slice_sums(0),
         sum(0),
         bytes(0) {
-    // 64 registers of sums leave room for four threadgroups. Wide heads get 128 registers, or they would pass over
-    // their tokens too often.
+    // 64 registers of sums leave room for four threadgroups. Wide heads get 128 registers. With fewer registers the
+    // kernel would pass over their tokens too often.
     const int most = head_dim > 128 ? 16 : 8;
     if (column_units > most / row_tiles) column_units = most / row_tiles;
     pass_columns = 16 * column_units * column_warps;

@@ -14,7 +14,7 @@ constexpr int UNIT = 16 / ELEMENT_BYTES;  // elements of a copy
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-/// The index of element (row, 0) of a head in a tensor; `row` counts from the chunk's first row.
+/// Returns the index of element (row, 0) of a head in a tensor; `row` counts from the chunk's first row.
 DEVICE long long row_at(const TensorStrides& strides, const ChunkPlace& place, int head, int row) {
   return place.batch * strides.batch + head * strides.head + (place.first + static_cast<long long>(row)) * strides.row;
 }
@@ -25,15 +25,16 @@ DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, co
 
 // ---- tiles in threadgroup memory, by all threads
 
-/// threadIdx.x, read anew, so that addresses computed from it do not stay in registers from one copy to the next.
+/// Returns threadIdx.x. The function reads it anew, so that addresses computed from it do not stay in registers from
+/// one copy to the next.
 DEVICE int thread_anew() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
 
-/// Copies ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile; writes zeros from row `rows` and from
-/// unit `units` on.
+/// Copies ROWS rows of UNITS times 16 bytes, `stride` bytes apart, to a tile. Rows from `rows` on and units from
+/// `units` on become zeros.
 template <int ROWS, int UNITS, int ROW_BYTES>
 DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, int rows, int units) {
   const int thread = thread_anew();
@@ -76,7 +77,7 @@ DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, We
   }
 }
 
-/// Two elements next to each other.
+/// load_pair() loads, and store_pair() stores, two elements next to each other.
 DEVICE float2 load_pair(const unsigned char* at) {
   if constexpr (IN_TYPE == F32) {
     return *reinterpret_cast<const float2*>(at);
@@ -95,16 +96,17 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 
 // ---- decays, as logarithms in base 2
 
-/// The logarithm of one token's decay, at least -144, so that sums stay finite. 2^-144 is below the smallest normal
-/// float, so a number that has decayed so much is gone.
+/// Returns the logarithm of one token's decay, raised to at least -144, so that sums stay finite. 2^-144 is below the
+/// smallest normal float, so a number that has decayed so much is gone.
 DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
-/// For GATE_HEAD and GATE_TOKEN. One warp calls it. It calls take(t, sum) for the chunk's tokens, where `sum` is the
-/// sum of the decays of tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in double, so that their
-/// differences are right. Tokens after the chunk's last token do not decay. Returns the sum of all decays.
+/// For GATE_HEAD and GATE_TOKEN. One warp calls this function. The function calls take(t, sum) for the chunk's tokens,
+/// where `sum` is the sum of the decays of tokens 0 to t, or, with BACKWARDS, of the tokens after t. Sums are in
+/// double, so that their differences are right. Tokens after the chunk's last token do not decay. Returns the sum of
+/// all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;

@@ -16,8 +16,8 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
-// The number of vectors of a row that a loop computes at once. The number divides the row's number of vectors, and is
-// so small that registers also hold as many vectors of values and of outputs.
+// Returns the number of vectors of a row that a loop computes at once, at most `most`. The number divides the row's
+// number of vectors. It is so small that registers also hold as many vectors of values and of outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;

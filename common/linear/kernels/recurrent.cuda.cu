@@ -36,7 +36,7 @@ struct Recurrent {
   const int head = blockIdx.y, sequence = blockIdx.x / layout.slices, slice = blockIdx.x % layout.slices;
   const SequenceRows rows = rows_of_sequence(p, sequence, 1);
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const int first_row = threadIdx.x / 8;                                            // and every 16th
+  const int first_row = threadIdx.x / 8;                                            // and every 16th row after it
   const int own_column = threadIdx.x % 8 * 4, column = slice * SLICE + own_column;  // of the slice; of the state
   const long long state_row = state_index(sequence, p.heads, head) * HEAD_DIM;
 

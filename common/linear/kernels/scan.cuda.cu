@@ -9,9 +9,9 @@
 //                  reads twice what chunks add
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
-//                  nearest span that has published the state after it. The decays and sums of two neighbours combine as
-//                  (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). A span of at most held_chunks chunks is read once.
-//                  Of a longer span the chunks after the first held_chunks are read twice.
+//                  nearest span that has published the state after itself. The decays and sums of two neighbours
+//                  combine as (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). A span of at most held_chunks chunks is
+//                  read once. Of a longer span the chunks after the first held_chunks are read twice.
 // Threadgroups of look-back take their work by a ticket, spans in order, so all spans that they wait for have begun.
 // Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second span waits
 // before it sets a flag.
@@ -72,7 +72,7 @@ struct Item {
 
   DEVICE static int thread() { return threadIdx.x; }
 
-  /// The index of the row in a tensor [numbers, heads, HEAD_DIM].
+  /// Returns the index of the row in a tensor [numbers, heads, HEAD_DIM].
   DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
 
   // Bypasses the L1 cache, because other threadgroups may have written the data in this launch.
@@ -102,7 +102,7 @@ struct Item {
   DEVICE Value load_chunk(int chunk) const {
     return load(p.states, p.key_sums, static_cast<long long>(rows.first_chunk) + chunk);
   }
-  /// The logarithm of a chunk's decay of this row.
+  /// Returns the logarithm of the decay of this row over a chunk.
   DEVICE float chunk_decay(int chunk) const {
     if (GATE == GATE_NONE || !there) return 0;
     const long long number = static_cast<long long>(rows.first_chunk) + chunk;
@@ -209,7 +209,7 @@ struct Board {
     return p.flags + chain * p.spans + span;
   }
 
-  /// Sets the span's flag after all threads' stores. All threads call it.
+  /// Sets the span's flag after all threads' stores. All threads call this function.
   DEVICE void say(const Item& item, int slice, int span, SpanFlag what) const {
     if (DELAY > 0 && span % 2 == 1) __nanosleep(DELAY);
     __threadfence();
@@ -221,7 +221,7 @@ struct Board {
     }
   }
 
-  /// The flag of a span.
+  /// Returns the flag of a span.
   DEVICE SpanFlag hear(const Item& item, int slice, int span) const {
     unsigned flag_of_span;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(flag_of_span) : "l"(flag(item, slice, span)) : "memory");

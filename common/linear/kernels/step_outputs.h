@@ -79,8 +79,8 @@ struct OutputSteps : Steps {
     return numbers;
   }
 
-  /// Computes scores, zero beyond the diagonal, and prefix[i], the decay of the state before the step for query i. With
-  /// a gate by channel the decay is multiplied into the queries.
+  /// Computes scores, which are zero beyond the diagonal, and prefix[i], the factor by which the state before the step
+  /// has decayed at query i. With a gate by channel the queries are multiplied by this decay instead.
   INLINE void score(int rows) {
     if constexpr (GATE == GATE_CHANNEL) {
       float* const since = prefix;

@@ -100,7 +100,7 @@ struct Ahead {
   }
 };
 
-/// The number of register tiles of a matrix.
+/// Returns the number of register tiles of a matrix.
 constexpr int tiles_of(int rows, int columns) {
   constexpr int wide = TILE_VECTORS * VECTOR_WIDTH;
   return (rows + TILE_ROWS - 1) / TILE_ROWS * (columns / wide + columns % wide / VECTOR_WIDTH);
@@ -110,8 +110,9 @@ constexpr int tiles_of(int rows, int columns) {
 constexpr int STEP_TILES = tiles_of(HEAD_DIM, VALUES) + 2 * tiles_of(STEP, VALUES);
 constexpr int AHEAD_ROWS = (Ahead::most * STEP + STEP_TILES - 1) / STEP_TILES;
 
-/// A matrix product of tiles: rows of c by `columns`, a multiple of VECTOR_WIDTH. With TRIANGLE the sum over i ends at
-/// the tile's last row. With TRIANGLE_OF_COLUMNS the columns end at the tile's last row.
+/// A matrix product, tile by tile. c has `rows` rows and `columns` columns; `columns` is a multiple of VECTOR_WIDTH.
+/// With TRIANGLE the sum over i ends at the tile's last row. With TRIANGLE_OF_COLUMNS the columns end at the tile's
+/// last row.
 struct Product {
   float* c;
   long c_step;
@@ -132,8 +133,8 @@ struct Product {
                                                   a + row * a_row, a_row, a_step, b + column, b_step, depth_of_tile);
   }
 
-  /// TILE_ROWS if a tile of TILE_ROWS rows ends at the last row, or leaves enough rows for a tail tile; else TAIL_ROWS.
-  /// A tail tile may reach beyond the last row.
+  /// Returns how many rows the next tile has if `left` rows are left: TILE_ROWS if a tile of TILE_ROWS rows ends at the
+  /// last row, or leaves enough rows for a tail tile; else TAIL_ROWS. A tail tile may reach beyond the last row.
   static INLINE int rows_of_tile(int left) {
     return left == TILE_ROWS || left >= TILE_ROWS + TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
   }
@@ -158,7 +159,7 @@ struct Product {
   }
 };
 
-/// The lanes of a vector for rows of WIDTH elements; WIDTH is a multiple of 8.
+/// How many lanes a vector has that loads or stores rows of WIDTH elements; WIDTH is a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 
@@ -242,7 +243,7 @@ struct Steps {
     for (int d = 0; NORMALISED && sum && d < HEAD_DIM; ++d) sum[d] = key_sum[d];
   }
 
-  /// The logarithms of the decays of the state's rows since clear().
+  /// Returns, for each row of the state, the logarithm of the row's decay since clear().
   INLINE const float* log_decays() {
     for (int d = 1; GATE != GATE_CHANNEL && d < HEAD_DIM; ++d) logs[d] = logs[0];
     return logs;

@@ -7,12 +7,12 @@
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
-// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (pairs are (2i, 2i + 1), else (i, i +
-// ROTARY_DIM / 2)). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid: workers; the grid of
-// decode_join: tiles (batch * kv_heads * tiles of a group).
+// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
+// elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid:
+// workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// The kernel converts a cache of 8 bits when it loads registers. The scale of a key's page in K multiplies the key's
-// scores, the scale in V the key's weights. Output rows that are not numbers are computed anew, as
+// The kernel converts a cache of 8 bits when it loads registers. The key's scores are multiplied by the scale of its
+// page in K, the key's weights by the scale of its page in V. Output rows that are not numbers are computed anew, as
 // common/attention/kernels/repair.h says.
 //
 // With APPENDS the kernel turns new keys, stores them in threadgroup memory, and reads them there. It reads new values
@@ -130,7 +130,7 @@ struct Line {
     for (int batch = 0; batch < p.batch; ++batch) all += blocks_of(sequence_of(batch));
     return all;
   }
-  /// The tile of a block of the line.
+  /// Returns the tile of a block of the line.
   INLINE TilePlace at(long long block) const {
     long long begin = 0;
     int batch = 0;
@@ -139,7 +139,7 @@ struct Line {
     const auto number = static_cast<int>((block - begin) / sequence.blocks);
     return {sequence, number / tiles, number % tiles, begin + static_cast<long long>(number) * sequence.blocks};
   }
-  /// The tile with this number. Tiles are numbered sequence by sequence.
+  /// Returns the tile with this number. Tiles are numbered sequence by sequence.
   INLINE TilePlace tile(int number) const {
     const int of_sequence = p.kv_heads * tiles, rest = number % of_sequence;
     long long begin = 0;
@@ -160,8 +160,8 @@ INLINE void ask_for(const char* row) {
   UNROLL for (int line = 0; line < ROW_BYTES; line += LINE_BYTES) __builtin_prefetch(row + line, 0, 2);
 }
 
-/// The number of a tile's part: the worker's second part if the tile begins in the worker's share, else the worker's
-/// first part.
+/// Returns the number of the part in which a worker leaves its result for a tile: the worker's second part if the tile
+/// begins in the worker's share, else the worker's first part.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
 /// Turns the pairs of `row` by the angles of one position, with these cosines and sines.

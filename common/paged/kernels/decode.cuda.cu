@@ -7,8 +7,8 @@
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
 // instructions than a conversion to bf16. With such a cache the kernel also converts Q of bf16 to f16, and divides each
-// row by a power of 2, so that the row fits. The scale of a key's page in K multiplies the key's scores, the scale in V
-// the key's weights.
+// row by a power of 2, so that the row fits. A key's scores are multiplied by the scale of its page in K, its weights
+// by the scale of its page in V.
 //
 // With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
 // team turns the keys. All threads turn the tile's queries. The workers of a sequence's first tile write new keys and
@@ -21,8 +21,8 @@
 // BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
 // INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
 // multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns),
-// INTERLEAVED (pairs are (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Grid: workers; 128 threads; DecodeLayout's
-// threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the line, and
+// INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid: workers; 128 threads;
+// DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the line, and
 // layout.join_bytes of threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -65,7 +65,7 @@ __shared__ bool some_lost;
 __shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
-/// 2 or e to the power of a difference of scores or shifts.
+/// Returns 2 to the power of a difference of scores or shifts, or e to this power without FOLD.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
@@ -120,7 +120,7 @@ struct Line {
     return share;
   }
 
-  // The number of blocks of the line. All warps compute the same result, here and in find().
+  // Returns the number of blocks of the line. All warps compute the same result, here and in find().
   DEVICE long long length(const Share& first_share) const {
     long long sum = __shfl_sync(~0u, first_share.up_to, WARP - 1);
     for (int first = WARP; first < p.batch; first += WARP) {
@@ -171,7 +171,7 @@ struct Line {
 
 // ---- pages
 
-/// The page that the table names for a key. The cache may not have this page.
+/// Returns the page that the table names for a key. It is possible that the cache does not have this page.
 DEVICE int named_page(const KvCacheView& cache, int batch, int key) {
   if constexpr (PAGE_SIZE == 0) {
     return batch;
@@ -210,7 +210,8 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // A finite score times the scale and log2(e) may be -infinity: the NaN makes the caller compute the row anew.
+  // The product of Q and K may be finite, and -infinity after the multiplication by the scale and log2(e). The NaN
+  // makes the caller compute the row anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
@@ -232,8 +233,8 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
   const long long start = place.index - place.block;
   return {worker_of(start, p.workers, blocks_of_line), worker_of(start + place.blocks - 1, p.workers, blocks_of_line)};
 }
-// The number of the worker's second part if the worker has the first block of the tile, else the number of its first
-// part.
+// Returns the number of the worker's second part if the worker has the first block of the tile, else the number of the
+// worker's first part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
 /// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
@@ -269,7 +270,7 @@ struct DecodeRow {
 
   DEVICE KeyRange clipped(const KeyRange& range) const { return {max(range.begin, 0), min(range.end, context.kv_len)}; }
 
-  // An element of a row, turned by the angles of its position.
+  // Returns an element of a row, turned by the angles of the row's position.
   template <typename Load>
   DEVICE float turned(Load load, int position, int d) const {
     const float x = load(d);
@@ -287,7 +288,7 @@ struct DecodeRow {
     return x;
   }
 
-  // An element of K or V; NaN if the cache does not have the key's page.
+  // Returns an element of K or V; NaN if the cache does not have the key's page.
   DEVICE float element(bool v, int key, int d) const {
     const int token = key - (context.kv_len - p.q_len);
     if (APPENDS && token >= 0) {
@@ -343,8 +344,8 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile. All threads call it. It joins four rows at a time, and the parts of a row in several
-/// slices, through layout.join_bytes of threadgroup memory. Returns whether all results are finite.
+/// Joins the parts of a tile. All threads call this function. It joins four rows at a time, and the parts of a row in
+/// several slices, through layout.join_bytes of threadgroup memory. Returns whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -594,7 +595,7 @@ struct Worker {
     }
   }
 
-  // Turns the tile's queries in their slot. All threads call it.
+  // Turns the tile's queries in their slot. All threads call this function.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
     turn_rows(
         ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
@@ -604,7 +605,8 @@ struct Worker {
         });
   }
 
-  // Turns the new keys in the team's stage, and writes these keys and their values to the cache. A whole team calls it.
+  // Turns the new keys in the team's stage, and writes these keys and their values to the cache. All threads of a team
+  // call this function.
   DEVICE void take_new(const Place& here, int number, int first_key) const {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
@@ -655,7 +657,7 @@ struct Worker {
     }
   }
 
-  // The scale of a row of Q, stored after the columns of the row.
+  // Returns the address of the scale of a row of Q. The scale is stored after the columns of the row.
   DEVICE static float* scale_of_row(unsigned char* q, int row) {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
@@ -745,7 +747,7 @@ struct Worker {
       }
     }
   }
-  // The column of o[j][i], i from 0 to 1. With a cache of 8 bits neighbouring columns of V lie in neighbouring
+  // Returns the column of o[j][i], i from 0 to 1. With a cache of 8 bits neighbouring columns of V lie in neighbouring
   // products.
   DEVICE int column_of(int j, int i) const {
     return KV_BYTES == 1 ? j / 2 * 16 + 4 * quarter + 2 * i + j % 2 : j * 8 + 2 * quarter + i;
@@ -753,7 +755,7 @@ struct Worker {
 
   // ---- softmax
 
-  // The scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
+  // Returns the scale of V for key `second` (0 or 1) of the thread's two keys in a group of eight keys.
   DEVICE float v_scale(int number, int group, int second) const {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
@@ -779,8 +781,8 @@ struct Worker {
 
   // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift follows the
   // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
-  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is over the weights times V's scales, so that
-  // these products fit f16.
+  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is taken of the scores plus the logarithms of
+  // V's scales. So the products of weights and V's scales fit f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];
@@ -833,10 +835,11 @@ struct Worker {
     UNROLL for (int i = 0; i < DIM / 2; ++i) o[i / 4][i % 4] = 0;
   }
 
-  // Number i of this thread's elements of O, counting only rows of the tile.
+  // Returns element i of this thread's elements of O, counting only rows of the tile.
   DEVICE float& part_of_o(int i) { return HALVES == 1 ? o[i / 2][i % 2] : o[i / 4][i % 4]; }
 
-  // Adds up the teams' sums for the first team, through a stage that is no longer needed. All threads call it.
+  // Adds up the teams' sums for the first team, through a stage that is no longer needed. All threads call this
+  // function.
   DEVICE void merge(int number) {
     UNROLL for (int r = 0; r < HALVES; ++r) sum[r] = PAGE_SIZE > 0 && some_lost ? not_a_number() : sum_of_quad(sum[r]);
     if constexpr (KEY_WARPS == 1) return;
@@ -876,7 +879,7 @@ struct Worker {
     }
   }
 
-  // The counter of the tile's parts that have arrived.
+  // Returns the counter of the tile's parts that have arrived.
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }

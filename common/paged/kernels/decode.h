@@ -46,7 +46,8 @@ struct DecodeParams {
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
   const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
-  /// The most keys of a sequence. On a GPU, if a sequence's length is greater or negative, its rows are NaN.
+  /// The most keys of a sequence. On a GPU, if a sequence's length is greater than most_keys or negative, the
+  /// sequence's rows are NaN.
   int most_keys;
   int batch, q_heads, kv_heads, q_len;
   float scale;
@@ -84,7 +85,8 @@ struct AppendParams {
   KvCacheView cache;
   const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
-  /// [batch]: keys with the new tokens. No token is written if the number is negative or, on a GPU, above most_keys.
+  /// [batch]: a sequence's keys, including the new tokens. No token is written if this number is negative or, on a GPU,
+  /// above most_keys.
   const int* lengths;
   int most_keys, kv_heads, q_len;
 };

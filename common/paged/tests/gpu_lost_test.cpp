@@ -125,8 +125,8 @@ Result run(const Attempt& of) {
   return result;
 }
 
-/// The first error of a run in which the second sequence has a wrong length or page number. `right` is the result of
-/// the same run without this mistake.
+/// Returns the first error of a run in which the second sequence has a wrong length or page number. `right` is the
+/// result of the same run without this mistake.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
   if (!result.guards) return "a counter is not 0, or a guard band was overwritten";

@@ -24,7 +24,8 @@ struct ModifierData {
 /// Elements after the tensor that kernels read and do not use: a block of keys may reach beyond the last key.
 constexpr int bias_slack = 4096;
 
-/// For BLOCK_SPARSE: positions of a block, and 32-bit words of a row of the table of bits.
+/// For BLOCK_SPARSE: sparse_block is how many positions a block has. sparse_words() returns how many 32-bit words a row
+/// of the table of bits has.
 constexpr int sparse_block = 128;
 constexpr int sparse_words(int kv_len) { return (kv_len + 32 * sparse_block - 1) / (32 * sparse_block); }
 

@@ -1,6 +1,6 @@
-// RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (pairs are
-// (2i, 2i + 1), else (i, i + ROTARY_DIM / 2)). Turned elements are rounded to the type of Q and K, as a launch of
-// rope_rotate rounds them.
+// RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (1: pair i is
+// elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Turned elements are rounded to the type of Q and K, as
+// a launch of rope_rotate rounds them.
 #pragma once
 
 #ifdef __CUDACC__

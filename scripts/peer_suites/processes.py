@@ -1,0 +1,53 @@
+"""A suite in several processes. Memory, clocks and compiled kernels vary more between processes than within one."""
+
+import math
+import statistics
+
+# The 97.5 % quantiles of Student's t distribution with 1 to 9 degrees of freedom.
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+MOST = len(T) + 1
+
+
+def is_ratio(key):
+    return key in ("ratio", "cost") or key.endswith("_ratio")
+
+
+def expected(ratios):
+    """Returns [ratio, low, high] for the ratios that several processes found: the geometric mean, and the interval in
+    which the ratio of another process is expected (95 %): a prediction interval of Student's t for the logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    reach = T[len(logs) - 2] * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return [math.exp(mean), math.exp(mean - reach), math.exp(mean + reach)]
+
+
+def pooled_row(rows):
+    """Returns one row for the rows that several processes measured. It has ratios by expected(), the medians of times and
+    rates, the largest errors and the sum of turns. Results agree if they agree in each process. A side that a process
+    left out is left out."""
+    row = {}
+    for key, first in rows[0].items():
+        values = [each[key] for each in rows if key in each]
+        if len(values) < len(rows):
+            continue
+        if key == "agree":
+            row[key] = all(values)
+        elif key == "turns":
+            row[key] = sum(values)
+        elif is_ratio(key):
+            row[key] = expected([value[0] if isinstance(value, list) else value for value in values])
+        elif key.endswith("_error"):
+            row[key] = max(values)
+        elif key == "max_abs":
+            row[key] = {name: max(value.get(name, 0.0) for value in values) for name in first}
+        elif isinstance(first, float):
+            row[key] = statistics.median(values)
+        else:
+            row[key] = first
+    return row
+
+
+def pooled(results):
+    """Returns the result for the results of several processes. Rows that a process lacks are left out."""
+    about = {**results[0]["about"], "processes": len(results)}
+    return {"about": about, "rows": [pooled_row(rows) for rows in zip(*(result["rows"] for result in results))]}
