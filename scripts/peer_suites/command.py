@@ -192,11 +192,11 @@ def run(name, arguments):
 
 
 def recorded(name):
-    """The file of a suite's recorded rows."""
+    """The file of a suite's latest recorded rows. Files without a date are older than files that have a date."""
     files = sorted(ROOT.glob(f"findings/recorded/*/peers_{name}.json"))
-    if len(files) != 1:
-        raise Refused(f"findings/recorded has {len(files)} files peers_{name}.json; one is needed")
-    return files[0]
+    if not files:
+        raise Refused(f"findings/recorded has no file peers_{name}.json")
+    return max(files, key=lambda file: pages.read(file)["about"].get("date", ""))
 
 
 def page_of_records(write):

@@ -77,8 +77,9 @@ def leads(about, rows, keys):
         if intervals and about.get("processes", 1) > 1:
             ahead = sum(low > 1 for _, low, _ in intervals)
             after = sum(high < 1 for _, _, high in intervals)
-            texts.append(f"Ours is faster than {name} on {ahead} of {len(intervals)} rows and slower on {after}; the "
-                         "intervals of the others contain 1.")
+            level = len(intervals) - ahead - after
+            texts.append(f"Ours is faster than {name} on {ahead} of {len(intervals)} rows and slower on {after}"
+                         + (f"; on {level} the interval contains 1." if level else "."))
     return " ".join(texts) + "\n\n" if texts else ""
 
 
