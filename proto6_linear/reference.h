@@ -30,7 +30,7 @@ struct LinearReference {
   std::vector<LinearRow> rows;
   std::vector<double> o, o_allowed;  // rows x value_dim
   std::vector<double> row_allowed;   // per row: tolerance of the root of the mean square of the errors; infinite where
-                                    // the row has a NaN or an infinity
+                                     // the row has a NaN or an infinity
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 

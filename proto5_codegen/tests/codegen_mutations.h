@@ -45,7 +45,7 @@ inline std::vector<CodegenMutation> cpu_codegen_mutations() {
       {WORK_VALUES, f32, "hand", "values.cpu.cpp", "head * p.kv_len * HEAD_DIM", "0 * p.kv_len * HEAD_DIM"},
       {WORK_VALUES, f32, "hand", "values.cpu.cpp", "static_cast<long>(key) * HEAD_DIM", "0L * HEAD_DIM"},
       {WORK_VALUES, f32, "hand", "values.cpu.cpp", "in + key", "in"},
-      {WORK_SOFTMAX, f32, "hand", "softmax.cpu.cpp", "inverse = 1 / sum", "inverse = 1"},
+      {WORK_SOFTMAX, f32, "hand", "softmax.cpu.cpp", "inverse = 1 / sum", "inverse = 2 / sum"},
       {WORK_SOFTMAX, f32, "hand", "softmax.cpu.cpp", "sums[i] += weight;", "sums[0] = weight;"},
       {WORK_SOFTMAX, f32, "hand", "softmax.cpu.cpp", "* p.q_len + row) * p.kv_len", "* p.q_len + first) * p.kv_len"},
       {WORK_ATTENTION, f32, "compiler", "plain.cpu.cpp", "sum * at.p.scale", "sum"},
