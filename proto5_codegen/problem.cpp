@@ -16,6 +16,10 @@ namespace {
 
 const void* data_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.data() : nullptr; }
 
+std::string name_of(const RowIndex& row) {
+  return fmt::format("batch {}, head {}, row {}", row.batch, row.head, row.q);
+}
+
 }  // namespace
 
 CasePlan codegen_case_plan(const Case& config, const Setting& setting) {
@@ -72,22 +76,25 @@ void CodegenProblem::find_room(PipelineCache& pipelines) {
   at_once_ = threadgroups_at_once(pipelines.get(launch_.source).binary, launch_, device_.info());
 }
 
+void CodegenProblem::encode_attention(CommandEncoder& encoder, float* lse) const {
+  const CodegenInputs& inputs = *inputs_;
+  const Strides strides = inputs.tensors.q.strides();
+  attention_->encode(encoder, {.q = inputs.q.data(),
+                               .k = inputs.k.data(),
+                               .v = inputs.v.data(),
+                               .o = inputs.out.data(),
+                               .lse = lse,
+                               .q_strides = strides,
+                               .k_strides = strides,
+                               .v_strides = strides,
+                               .o_strides = strides,
+                               .hook_data = data_of(hook_data_)});
+}
+
 void CodegenProblem::encode(CommandEncoder& encoder) const {
+  if (attention_) return encode_attention(encoder, nullptr);
   const AttentionShape& shape = config_.shape;
   const CodegenInputs& inputs = *inputs_;
-  if (attention_) {
-    const Strides strides = inputs.tensors.q.strides();
-    attention_->encode(encoder, {.q = inputs.q.data(),
-                                 .k = inputs.k.data(),
-                                 .v = inputs.v.data(),
-                                 .o = inputs.out.data(),
-                                 .q_strides = strides,
-                                 .k_strides = strides,
-                                 .v_strides = strides,
-                                 .o_strides = strides,
-                                 .hook_data = data_of(hook_data_)});
-    return;
-  }
   CodegenParams params{};
   params.q = data_of(inputs.q);
   params.k = data_of(inputs.k);
@@ -115,22 +122,49 @@ Tensor CodegenProblem::output() const {
 }
 
 Check CodegenProblem::check() {
+  Check check = check_output();
+  if (attention_) check.merge(check_log_sum_exps());
+  check_guards(check, {&inputs_->q, &inputs_->k, &inputs_->v, &inputs_->in, &inputs_->out, &inputs_->slopes});
+  return check;
+}
+
+Check CodegenProblem::check_output() const {
   const CodegenReference& want = inputs_->reference();
   const Tensor out = output();
-  Check check = compare_rows(
+  return compare_rows(
       want.rows, static_cast<size_t>(config_.columns()),
       [&](const RowIndex& row, std::span<double> numbers) {
         out.load(out.offset(row.batch, row.head, row.q, 0), numbers);
       },
-      want.out, want.allowed,
-      [](const RowIndex& row) { return fmt::format("batch {}, head {}, row {}", row.batch, row.head, row.q); });
-  check_guards(check, {&inputs_->q, &inputs_->k, &inputs_->v, &inputs_->in, &inputs_->out, &inputs_->slopes});
+      want.out, want.allowed, name_of);
+}
+
+Check CodegenProblem::check_log_sum_exps() {
+  std::vector<float> lse(static_cast<size_t>(config_.heads() * config_.shape.q_len));
+  Buffer buffer(device_, lse.size() * sizeof(float));
+  poison();
+  buffer.poison();
+  CommandEncoder encoder;
+  encode_attention(encoder, static_cast<float*>(buffer.data()));
+  device_.submit(encoder);
+  buffer.download(lse.data(), buffer.bytes());
+  Check check = check_output();
+  const CodegenReference& want = inputs_->reference();
+  check.merge(compare_rows(
+      want.rows, 1,
+      [&](const RowIndex& row, std::span<double> number) {
+        const int64_t head = row.batch * config_.shape.q_heads + row.head;
+        number[0] = lse[static_cast<size_t>(head * config_.shape.q_len + row.q)];
+      },
+      want.lse, want.lse_allowed, [](const RowIndex& row) { return "lse of " + name_of(row); }));
+  check_guards(check, {&buffer});
   return check;
 }
 
 Json CodegenProblem::values() const {
   Json values = of_source();
   if (at_once_ > 0) values["threadgroups_at_once"] = at_once_;
+  if (config_.whole()) values["lse_checked"] = attention_.has_value();
   return values;
 }
 

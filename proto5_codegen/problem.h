@@ -40,16 +40,23 @@ class CodegenProblem : public Problem {
                  const CodegenCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
+  /// Compares the output of the last launch. A kernel of common/attention is also launched once more, to give its
+  /// log-sum-exps, and both results of this launch are compared. Other launches of the kernel write no log-sum-exps,
+  /// because generated kernels have none.
   Check check() override;
-  /// For a kernel that this process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time:
-  /// the kernel's lines of source, the generator's version, the seconds of compilation, the constants, and the result
-  /// of the search for the constants. On a GPU also threadgroups_at_once().
+  /// For the whole attentions: whether check() compares log-sum-exps. For a kernel that this process compiles:
+  /// source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of source, the
+  /// generator's version, the seconds of compilation, the constants, and the result of the search for the constants. On
+  /// a GPU also threadgroups_at_once().
   Json values() const override;
   /// The output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;
 
  private:
   void find_room(PipelineCache& pipelines);
+  void encode_attention(CommandEncoder& encoder, float* lse) const;
+  Check check_output() const;
+  Check check_log_sum_exps();
   Json of_source() const;
 
   Device& device_;

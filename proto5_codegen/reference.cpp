@@ -95,8 +95,9 @@ CodegenReference whole_reference(const CodegenCase& config, const CodegenTensors
   if (modified) hooks = ModifiedAttention(config.modifiers(), flash).hooks();
   const ReferenceRows want =
       reference_attention(config.shape, tensors.q, tensors.k, tensors.v, rows, hooks.reference, hooks.sink);
-  return {want.rows, want.o,
-          attention_tolerance(config.shape, config.dtype, config.dtype, modified, want, hooks.score_error).o};
+  const AttentionTolerance allowed =
+      attention_tolerance(config.shape, config.dtype, config.dtype, modified, want, hooks.score_error);
+  return {want.rows, want.o, allowed.o, want.lse, allowed.lse};
 }
 
 }  // namespace

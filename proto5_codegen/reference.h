@@ -22,7 +22,8 @@ CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double s
 /// The oracle's values of some rows of the output, and the tolerance of each value.
 struct CodegenReference {
   std::vector<RowIndex> rows;
-  std::vector<double> out, allowed;  // rows x columns
+  std::vector<double> out, allowed;                // rows x columns
+  std::vector<double> lse = {}, lse_allowed = {};  // the rows' log-sum-exps; empty for a part of an attention
 };
 
 /// The rows that are checked: all rows of a small case, or a sample of the rows of a large one, so that checking stays

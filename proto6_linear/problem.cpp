@@ -226,9 +226,10 @@ SharedInputs::SharedInputs(Device& device, PipelineCache& pipelines, const Linea
   starts = uploaded(device, inputs.starts);
 }
 
-const LinearReference& SharedInputs::reference() {
+const LinearReference& SharedInputs::reference(int64_t most_rows) {
   if (!reference_) {
-    reference_ = reference_linear(config.linear, inputs, feature_, affordable_rows(config.linear), seed);
+    if (most_rows == 0) most_rows = affordable_rows(config.linear);
+    reference_ = reference_linear(config.linear, inputs, feature_, most_rows, seed);
   }
   return *reference_;
 }
@@ -277,13 +278,18 @@ LinearOutputs::LinearOutputs(Device& device, std::shared_ptr<SharedInputs> share
   const LinearConfig& linear = config.linear;
   const int64_t rows = batches(linear) * linear.heads * rows_of_tensor(linear);
   o_ = Buffer(device, static_cast<size_t>(rows * linear.value_dim) * size_bytes(linear.out_dtype));
-  if (!config.with_state) return;
   const auto states = static_cast<size_t>(linear.sequences * linear.heads) * sizeof(float);
   final_state_ = Buffer(device, states * static_cast<size_t>(linear.state_elements()));
   if (linear.normalised) final_key_sum_ = Buffer(device, states * static_cast<size_t>(linear.head_dim));
 }
 
 LinearTensors LinearOutputs::tensors() const {
+  LinearTensors tensors = tensors_with_states();
+  if (!config_.with_state) tensors.final_state = tensors.final_key_sum = nullptr;
+  return tensors;
+}
+
+LinearTensors LinearOutputs::tensors_with_states() const {
   return {.q = inputs->q.data(),
           .k = inputs->k.data(),
           .v = inputs->v.data(),
@@ -319,8 +325,9 @@ std::vector<float> LinearOutputs::final_state() const { return downloaded<float>
 std::vector<float> LinearOutputs::final_key_sum() const { return downloaded<float>(final_key_sum_); }
 
 std::vector<std::byte> LinearOutputs::bytes() const {
-  std::vector<std::byte> all;
-  for (const Buffer* buffer : {&o_, &final_state_, &final_key_sum_}) {
+  std::vector<std::byte> all = downloaded<std::byte>(o_);
+  if (!config_.with_state) return all;
+  for (const Buffer* buffer : {&final_state_, &final_key_sum_}) {
     const std::vector<std::byte> own = downloaded<std::byte>(*buffer);
     all.insert(all.end(), own.begin(), own.end());
   }
@@ -331,16 +338,35 @@ Check LinearOutputs::check() {
   const LinearConfig& linear = config_.linear;
   const LinearReference& want = inputs->reference();
   const Tensor all = o();
-  Check check = compare_rows(
-      want.rows, static_cast<size_t>(linear.value_dim),
-      [&](const LinearRow& row, std::span<double> numbers) {
-        const int64_t first = linear.ragged ? inputs->inputs.starts[static_cast<size_t>(row.sequence)] : 0;
-        all.load(all.offset(linear.ragged ? 0 : row.sequence, row.head, first + row.row, 0), numbers);
-      },
-      want.o, want.o_allowed,
-      [](const LinearRow& row) {
-        return fmt::format("o of sequence {}, head {}, token {}", row.sequence, row.head, row.row);
-      });
+  const auto load = [&](const LinearRow& row, std::span<double> numbers) {
+    const int64_t first = linear.ragged ? inputs->inputs.starts[static_cast<size_t>(row.sequence)] : 0;
+    all.load(all.offset(linear.ragged ? 0 : row.sequence, row.head, first + row.row, 0), numbers);
+  };
+  const auto name = [](const LinearRow& row) {
+    return fmt::format("o of sequence {}, head {}, token {}", row.sequence, row.head, row.row);
+  };
+  const auto columns = static_cast<size_t>(linear.value_dim);
+  Check check = compare_rows(want.rows, columns, load, want.o, want.o_allowed, name);
+  std::vector<double> row(columns), errors;
+  for (size_t i = 0; i < want.rows.size(); ++i) {
+    load(want.rows[i], row);
+    double squares = 0;
+    for (size_t e = 0; e < columns; ++e) squares += std::pow(row[e] - want.o[i * columns + e], 2);
+    const bool compared = std::isfinite(want.row_allowed[i]);
+    errors.push_back(compared ? std::sqrt(squares / static_cast<double>(columns)) : 0);
+  }
+  check.merge(compare(errors, std::vector<double>(errors.size()), want.row_allowed,
+                      [&](size_t i) { return "mean error of " + name(want.rows[i]); }));
+  if (config_.with_state) check.merge(check_states());
+  check_guards(check, {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
+                       &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_});
+  return check;
+}
+
+Check LinearOutputs::check_states() {
+  const LinearConfig& linear = config_.linear;
+  const LinearReference& want = inputs->reference();
+  Check check;
   const auto compare_state = [&](const Buffer& buffer, const std::vector<double>& wanted,
                                  const std::vector<double>& allowed, const char* what, int64_t size) {
     if (buffer.bytes() == 0) return;
@@ -353,17 +379,26 @@ Check LinearOutputs::check() {
   };
   compare_state(final_state_, want.state, want.state_allowed, "final state", linear.state_elements());
   compare_state(final_key_sum_, want.key_sum, want.key_sum_allowed, "final key sum", linear.head_dim);
-  check_guards(check, {&inputs->q, &inputs->k, &inputs->v, &inputs->gate, &inputs->initial_state,
-                       &inputs->initial_key_sum, &inputs->starts, &o_, &final_state_, &final_key_sum_});
+  check_guards(check, {&final_state_, &final_key_sum_});
   return check;
 }
 
 LinearProblem::LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                              const LinearCase& config, const Plan& plan)
-    : config_(config), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear, plan) {}
+    : device_(device),
+      config_(config),
+      outputs_(device, std::move(inputs), config),
+      launch_(device, pipelines, config.linear, plan) {}
 
 Check LinearProblem::check() {
   Check check = outputs_.check();
+  if (!config_.with_state) {
+    poison();
+    CommandEncoder encoder;
+    launch_.encode(encoder, outputs_.tensors_with_states());
+    device_.submit(encoder);
+    check.merge(outputs_.check_states());
+  }
   if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }
@@ -380,11 +415,13 @@ Json LinearProblem::values() const {
 
 HostScanProblem::HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                                  const LinearCase& config, const Plan& plan)
-    : device_(device), outputs_(device, std::move(inputs), config), launch_(device, pipelines, config.linear, plan) {}
+    : device_(device),
+      config_(config),
+      outputs_(device, std::move(inputs), config),
+      launch_(device, pipelines, config.linear, plan) {}
 
-double HostScanProblem::sample() {
+HostScanProblem::Times HostScanProblem::run(const LinearTensors& tensors) {
   outputs_.poison();
-  const LinearTensors tensors = outputs_.tensors();
   const auto timed = [&](const auto& encode) {
     CommandEncoder encoder;
     encoder.timestamp();
@@ -396,16 +433,24 @@ double HostScanProblem::sample() {
   double device_s = timed([&](CommandEncoder& encoder) { launch_.encode_before(encoder, tensors); });
   const LinearLaunch::HostScan scan = launch_.scan_on_host(tensors, outputs_.inputs->inputs.starts);
   device_s += timed([&](CommandEncoder& encoder) { launch_.encode_after(encoder, tensors); });
-  const double all = stopwatch.seconds();
-  device_s_.push_back(device_s);
-  down_s_.push_back(scan.down_s);
-  sum_s_.push_back(scan.sum_s);
-  up_s_.push_back(scan.up_s);
-  return all;
+  return {.all_s = stopwatch.seconds(), .device_s = device_s, .scan = scan};
+}
+
+double HostScanProblem::sample() {
+  const Times times = run(outputs_.tensors());
+  device_s_.push_back(times.device_s);
+  down_s_.push_back(times.scan.down_s);
+  sum_s_.push_back(times.scan.sum_s);
+  up_s_.push_back(times.scan.up_s);
+  return times.all_s;
 }
 
 Check HostScanProblem::check() {
   Check check = outputs_.check();
+  if (!config_.with_state) {
+    run(outputs_.tensors_with_states());
+    check.merge(outputs_.check_states());
+  }
   if (!launch_.guards_intact()) check.fail("a guard band of the memory between phases was overwritten");
   return check;
 }

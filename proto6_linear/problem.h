@@ -64,7 +64,8 @@ struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random inputs.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
-  const LinearReference& reference();
+  /// `most_rows`: as for reference_linear(), in the first call; 0: affordable_rows().
+  const LinearReference& reference(int64_t most_rows = 0);
   /// Returns nothing for a shape that softmax attention cannot have (value_dim is not head_dim, or sequences are
   /// ragged), and for more than 131072 tokens.
   std::optional<SoftmaxDistance> softmax_distance();
@@ -85,9 +86,13 @@ class LinearOutputs {
  public:
   LinearOutputs(Device& device, std::shared_ptr<SharedInputs> inputs, const LinearCase& config);
   LinearTensors tensors() const;
+  /// The tensors with final states, which a case need not have.
+  LinearTensors tensors_with_states() const;
   void poison();
+  /// Compares O and, if the case has them, final states.
   Check check();
-  /// The bytes of O, then of the final states, then of the key sums.
+  Check check_states();
+  /// The bytes of O, then, if the case has them, of the final states and of the key sums.
   std::vector<std::byte> bytes() const;
   Tensor o() const;
   std::vector<float> final_state() const;
@@ -107,11 +112,14 @@ class LinearProblem : public Problem {
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
   void poison() override { outputs_.poison(); }
+  /// For a case without final states, launches the kernels once more, with final states, and compares these too:
+  /// reference.cpp says what only the states show.
   Check check() override;
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 
  private:
+  Device& device_;
   LinearCase config_;
   LinearOutputs outputs_;
   LinearLaunch launch_;
@@ -124,13 +132,22 @@ class HostScanProblem : public HostProblem {
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                   const LinearCase& config, const Plan& plan);
   double sample() override;
+  /// As LinearProblem::check().
   Check check() override;
   /// The medians of the times of the samples' parts: kernels on the device, copies, the scan.
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 
  private:
+  /// The times of one run of all parts.
+  struct Times {
+    double all_s, device_s;
+    LinearLaunch::HostScan scan;
+  };
+  Times run(const LinearTensors& tensors);
+
   Device& device_;
+  LinearCase config_;
   LinearOutputs outputs_;
   LinearLaunch launch_;
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <mutex>
 #include <random>
-#include <set>
+#include <utility>
 
 #include "common/base/parallel.h"
 #include "common/cases/feature_oracle.h"
@@ -120,55 +120,88 @@ struct RunningSums {
 //   f(k) or v          times its decay: one unit of each term
 //   f(k) and v         times its decay, two roundings: sqrt(2) units of each term
 //
+// Without a gate and without a feature map nothing rounds k and v, and their products are exact in f32. A kernel may
+// still multiply q by the scale, and round the product to tf32, by 2^-11.
+//
 // Errors of different numbers are independent, so their squares add up. The roots of these sums are over_rows (of (q_d
 // S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). The standard deviation
 // of a rounding is 0.4 units. The largest of a million roundings is five standard deviations, 2 units. O itself is
 // rounded to its type, by at most one unit; two units are allowed.
 //
+// A whole row of o errs by less. The root of the mean square of its value_dim errors is about one standard deviation,
+// and 2.5 standard deviations, 1 unit, are allowed: half of what a single element may err by. (Eight independent
+// errors, the fewest that a row has, reach 2.5 in one of 2e7 rows.) The errors of scores, of f(q) and of f(k) are the
+// same in all elements of a row, so where only one number counts, they may reach 5 standard deviations together. Then
+// over_rows, over_keys, over_terms and |o| are of one size, and their sum allows for this.
+//
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. Where decays shorten the sum's memory, n is
 // the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
 // average. Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is
-// their accumulator. For f32, kernels split each operand into two numbers of tf32, and tensor cores compute three
-// products of these numbers in the place of one product of f32. The steps are then 8 long in the place of 16. Products
-// of tf32 never accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative
-// to the sizes of partial sums, which are as large as the roots above and the result.
+// their accumulator. There 2 u are allowed for each step, because partial sums may have been larger than the last sum.
+// For f32, kernels split each operand into two numbers of tf32, and tensor cores compute three products of these
+// numbers in the place of one product of f32. The steps are then 8 long in the place of 16. Products of tf32 never
+// accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes of
+// partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
 // 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors
 // of a decay.
 //
 // With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
-// errors.
+// errors. The divisor's error is the same in all elements of a row.
 //
-// Why a missing chunk is noticed: if all n tokens are alike, m missing tokens move o by about sqrt(m / n) of o's size
-// times a normally distributed number. In f32 the tolerance is 2 sqrt(n) u + 1e-5 of the size; a missing chunk of 16
-// among a million tokens moves o by 16 times the tolerance. In bf16 the tolerance is 0.03 of the size; a missing chunk
-// of 64 is noticed in every row of the next 60000 tokens.
+// Why missing tokens are noticed: if all n tokens are alike, m missing tokens move o, and each element of the state, by
+// about sqrt(m / n) of its size times a normal number. For 65,536 tokens:
+//
+//   f32     an element's tolerance is 1.2e-4 of the size of o; a missing token moves o by 4e-3
+//   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 moves each later row by 0.03
+//   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 moves each later row by 0.03
+//
+// In 16 bits only the rows of the next 10,000 tokens show one missing token. But no kernel rounds the state to 16 bits:
+// the final state's tolerance is 5e-4 of its size, and a missing token moves all its elements, by 4e-3 times a normal
+// number. So each check compares the final state. After a million tokens its tolerance is 0.008: it shows a missing
+// chunk of 64, which moves thousands of elements by 0.008 times a normal number, but not a missing token.
+//
+// With a gate a sum remembers few tokens, so a missing token moves the next rows by more. The final state shows only
+// the last tokens, so a row has to be among those compared while the sum remembers the token. By token a sum remembers
+// about 13 tokens. A missing token moves the next row by 0.4 of its size, and the row 40 tokens later by 0.02, which is
+// the row's tolerance in bf16. With head_dim 64 or 128 the rows of all heads that are compared are together at most 16
+// tokens apart (affordable_rows()), because each row lies in a part of its own. The slowest decay by head remembers
+// 4096 tokens, and shows a missing chunk, but a missing token only in some rows. The other heads remember fewer tokens.
+//
+// What no check notices: a token that is missing from the outputs of one late chunk alone, and not from the state; a
+// token of one head alone, if that head's rows are far apart.
 struct Errors {
-  double unit, term_unit, out_unit, f32, decay;
+  double unit, q_unit, term_unit, out_unit, f32, decay;
 
   Errors(const LinearConfig& config, double length) {
-    constexpr double u = 0x1p-24;
+    constexpr double u = 0x1p-24, tf32 = 0x1p-11;
     const auto unit_of = [](DType type) { return type == DType::f32 ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8; };
     const auto dims = static_cast<double>(config.head_dim);
     const bool exact = config.dtype == DType::f32;
-    const double steps = (exact ? 3 * 2 : 1) * (dims + window) / 16 + (exact ? 0 : length / 16);
+    const double steps = (exact ? 3 * 2 : 1) * (dims + window) / 16 + (exact ? 0 : 2 * length / 16);
+    const bool mapped = config.feature.name != "identity", gated = config.gate != GATE_NONE;
     unit = unit_of(config.dtype);
-    term_unit = config.feature.name != "identity" && config.gate != GATE_NONE ? std::sqrt(2.0) * unit : unit;
+    q_unit = mapped || gated ? unit : std::min(unit, tf32);
+    term_unit = mapped && gated ? std::sqrt(2.0) * unit : mapped || gated ? unit : 0;
     out_unit = std::max(unit_of(config.out_dtype), u);
     f32 = u * (16 + 2 * std::sqrt(dims) + 2 * std::sqrt(length) + steps);
-    decay = config.gate == GATE_NONE ? 0 : 4e-5;
+    decay = gated ? 4e-5 : 0;
   }
 
-  double of_sum(double value, double over_rows, double over_keys, double over_terms) const {
+  /// The tolerance of a sum, where each rounding to a type of 16 bits may err by `roundings` units.
+  double of_sum(double value, double over_rows, double over_keys, double over_terms, double roundings) const {
     const double size = std::abs(value) + over_rows + over_keys + over_terms;
-    return 2 * (unit * (2 * over_rows + over_keys) + term_unit * over_terms) + (f32 + decay) * size;
+    return roundings * ((unit + q_unit) * over_rows + unit * over_keys + term_unit * over_terms) + (f32 + decay) * size;
   }
 };
 
-void answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state,
-            int64_t row, double* o, double* allowed) {
+constexpr double of_element = 2, of_row = 1;  // units that a single element may err by, and the errors of a row
+
+/// Writes the row's outputs and their tolerances. Returns the tolerance of the whole row.
+double answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state,
+              int64_t row, double* o, double* allowed) {
   const size_t dims = state.dims, values = state.values;
   const std::vector<double> q = rows.load(inputs.q, row, 1);
   std::vector<double> sum(values), over_rows(values), over_keys(values), over_terms(values);
@@ -203,18 +236,24 @@ void answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& 
   const Errors errors(config, state.length);
   const double least = config.out_dtype == DType::f16 ? 0x1p-24 : 1e-30;
   const double divisor_error =
-      errors.of_sum(divisor, std::sqrt(divisor_rows), std::sqrt(divisor_keys), std::sqrt(divisor_terms));
+      errors.of_sum(divisor, std::sqrt(divisor_rows), std::sqrt(divisor_keys), std::sqrt(divisor_terms), of_element);
+  double squares = 0;
   for (size_t e = 0; e < values; ++e) {
-    double error = errors.of_sum(sum[e], std::sqrt(over_rows[e]), std::sqrt(over_keys[e]), std::sqrt(over_terms[e]));
-    if (config.normalised) {
-      o[e] = divisor == 0 ? 0 : sum[e] / divisor;
-      error = divisor == 0 ? 0 : (error + std::abs(o[e]) * divisor_error) / std::abs(divisor);
-    } else {
-      o[e] = config.effective_scale() * sum[e];
-      error *= std::abs(config.effective_scale());
-    }
-    allowed[e] = error + 2 * errors.out_unit * std::abs(o[e]) + least;
+    o[e] = !config.normalised ? config.effective_scale() * sum[e] : divisor == 0 ? 0 : sum[e] / divisor;
+    const auto tolerance = [&](double roundings) {
+      double error =
+          errors.of_sum(sum[e], std::sqrt(over_rows[e]), std::sqrt(over_keys[e]), std::sqrt(over_terms[e]), roundings);
+      if (config.normalised) {
+        error = divisor == 0 ? 0 : (error + std::abs(o[e]) * divisor_error) / std::abs(divisor);
+      } else {
+        error *= std::abs(config.effective_scale());
+      }
+      return error + roundings * errors.out_unit * std::abs(o[e]) + least;
+    };
+    allowed[e] = tolerance(of_element);
+    squares += tolerance(of_row) * tolerance(of_row);
   }
+  return std::isfinite(squares) ? std::sqrt(squares / static_cast<double>(values)) : HUGE_VAL;
 }
 
 }  // namespace
@@ -235,20 +274,25 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
   for (int64_t task = 0; task < tasks; ++task) {
     const int64_t count = Rows(config, inputs, feature, mutex, task / config.heads, task % config.heads).count();
     const int64_t own = config.all_rows * config.heads <= most_rows ? count : std::min(count, most_rows / tasks);
-    std::set<int64_t> chosen;
-    if (count > 0) chosen = {0, count - 1};
+    std::vector<int64_t> chosen;
     if (own == count) {
-      for (int64_t row = 0; row < count; ++row) chosen.insert(row);
-    }
-    while (static_cast<int64_t>(chosen.size()) < own) {
-      chosen.insert(static_cast<int64_t>(random() % static_cast<uint64_t>(count)));
+      for (int64_t row = 0; row < count; ++row) chosen.push_back(row);
+    } else {
+      chosen.push_back(0);
+      const int64_t parts = std::max<int64_t>(own - 2, 0);
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t begin = 1 + (count - 2) * part / parts, end = 1 + (count - 2) * (part + 1) / parts;
+        chosen.push_back(begin + static_cast<int64_t>(random() % static_cast<uint64_t>(end - begin)));
+      }
+      if (count > 1) chosen.push_back(count - 1);
     }
     first_row.push_back(static_cast<int64_t>(reference.rows.size()));
     for (const int64_t row : chosen) reference.rows.push_back({task / config.heads, task % config.heads, row});
-    wanted.emplace_back(chosen.begin(), chosen.end());
+    wanted.push_back(std::move(chosen));
   }
   reference.o.resize(reference.rows.size() * static_cast<size_t>(values));
   reference.o_allowed.resize(reference.o.size());
+  reference.row_allowed.resize(reference.rows.size());
   const auto resize = [&](std::vector<double>& sums, int64_t width) {
     sums.resize(static_cast<size_t>(tasks * width));
   };
@@ -271,9 +315,10 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
       }
       const std::vector<int64_t>& own = wanted[static_cast<size_t>(task)];
       const auto answer_next = [&](size_t number) {
-        const size_t at =
-            (static_cast<size_t>(first_row[static_cast<size_t>(task)]) + number) * static_cast<size_t>(values);
-        answer(config, inputs, rows, state, own[number], &reference.o[at], &reference.o_allowed[at]);
+        const size_t place = static_cast<size_t>(first_row[static_cast<size_t>(task)]) + number;
+        const size_t at = place * static_cast<size_t>(values);
+        reference.row_allowed[place] =
+            answer(config, inputs, rows, state, own[number], &reference.o[at], &reference.o_allowed[at]);
       };
       std::vector<double> decays(static_cast<size_t>(dims), 1);
       size_t next = 0;
@@ -297,7 +342,7 @@ LinearReference reference_linear(const LinearConfig& config, const LinearInputs&
                              std::vector<double>& allowed) {
         const double over_terms = std::sqrt(squares);
         want[at] = value;
-        allowed[at] = errors.of_sum(value, 0, 0, over_terms) + 1e-30;
+        allowed[at] = errors.of_sum(value, 0, 0, over_terms, of_element) + 1e-30;
       };
       for (int64_t i = 0; i < dims * values; ++i) {
         const auto n = static_cast<size_t>(i);

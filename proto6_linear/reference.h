@@ -28,12 +28,15 @@ struct LinearRow {
 /// The oracle's results, and for each result the tolerance of a kernel's value (reference.cpp derives the tolerances).
 struct LinearReference {
   std::vector<LinearRow> rows;
-  std::vector<double> o, o_allowed;                                    // rows x value_dim
+  std::vector<double> o, o_allowed;  // rows x value_dim
+  std::vector<double> row_allowed;   // per row: tolerance of the root of the mean square of the errors; infinite where
+                                     // the row has a NaN or an infinity
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 
 /// All tokens go through the recurrence. The result has the rows of all heads if these are at most `most_rows`. Else it
-/// has about `most_rows` rows, drawn with `seed`, among them the first and the last row of each sequence and head. One
+/// has about `most_rows` rows: the first and the last row of each sequence and head, and one row, drawn with `seed`, of
+/// each of equal parts of the rows between. One
 /// thread at a time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);

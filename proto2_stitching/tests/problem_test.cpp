@@ -355,6 +355,8 @@ std::vector<Mutation> mutations() {
     return {{"row_of_another_key", "noinline", "row", "k + i / 2 * 8 + i % 2, context);\n#elif",
              "k + i / 2 * 8, context);\n#elif"},
             {"tile_of_another_query", "noinline", "tile", "q + i / 2 % 2 * 8", "q"},
+            {"tile_of_another_key", "stitched", "tile", "k + i / 4 * 8 + i % 2", "k + i / 4 * 8"},
+            {"branch_the_other_way", "switch", "tile", "case 1:", "case 0:"},
             {"another_entry_of_the_table", "pointer", "row", "score_table[score_choice(context)]", "score_table[0]"}};
   }
   return {{"row_of_another_query", "noinline", "row", "s[i] = score(s[i], q + i, k, context)",

@@ -10,7 +10,7 @@
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
 #include "proto3_paged/problem.h"
-#include "proto3_paged/tests/append_mutations.h"
+#include "proto3_paged/tests/paged_mutations.h"
 
 namespace attn {
 namespace {
@@ -91,6 +91,26 @@ TEST_F(PagedCudaCompileTest, BrokenAppends) {
     const bool fused = std::string(mutation.append) == "fused";
     const Plan plan = fused ? decode_plan(config, test::hopper(), 1024) : append_plan(config, test::hopper());
     EXPECT_NO_THROW(compiler_->compile(plan.launches.front().source, {})) << mutation.what;
+  }
+}
+
+// The other tests of mutations need a GPU or NVRTC.
+TEST(PagedMutationsTest, TextsAreInTheSources) {
+  for (const test::DecodeMutation& mutation : test::decode_mutations(true)) {
+    EXPECT_NO_THROW(test::MutatedSources(test::decode_file(true), mutation.from, mutation.to)) << mutation.what;
+  }
+}
+
+TEST_F(PagedCudaCompileTest, BrokenKernelsCompileToOtherCode) {
+  const auto code = [&] {
+    DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 2);
+    config.join_last = true;
+    return compiler_->compile(decode_plan(config, test::hopper(), 1024).launches.front().source, {}).code_sha256;
+  };
+  const std::string unbroken = code();
+  for (const test::DecodeMutation& mutation : test::decode_mutations(true)) {
+    const test::MutatedSources mutated(test::decode_file(true), mutation.from, mutation.to);
+    EXPECT_NE(code(), unbroken) << mutation.what;
   }
 }
 

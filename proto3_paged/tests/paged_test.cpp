@@ -21,7 +21,7 @@
 #include "common/testing/tested_device.h"
 #include "proto3_paged/problem.h"
 #include "proto3_paged/sweep.h"
-#include "proto3_paged/tests/append_mutations.h"
+#include "proto3_paged/tests/paged_mutations.h"
 #include "proto3_paged/tests/paged_run.h"
 
 namespace attn {
@@ -742,33 +742,13 @@ TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
 }
 
 TEST_F(PagedTest, BrokenKernelsAreCaught) {
-  if (on_cuda) GTEST_SKIP() << "the texts are in the cpu's kernel";
-  struct Mutation {
-    const char *what, *from, *to;
-  };
-  const std::vector<Mutation> mutations = {
-      {"tail of the last page left out", "sequence.seen.end) - block.first_key, 0)",
-       "sequence.seen.end - 1) - block.first_key, 0)"},
-      {"join without rescale", "load<Floats>(to) * factors[0] + added", "load<Floats>(to) + added"},
-      {"join without one part's weight", "d) * factors[1]", "d)"},
-      {"a part left out", "worker <= last_worker", "worker < last_worker"},
-      {"the page of the first key", "const int page = key / static_cast<int>(PAGE_SIZE)", "const int page = 0"},
-      {"pages of another sequence", "static_cast<long long>(sequence.batch) * p.cache.max_pages",
-       "0LL * p.cache.max_pages"},
-      {"head of another group", "kv_head * (p.q_heads / p.kv_heads) + (first_row + row) / p.q_len",
-       "kv_head + (first_row + row) / p.q_len * p.kv_heads"},
-      {"another head of the cache", ", kv_head, slot}", ", 0, slot}"},
-      {"outputs that do not shrink", "d) * alpha", "d)"},
-      {"sums that do not shrink", "sum[row] *= alpha", "sum[row] *= 1"},
-      {"counter that is not reset", "__atomic_store_n(arrived, 0, __ATOMIC_RELAXED)", "static_cast<void>(arrived)"},
-      {"log-sum-exp without maximum", "end_of_row(maximum[row],", "end_of_row(0,"},
-      {"causal edge one late", "max(min(seen.end - block.first_key", "max(min(seen.end + 1 - block.first_key"}};
   PagedConfig config = paged_config();
   config.decode.shape.kv_len = 300;
   config.decode.shape.q_len = 2;
   config.decode.workers = 7;
-  for (const Mutation& mutation : mutations) {
-    const test::MutatedSources mutated("common/paged/kernels/decode.cpu.cpp", mutation.from, mutation.to);
+  if (on_cuda) config.decode.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
+  for (const test::DecodeMutation& mutation : test::decode_mutations(on_cuda)) {
+    const test::MutatedSources mutated(test::decode_file(on_cuda), mutation.from, mutation.to);
     PipelineCache cache(device(), "");
     EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
   }

@@ -2,6 +2,7 @@
 // under test.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +27,12 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
                .head_dim = work == WORK_SOFTMAX ? 0 : head_dim,
                .causal = whole && causal};
   return one;
+}
+
+/// The path of a kernel's file: in the experiment's folder or, for a whole attention by hand, in common/attention.
+inline std::string path_of(const std::string& file) {
+  const std::string own = "proto5_codegen/kernels/" + file;
+  return std::filesystem::exists(std::filesystem::path(source_root()) / own) ? own : "common/attention/kernels/" + file;
 }
 
 /// Launches the case's kernel on `tensors`, and checks the output against the oracle's results for the inputs `oracle`,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/testing/mutated_sources.h"
+#include "proto5_codegen/tests/codegen_mutations.h"
 #include "proto5_codegen/tests/codegen_run.h"
 #include "proto5_codegen/tuning.h"
 
@@ -80,27 +81,9 @@ TEST_F(CodegenTest, AChangedInputIsNoticed) {
 
 TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
   if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
-  struct Mutation {
-    CodegenWork work;
-    const char *generator, *file, *from, *to;
-  };
-  const Mutation mutations[] = {
-      {WORK_SCORES, "hand", "scores.cpu.cpp", "key + i < keys ?", "key + i < keys - 1 ?"},
-      {WORK_SCORES, "hand", "scores.cpu.cpp", "c < keys; ++c", "c < keys - 1; ++c"},
-      {WORK_SCORES, "hand", "products.h", "3 * g * row_step", "2 * g * row_step"},
-      {WORK_VALUES, "hand", "values.cpu.cpp", "product<true>(rows", "product<false>(rows"},
-      {WORK_VALUES, "hand", "products.h", "whole ? TILE_ROWS : 1;", "TILE_ROWS;"},
-      {WORK_SOFTMAX, "hand", "softmax.cpu.cpp", "key < keys; ++key) out[key] *=", "key < keys - 1; ++key) out[key] *="},
-      {WORK_SOFTMAX, "hand", "softmax.cpu.cpp", "sum += out[key];", ""},
-      {WORK_ATTENTION, "compiler", "plain.cpu.cpp", "CAUSAL ? query + 1", "CAUSAL ? query + (query == 0)"},
-      {WORK_MODIFIED, "compiler", "plain.cpu.cpp", "key - at.query", "at.query - key"},
-      {WORK_MODIFIED, "compiler", "plain.cpu.cpp", "soft_cap * plain::tanhf", "soft_cap + plain::tanhf"},
-  };
-  for (const Mutation& mutation : mutations) {
-    const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
-                                       mutation.to);
-    EXPECT_FALSE(test::checked_anew(codegen_case(mutation.work, mutation.generator, 301, 64, true)).ok)
-        << mutation.file << ": " << mutation.from;
+  for (const test::CodegenMutation& mutation : test::cpu_codegen_mutations()) {
+    const test::MutatedSources sources(test::path_of(mutation.file), mutation.from, mutation.to);
+    EXPECT_FALSE(test::checked_anew(test::case_of(mutation)).ok) << mutation.file << ": " << mutation.from;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/testing/devices.h"
 #include "common/testing/mutated_sources.h"
+#include "proto5_codegen/tests/codegen_mutations.h"
 #include "proto5_codegen/tests/codegen_run.h"
 
 namespace attn {
@@ -96,36 +97,9 @@ TEST_P(GpuGenerators, AnyChangedInputIsNoticed) {
 }
 
 TEST_F(GpuCodegenTest, MutatedKernelsAreNoticed) {
-  struct Mutation {
-    CodegenWork work;
-    DType dtype;
-    const char *generator, *file, *from, *to;
-    int64_t tokens = 200;
-  };
-  using enum DType;
-  const Mutation mutations[] = {
-      {WORK_SCORES, bf16, "hand", "scores.cuda.cu", "key / BLOCK_C % 2 * K_BYTES);", "0);"},
-      {WORK_SCORES, bf16, "hand", "scores.cuda.cu", "step > 0);", "false);"},
-      {WORK_SCORES, bf16, "hand", "swizzled.h", "(chunk ^ row % 8)", "chunk"},
-      {WORK_VALUES, bf16, "hand", "values.cuda.cu", "block > 0 || step > 0", "step > 0"},
-      {WORK_VALUES, bf16, "hand", "values.cuda.cu", "p.q_len - static_cast<int>(first_row), keys)",
-       "p.q_len - static_cast<int>(first_row), keys - 8)"},
-      {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "multiply(low[step], high_panel + at,",
-       "multiply(high[step], high_panel + at,"},
-      {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "block % of_tile == 0", "block == 0", 1040},
-      {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "high[step], low_panel + at, 1", "high[step], low_panel, 1"},
-      {WORK_VALUES, f32, "hand", "products_f32.cuda.cu", "depth - done);", "depth - done - 4);"},
-      {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "sum += weights[unit][i];", "sum += i ? weights[unit][i] : 0;"},
-      {WORK_SOFTMAX, f32, "hand", "softmax.cuda.cu", "0xff800000 : IN_TYPE", "0 : IN_TYPE"},
-      {WORK_ATTENTION, bf16, "compiler", "plain.cuda.cu", "CAUSAL ? query + 1", "CAUSAL ? query + 2"},
-      {WORK_MODIFIED, f32, "compiler", "plain.cuda.cu", "(key - query)", "(query - key)"},
-  };
-  for (const Mutation& mutation : mutations) {
-    const test::MutatedSources sources(std::string("proto5_codegen/kernels/") + mutation.file, mutation.from,
-                                       mutation.to);
-    CodegenCase one = codegen_case(mutation.work, mutation.generator, mutation.tokens, 64, true);
-    one.dtype = mutation.dtype;
-    EXPECT_FALSE(test::checked_anew(one).ok) << mutation.file << ": " << mutation.from;
+  for (const test::CodegenMutation& mutation : test::cuda_codegen_mutations()) {
+    const test::MutatedSources sources(test::path_of(mutation.file), mutation.from, mutation.to);
+    EXPECT_FALSE(test::checked_anew(test::case_of(mutation)).ok) << mutation.file << ": " << mutation.from;
   }
 }
 

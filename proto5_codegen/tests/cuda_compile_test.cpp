@@ -8,7 +8,9 @@
 #include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
 #include "common/testing/cuda_compiler.h"
+#include "common/testing/mutated_sources.h"
 #include "proto5_codegen/compiled_ahead.h"
+#include "proto5_codegen/tests/codegen_mutations.h"
 #include "proto5_codegen/tests/codegen_run.h"
 
 namespace attn {
@@ -45,6 +47,23 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
         }
       }
     }
+  }
+}
+
+// Tests on a GPU run the mutations. These tests check that each mutated text is in its kernel, and that the mutated
+// kernel compiles, to other code.
+TEST(CodegenMutationsTest, TextsAreInTheSources) {
+  for (const test::CodegenMutation& mutation : test::cuda_codegen_mutations()) {
+    EXPECT_NO_THROW(test::MutatedSources(test::path_of(mutation.file), mutation.from, mutation.to)) << mutation.from;
+  }
+}
+
+TEST_F(CodegenCudaCompileTest, MutationsCompileToOtherCode) {
+  for (const test::CodegenMutation& mutation : test::cuda_codegen_mutations()) {
+    const KernelSource source = codegen_plan(test::case_of(mutation), test::hopper()).launches.at(0).source;
+    const std::string unbroken = compiler_->compile(source).code_sha256;
+    const test::MutatedSources sources(test::path_of(mutation.file), mutation.from, mutation.to);
+    EXPECT_NE(compiler_->compile(source).code_sha256, unbroken) << mutation.file << ": " << mutation.from;
   }
 }
 

@@ -436,6 +436,111 @@ TEST_F(LinearTest, MutationsAreCaught) {
   }
 }
 
+// ---- faults among 65,536 tokens: reference.cpp says why the check notices them
+
+/// A case of the length of the longest records of GPUs. On a cpu its heads are narrow, so that the test is short.
+LinearCase long_case(DType dtype, Gate gate) {
+  LinearCase config;
+  LinearConfig& linear = config.linear;
+  linear.variant = "phases";
+  linear.scan = "passes";
+  linear.heads = 2;
+  linear.tokens = 65536;
+  linear.head_dim = linear.value_dim = on_cuda ? 64 : 16;
+  linear.chunk = 64;
+  linear.dtype = linear.out_dtype = dtype;
+  linear.gate = gate;
+  return completed(config);
+}
+constexpr int64_t rows_of_long_case = 6000;  // rows that the oracle computes; each part of a head has 22 tokens
+
+/// Runs the case on `changed` in the place of the inputs that the oracle has.
+Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs>& shared,
+                    const LinearInputs& changed) {
+  const auto upload = [&](const LinearInputs& inputs) {
+    shared->k.upload(inputs.k.data.data(), inputs.k.bytes());
+    if (!inputs.gate.empty()) shared->gate.upload(inputs.gate.data(), inputs.gate.size() * sizeof(float));
+  };
+  upload(changed);
+  const Check check = run_linear(config, shared).check;
+  upload(shared->inputs);
+  return check;
+}
+
+// A kernel that loses tokens computes what a kernel computes whose keys are 0 there. A kernel whose decays are off by
+// one computes with the gate of the token before, or of the other head.
+TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Gate gate : all_gates) {
+      std::shared_ptr<SharedInputs> shared;
+      for (LinearCase form : {in_form(long_case(dtype, gate), "fused"), long_case(dtype, gate)}) {
+        form = completed(form);
+        if (!linear_plan(form, test::device().info()).unable.empty()) continue;
+        if (!on_cuda && form.linear.variant == "phases") continue;  // for a short test
+        if (!shared || !form.same_inputs(shared->config)) {
+          shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), form, 7);
+        }
+        shared->reference(rows_of_long_case);
+        const Check unbroken = run_linear(form, shared).check;
+        EXPECT_TRUE(unbroken.ok) << words(form) << ": " << unbroken.worst;
+        EXPECT_LT(unbroken.max_used, 0.8) << words(form);
+        RecordProperty(form.linear.variant + "_" + std::string(name(form.linear.dtype)) + "_" + std::to_string(gate),
+                       std::to_string(unbroken.max_used));
+        for (const auto& [first, count] : {std::pair{40000, 1}, {65000, 1}, {500 * 64, 64}}) {
+          LinearInputs changed = shared->inputs;
+          for (int64_t head = 0; head < 2; ++head) {
+            for (int64_t token = first; token < first + count; ++token) {
+              const int64_t from = changed.k.offset(0, head, token, 0);
+              for (int64_t d = 0; d < changed.k.dim; ++d) changed.k.store(from + d, 0);
+            }
+          }
+          const Check broken = check_changed(form, shared, changed);
+          EXPECT_FALSE(broken.ok) << words(form) << ": " << count << " tokens lost, " << first;
+          // Without a gate the final state shows the fault far more clearly than any row.
+          EXPECT_GT(broken.max_used, gate == GATE_NONE ? 10 : 1.5)
+              << words(form) << ": " << count << " lost, " << first;
+        }
+        if (gate == GATE_NONE) continue;
+        LinearInputs changed = shared->inputs;
+        const int64_t by = gate == GATE_HEAD ? 1 : form.linear.key_width();
+        std::rotate(changed.gate.begin(), changed.gate.begin() + by, changed.gate.end());
+        EXPECT_FALSE(check_changed(form, shared, changed).ok) << words(form) << ": another decay";
+      }
+    }
+  }
+}
+
+// All elements of one row are 1 % too large. No element is beyond its tolerance, but the row is beyond its own.
+TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
+  const LinearCase config = completed(in_form(long_case(DType::bf16, GATE_NONE), "fused"));
+  if (!linear_plan(config, test::device().info()).unable.empty()) GTEST_SKIP() << "the device has no kernel";
+  const auto shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), config, 7);
+  shared->reference(64);
+  Tensor q = shared->inputs.q;
+  for (int64_t head = 0; head < 2; ++head) {
+    const int64_t from = q.offset(0, head, config.linear.tokens - 1, 0);
+    for (int64_t d = 0; d < q.dim; ++d) q.store(from + d, 1.0105 * q.load(from + d));
+  }
+  shared->q.upload(q.data.data(), q.bytes());
+  const Check check = run_linear(config, shared).check;
+  EXPECT_FALSE(check.ok);
+  EXPECT_TRUE(check.worst.starts_with("mean error of o")) << check.worst;
+}
+
+// Here only the state loses tokens, in one chunk of 1024.
+TEST_F(LinearTest, MutationsAmongManyTokensAreCaught) {
+  for (const test::LinearMutation& mutation : test::long_mutations(on_cuda)) {
+    LinearCase config = long_case(DType::bf16, mutation.gate);
+    config =
+        completed(in_form(config, mutation.variant, mutation.variant == std::string("phases") ? "passes" : "none"));
+    const auto shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), config, 7);
+    shared->reference(rows_of_long_case);
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+    PipelineCache cache(test::device(), "");
+    EXPECT_FALSE(run_linear(config, shared, cache).check.ok) << mutation.what << ", gate " << mutation.gate;
+  }
+}
+
 TEST_F(LinearTest, RefusesWhatItCannotDo) {
   LinearConfig config = completed(small_case()).linear;
   const auto make_launch = [&] {

@@ -154,6 +154,13 @@ TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
   }
 }
 
+TEST(LinearReferenceTest, ARowsToleranceIsBelowHalfOfWhatAMissingChunkDoes) {
+  const LinearReference reference = of_tokens(65536, DType::bf16, 2);
+  double squares = 0;
+  for (size_t e = reference.o.size() - 64; e < reference.o.size(); ++e) squares += reference.o[e] * reference.o[e];
+  EXPECT_LT(reference.row_allowed.back(), 0.5 * std::sqrt(64.0 / 65536) * std::sqrt(squares / 64));
+}
+
 TEST(LinearReferenceTest, SampledRowsAreThoseOfAllRows) {
   const LinearReference all = of_tokens(400, DType::f32, 400), some = of_tokens(400, DType::f32, 20);
   ASSERT_EQ(some.rows.size(), 20u);

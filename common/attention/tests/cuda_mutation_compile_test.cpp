@@ -2,6 +2,7 @@
 // kernel's.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 
 #include "common/attention/flash.h"
@@ -17,11 +18,23 @@ using test::hopper;
 
 class CudaMutationsTest : public test::CudaCompilerTest {
  protected:
-  std::string code_of(const test::KernelPath& path) {
-    const FlashConfig config = test::block_mutation_config(path);
+  std::string code_of(const FlashConfig& config) {
     return compiler_->compile(FlashOperation::of(hopper()).kernel(config, hopper()).source).code_sha256;
   }
+  std::string code_of(const test::KernelPath& path) { return code_of(test::block_mutation_config(path)); }
 };
+
+TEST_F(CudaMutationsTest, OfSmallShapesCompileToOtherCode) {
+  std::map<std::string, std::string> unbroken;
+  for (const test::Mutation& mutation : test::mutations(true)) {
+    const FlashConfig config = test::mutation_config(mutation, true);
+    const KernelSource source = FlashOperation::of(hopper()).kernel(config, hopper()).source;
+    std::string& code = unbroken[source.key()];
+    if (code.empty()) code = code_of(config);
+    const test::MutatedSources sources(mutation.file, mutation.from, mutation.to);
+    EXPECT_NE(code_of(config), code) << mutation.variant << " " << mutation.what;
+  }
+}
 
 TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
   for (const test::KernelPath& path : test::kernel_paths(true)) {

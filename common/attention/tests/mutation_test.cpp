@@ -27,7 +27,6 @@ using test::OnDevice;
 using test::random_inputs;
 using test::run;
 using test::skip_reason;
-using test::small;
 
 class Mutations : public OnDevice<testing::TestWithParam<Mutation>> {};
 
@@ -36,20 +35,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(test::mutations(on_cu
 
 TEST_P(Mutations, AreCaught) {
   const Mutation& mutation = GetParam();
-  FlashConfig config = small(mutation.variant);
-  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
-  config.shape.head_dim = mutation.head_dim;
-  config.out_dtype = mutation.out_dtype;
-  if (mutation.head_dim > 128) {  // the outputs of these head_dims leave in two halves
-    config.block_r = 128;
-    config.block_c = 64;
-  }
-  if (std::string_view(mutation.file) == test::amx_file) {
-    config.dtype = DType::bf16;
-    config.block_r = 48;  // not a multiple of the rows of two tiles
-    config.shape.scale = 2;
-  }
-  if (on_cuda) config.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
+  const FlashConfig config = test::mutation_config(mutation, on_cuda);
   if (const auto reason = skip_reason(config)) GTEST_SKIP() << *reason;
   const auto passes = [&](Device& here) {
     const std::unique_ptr<Device> host = test::host_of(mutation.file, here);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ inline constexpr const char* tuned_file = "common/attention/kernels/tuned.cpu.cp
 inline constexpr const char* amx_file = "common/attention/kernels/amx.cpu.cpp";  // `tuned` for bf16 on hosts with AMX
 inline constexpr const char* tiled_file = "common/attention/kernels/tiled.cpu.cpp";
 inline constexpr const char* naive_file = "common/attention/kernels/naive.cpu.cpp";
+inline constexpr const char* cuda_naive_file = "common/attention/kernels/naive.cuda.cu";
 inline constexpr const char* wgmma_file = "common/attention/kernels/wgmma.cuda.cu";
 inline constexpr const char* mma_sync_file = "common/attention/kernels/mma_sync.cuda.cu";
 inline constexpr const char* shared_file = "common/attention/kernels/attention.h";
@@ -48,7 +50,31 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
             {"mma_sync", "wrong_transpose", "common/kernel/cuda.h", "const bool odd = threadIdx.x & step;",
              "const bool odd = !(threadIdx.x & step);"},
             {"mma_sync", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
-            {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"}};
+            {"mma_sync", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+            {"mma_sync", "partly_seen_block_not_masked", mma_sync_file, "* BLOCK_C > all_see ||",
+             "* BLOCK_C > some_see ||"},
+            {"mma_sync", "missing_rescale_of_outputs", mma_sync_file,
+             "if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;", ""},
+            {"mma_sync", "missing_rescale_of_sums", mma_sync_file, "sum[tile][r] *= alpha;", ""},
+            {"mma_sync", "maximum_not_kept", mma_sync_file, "shift[tile][r] = larger;", ""},
+            {"mma_sync", "skipped_tail_of_keys", mma_sync_file, "+ BLOCK_C - 1) / BLOCK_C - 1;", ") / BLOCK_C - 1;"},
+            {"mma_sync", "wrong_head_of_group", mma_sync_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+            {"mma_sync", "keys_of_another_batch", mma_sync_file, "batch * strides.batch", "0 * strides.batch"},
+            {"mma_sync", "scale_left_out", mma_sync_file, "scale_log2 = p.scale * log2_e", "scale_log2 = log2_e"},
+            {"mma_sync", "log_sum_exp_without_maximum", mma_sync_file,
+             "(FOLD ? shift[tile][r] * ln_2 : shift[tile][r]) + logf", "logf"},
+            {"mma_sync", "stray_row", mma_sync_file, "there = query < p.q_len", "there = true"},
+            {"mma_sync", "products_of_high_parts", mma_sync_file,
+             "multiply_add<F32>(d, a.high, b.low[i], b.low[i + 1]);", "", 24, DType::f32},
+            {"naive", "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+            {"naive", "skipped_tail_of_keys", cuda_naive_file, "min(visible.end, p.kv_len)",
+             "min(visible.end, p.kv_len) / 4 * 4"},
+            {"naive", "wrong_head_of_group", cuda_naive_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+            {"naive", "keys_of_another_batch", cuda_naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"},
+            {"naive", "scale_left_out", cuda_naive_file, "p.scale * dot", "dot"},
+            {"naive", "weights_without_maximum", cuda_naive_file, "expf(scores[key] - maximum)", "expf(scores[key])"},
+            {"naive", "sum_of_half_the_threads", cuda_naive_file, "half > 0; half /= 2", "half > 1; half /= 2"},
+            {"naive", "log_sum_exp_without_maximum", cuda_naive_file, "maximum + logf(sum)", "logf(sum)"}};
   }
   std::vector<Mutation> all = {
       {"tuned", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
@@ -81,12 +107,56 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
       {"tuned", "amx_log_sum_exp_without_maximum", amx_file, "end_of_row(maximum[row],", "end_of_row(0,"},
       {"tuned", "amx_stray_row", amx_file, "row < queries; ++row) {\n      float total",
        "row < queries + 1; ++row) {\n      float total"},
-      {"tiled_vector", "missing_rescale", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
-      {"tiled_scalar", "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
-       "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
-      {"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"}};
+      {"tiled_vector", "lane_left_out", tiled_file, "lane < step; ++lane", "lane < step - 1; ++lane"},
+      {"naive", "causal_edge_one_late", shared_file, "q + 1 + kv_len", "q + 2 + kv_len"},
+      {"naive", "skipped_tail_of_keys", naive_file, "visible.end < p.kv_len ? visible.end : p.kv_len;",
+       "(visible.end < p.kv_len ? visible.end : p.kv_len) / 4 * 4;"},
+      {"naive", "wrong_head_of_group", naive_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+      {"naive", "keys_of_another_batch", naive_file, "batch * p.k_strides.batch", "0 * p.k_strides.batch"},
+      {"naive", "outputs_of_another_row", naive_file, "query * p.o_strides.row", "(query / 2) * p.o_strides.row"},
+      {"naive", "scale_left_out", naive_file, "p.scale * dot", "dot"},
+      {"naive", "maximum_not_kept", naive_file, "maximum = scores[key] > maximum ? scores[key] : maximum;", ""},
+      {"naive", "log_sum_exp_without_maximum", naive_file, "end_of_row(maximum,", "end_of_row(0,"}};
+  for (const char* variant : {"tiled_scalar", "tiled_vector"}) {
+    const Mutation of_tiles[] = {
+        {variant, "causal_edge_one_early", shared_file, "q + 1 + kv_len", "q + kv_len"},
+        {variant, "skipped_tail_of_keys", tiled_file, "first_key < end; first_key += BLOCK_C",
+         "first_key + BLOCK_C <= end; first_key += BLOCK_C"},
+        {variant, "wrong_head_of_group", tiled_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
+        {variant, "scale_left_out", tiled_file, "p.scale * dot", "dot"},
+        {variant, "missing_rescale_of_outputs", tiled_file, "scale(o + row * HEAD_DIM, alpha);", ""},
+        {variant, "missing_rescale_of_sums", tiled_file, "sum[row] *= alpha;", ""},
+        {variant, "maximum_not_kept", tiled_file, "maximum[row] = new_maximum;", ""},
+        {variant, "log_sum_exp_without_maximum", tiled_file, "end_of_row(maximum[row],", "end_of_row(0,"},
+        {variant, "stray_row", tiled_file, "p.q_len - first_query < BLOCK_R ? p.q_len - first_query :", ""}};
+    all.insert(all.end(), std::begin(of_tiles), std::end(of_tiles));
+  }
   for (Mutation& mutation : all) mutation.out_dtype = DType::f32;
   return all;
+}
+
+/// The configuration for a mutation on small shapes: several batches, groups of heads, and lengths that no tile
+/// divides.
+inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
+  FlashConfig config;
+  config.variant = mutation.variant;
+  config.shape = {.batch = 2, .q_heads = 6, .kv_heads = 2, .q_len = 43, .kv_len = 70, .causal = true};
+  config.shape.head_dim = mutation.head_dim;
+  config.out_dtype = mutation.out_dtype;
+  config.block_r = of_cuda ? 64 : 16;
+  config.block_c = 16;
+  if (config.variant == "wgmma") config.dtype = DType::bf16;
+  if (mutation.head_dim > 128) {  // the outputs of these head_dims leave in two halves
+    config.block_r = 128;
+    config.block_c = 64;
+  }
+  if (std::string_view(mutation.file) == amx_file) {
+    config.dtype = DType::bf16;
+    config.block_r = 48;  // not a multiple of the rows of two tiles
+    config.shape.scale = 2;
+  }
+  if (of_cuda) config.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
+  return config;
 }
 
 // ---- a block of keys among 16384

@@ -2,6 +2,8 @@
 // the head of each kernel say which configurations compile without spills.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,10 +55,41 @@ TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
   }
 }
 
-// Other tests run the mutations, on a GPU. This test only checks that each mutated text is in its kernel.
+std::vector<test::LinearMutation> mutations_of_cuda() {
+  std::vector<test::LinearMutation> mutations = test::linear_mutations(true);
+  std::ranges::copy(test::long_mutations(true), std::back_inserter(mutations));
+  return mutations;
+}
+
+// Other tests run the mutations, on a GPU. These tests check that each mutated text is in its kernel, and that the
+// mutated kernel compiles, to other code.
 TEST(LinearMutationTest, AreOfTheTexts) {
-  for (const test::LinearMutation& mutation : test::linear_mutations(true)) {
+  for (const test::LinearMutation& mutation : mutations_of_cuda()) {
     EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
+  }
+}
+
+TEST_F(LinearCudaCompileTest, MutationsCompileToOtherCode) {
+  for (const test::LinearMutation& mutation : mutations_of_cuda()) {
+    LinearConfig config;
+    config.variant = mutation.variant;
+    config.scan = config.variant == "phases" ? "passes" : "none";
+    config.heads = 2;
+    config.tokens = config.all_rows = 65536;
+    config.head_dim = config.value_dim = 64;
+    config.gate = mutation.gate;
+    config.dtype = config.out_dtype = DType::bf16;
+    const auto codes = [&] {
+      std::vector<std::string> all;
+      for (const Launch& launch : linear_plan(config, test::hopper(), true).launches) {
+        if (launch.source.path == mutation.file) all.push_back(compiler_->compile(launch.source, {}).code_sha256);
+      }
+      return all;
+    };
+    const std::vector<std::string> unbroken = codes();
+    EXPECT_FALSE(unbroken.empty()) << mutation.what;
+    const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
+    EXPECT_NE(codes(), unbroken) << mutation.what;
   }
 }
 

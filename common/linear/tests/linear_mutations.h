@@ -35,6 +35,24 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
         "x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;", "x[i] = weight;");
     add("fused", GATE_TOKEN, "fused.cuda.cu", "decay applied twice", "const float factor = exp2_approx(sum);",
         "const float factor = exp2_approx(2 * sum);");
+    of_phases("chunk_o.cuda.cu", "no mask in the diagonal chunk", "masked && column > first_row",
+              "false && column > first_row");
+    of_phases("chunk_o.cuda.cu", "scale left out", "scale = NORMALISED ? 1.0f : p.scale;", "scale = 1.0f;");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "scale left out", "{p.linear.scale, p.linear.scale}", "{1, 1}");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "the initial state is left out",
+        "const float* const from = p.linear.initial_state;", "const float* const from = nullptr;");
+    add("fused", GATE_TOKEN, "fused.cuda.cu", "a token does not see itself", "x[i] = token <= row",
+        "x[i] = token < row");
+    const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
+      add("recurrent", GATE_TOKEN, "recurrent.cuda.cu", what, from, to);
+    };
+    of_recurrent("decay of a block's first token", "(GATE == GATE_CHANNEL ? t * DIMS : t)", "0");
+    of_recurrent("scale left out", "factor = p.scale", "factor = 1");
+    of_recurrent("the initial state is left out", "p.initial_state != nullptr && has(i)", "false && has(i)");
+    of_recurrent("a warp's rows are left out", "w < WARPS; ++w) o +=", "w < WARPS - 1; ++w) o +=");
+    of_recurrent("the last token of a block is left out", "t < count; ++t) step(t);", "t < count - 1; ++t) step(t);");
+    of_recurrent("rows of the final state are not written", "p.final_state == nullptr || !has(i)",
+                 "p.final_state == nullptr || !has(i) || i == 0");
     return mutations;
   }
   of_phases("chunk_o.cpu.cpp", "state read one chunk late",
@@ -57,6 +75,16 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
             "since[n] = place == i ? Floats{} + 1 :", "since[n] = place == i ? Floats{} :");
   of_phases("steps.h", "the decay of another token", "        all *= decays[i];\n",
             "        all *= decays[i > 0 ? i - 1 : 0];\n");
+  const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
+    add("recurrent", GATE_TOKEN, "recurrent.cpu.cpp", what, from, to);
+  };
+  of_recurrent("decay of a turn's first token", "rows[n] *= s.decay(t, d);", "rows[n] *= s.decay(0, d);");
+  of_recurrent("scale left out", ": 0 : p.scale;", ": 0 : 1;");
+  of_recurrent("the initial state is left out", "first ? p.initial_state ?", "first ? p.initial_state && false ?");
+  of_recurrent("the state is lost between turns", "first = begin == 0, last", "first = true, last");
+  of_recurrent("values of the first token", "load<Floats>(s.v + t * VALUE_DIM + e", "load<Floats>(s.v + e");
+  of_recurrent("a row of the state is not written", "if (s.to) store(s.to + d * VALUE_DIM + e",
+               "if (s.to && d > 0) store(s.to + d * VALUE_DIM + e");
   add("fused", GATE_CHANNEL, "step_outputs.h", "a channel's key decays before its own token", "lane_numbers() < i - j",
       "lane_numbers() <= i - j");
   add("fused", GATE_CHANNEL, "step_outputs.h", "queries do not decay",
@@ -68,6 +96,36 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
       "logs[r] += 0 * p.span_decays[row(before) + r]", true);
   add("fused", GATE_NONE, "look_back.h", "the initial state is left out", "if (p.initial_state) take",
       "if (p.initial_state && false) take", true);
+  return mutations;
+}
+
+/// Mutations of one chunk among 1024 chunks of 64 tokens, and of every chunk's decay.
+inline std::vector<LinearMutation> long_mutations(bool cuda) {
+  const std::string folder = "common/linear/kernels/";
+  const std::string of_states = folder + (cuda ? "chunk_h.cuda.cu" : "chunk_h.cpu.cpp");
+  const char* const rows = cuda ? "return place.rows - block * BLOCK;" : "{ steps.add(first, rows); }";
+  const char* const without_token = cuda ? "return place.rows - block * BLOCK - (place.chunk == 500);"
+                                         : "{ steps.add(first, rows - (place.chunk == 500)); }";
+  const char* const without_chunk = cuda ? "return place.chunk == 500 ? 0 : place.rows - block * BLOCK;"
+                                         : "{ if (place.chunk != 500) steps.add(first, rows); }";
+  std::vector<LinearMutation> mutations;
+  for (const Gate gate : {GATE_NONE, GATE_HEAD}) {
+    mutations.push_back({"phases", gate, of_states, "a token is left out", rows, without_token});
+    mutations.push_back({"phases", gate, of_states, "a chunk is left out", rows, without_chunk});
+    if (!cuda) continue;
+    const char* const product = "multiply<1, 1>(state[panel], at,";
+    mutations.push_back({"fused", gate, folder + "fused.cuda.cu", "16 tokens are left out", product,
+                         "if (chunk != 500 || step != 3) multiply<1, 1>(state[panel], at,"});
+    mutations.push_back({"fused", gate, folder + "fused.cuda.cu", "a chunk is left out", product,
+                         "if (chunk != 500) multiply<1, 1>(state[panel], at,"});
+  }
+  if (cuda) {
+    mutations.push_back({"phases", GATE_HEAD, folder + "scan.cuda.cu", "decay applied twice",
+                         "x[i] = x[i] * decay + added.x[i];", "x[i] = x[i] * decay * decay + added.x[i];"});
+  } else {
+    mutations.push_back({"phases", GATE_TOKEN, folder + "steps.h", "the decay of another token",
+                         "        all *= decays[i];\n", "        all *= decays[i > 0 ? i - 1 : 0];\n"});
+  }
   return mutations;
 }
 
