@@ -57,6 +57,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
     conclusion.unit = std::max(conclusion.unit, told->run.unit);
     conclusion.correct &= told->data.at("correct").get<bool>();
     conclusion.unlike_throttling |= estimate.value("unlike_throttling", false);
+    conclusion.warm |= estimate.value("warm", false);
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
     const Json machine =
         told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();

@@ -64,6 +64,14 @@ TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
   EXPECT_EQ(claim["advice"], "Measure.");
 }
 
+TEST(PooledClaims, ARunWithWarmCachesLeavesItOpen) {
+  std::vector<Json> warm = run_at(2, {1.6, 1.6, 1.6});
+  warm[1]["data"]["estimate"]["warm"] = true;
+  const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), warm});
+  EXPECT_EQ(claim["verdict"]["state"], "inconclusive");
+  EXPECT_NE(claim["verdict"]["reason"].get<std::string>().find("warm caches"), std::string::npos);
+}
+
 TEST(PooledClaims, OtherCodeIsNotPooled) {
   const Json kernel = measurement(shape(64), 1e-3);
   Json changed = kernel;
