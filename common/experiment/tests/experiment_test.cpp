@@ -1383,7 +1383,7 @@ TEST_F(ExperimentTest, ReplayOfAnOlderFinding) {
   older["schema"] = "finding/1";
   older["data"]["run"] = header()["run"];
   older["data"]["env"] = header()["env"];
-  older["claim_key"] = "fake_experiment/tile32/fake, 2 units/n=128";
+  older["claim_key"] = "fake_experiment/tile32/fake, 2 units/" + older["data"]["subject"].get<std::string>();
   std::ofstream(path("out.jsonl")) << older.dump() << "\n";
   const Outcome outcome = run({"--replay", older["id"].get<std::string>()});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -1391,7 +1391,7 @@ TEST_F(ExperimentTest, ReplayOfAnOlderFinding) {
             std::string::npos)
       << outcome.out;
   ASSERT_EQ(findings().size(), 1u);
-  EXPECT_EQ(findings()[0]["data"]["subject"], "n=128");
+  EXPECT_EQ(findings()[0]["data"]["subject"], older["data"]["subject"]);
   EXPECT_EQ(header_of(findings()[0])["run"]["seed"], 7);
 }
 
