@@ -344,7 +344,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
     conclusion.compare = *comparison;
   }
   if (!evidence.results.empty()) conclusion.unlike_throttling = !throttled_alike(evidence.results);
-  conclusion.warm = ran_warm(evidence);
+  conclusion.warm = std::ranges::any_of(parts, ran_warm);
   if (!claim.selection.empty()) conclusion.selection = evidence.results.front()->config.key(claim.selection);
   if (const size_t n = evidence.results.size(); n == 1) {
     conclusion.values = evidence.results.front()->config.json();

@@ -437,6 +437,10 @@ TEST(Claims, WarmTimesOfCasesThatMemoryLimitsAreNoted) {
   EXPECT_TRUE(warm(sweep));
   for (Timing& time : comparisons[0].time) time.scope = Scope::device_cold;
   EXPECT_FALSE(warm(claim()));
+  comparisons = {by_processes(comparisons[0], {1.2, 1.2})};
+  EXPECT_FALSE(warm(claim()));
+  comparisons[0].parts[1].time[0].scope = Scope::device_hot;
+  EXPECT_TRUE(warm(claim())) << "one process found no flush";
   results[0].time.push_back(timing(Scope::device_cold, 2));
   EXPECT_FALSE(warm(sweep));
 }
