@@ -165,16 +165,14 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  std::vector<Json*> decided;
+  // Undecided claims were tested, too: without them each decided claim would be within the limit of its rank.
   std::vector<double> wrong;
-  for (Json& claim : pooled) {
-    claim["advised"] = false;
-    if (claim.at("verdict").at("state") == name(State::inconclusive)) continue;
-    decided.push_back(&claim);
-    wrong.push_back(claim.at("wrong"));
+  for (const Json& claim : pooled) {
+    const bool decided = claim.at("verdict").at("state") != name(State::inconclusive);
+    wrong.push_back(decided ? claim.at("wrong").get<double>() : 1);
   }
   const std::vector<bool> found = discoveries(wrong);
-  for (size_t i = 0; i < decided.size(); ++i) (*decided[i])["advised"] = static_cast<bool>(found[i]);
+  for (size_t i = 0; i < pooled.size(); ++i) pooled[i]["advised"] = static_cast<bool>(found[i]);
   return pooled;
 }
 

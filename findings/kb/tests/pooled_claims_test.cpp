@@ -126,6 +126,23 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
 }
 
+// The interval of a decided claim ends before the threshold, so at most 2.5 % are wrong. Among many claims that were
+// tested, one such claim may be decided by luck.
+TEST(PooledClaims, UndecidedClaimsCountAsTested) {
+  std::vector<Json> lines;
+  Json claim;
+  for (double ratio = 1.26; claim.is_null() || claim["verdict"]["state"] == "inconclusive"; ratio += 0.001) {
+    lines = {header(), second_finding({ratio, ratio, ratio})};
+    claim = pooled_claims(records_of(lines)).at(0);
+  }
+  EXPECT_GT(claim["wrong"], 0.01);
+  EXPECT_EQ(claim["advised"], true);
+  for (int i = 0; i < 9; ++i) lines.push_back(second_finding({1.25, 1.25}, "r1", fmt::format("CPU {}", i)));
+  const std::vector<Json> claims = pooled_claims(records_of(lines));
+  EXPECT_EQ(claims.size(), 10u);
+  for (const Json& other : claims) EXPECT_EQ(other["advised"], false) << other.dump();
+}
+
 TEST(PooledClaims, WrongFallsWithTheDistanceToTheThreshold) {
   const auto wrong = [](const Json& finding) {
     return pooled_claims(records_of({header(), finding})).at(0)["wrong"].get<double>();
