@@ -183,7 +183,7 @@ TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
 TEST(FlashConclusionsTest, OtherProcessesMeasureThePickedCasesAgain) {
   const std::vector<Measurement> results = made_up();
   for (const Claim& claim : flash_claims()) {
-    if (claim.compared) continue;
+    if (claim.compared || conclude({claim}, results, {}).empty()) continue;
     EXPECT_FALSE(claim.exact) << claim.hypothesis.id;
     EXPECT_FALSE(cases_of_claims({claim}, results).empty()) << claim.hypothesis.id;
     if (claim.hypothesis.id != "best_tile") continue;

@@ -88,6 +88,9 @@ std::vector<Comparison> compare(const std::vector<Measurement>& results, const s
     comparison.baseline = duel.baseline;
     comparison.contender = duel.contender;
     comparison.time = {time(duel.baseline).front(), time(duel.contender).front()};
+    const bool cold =
+        std::ranges::any_of(comparison.time, [](const Timing& t) { return t.scope == Scope::device_cold; });
+    for (Timing& t : comparison.time) t.scope = cold ? Scope::device_cold : Scope::device_hot;
     const double ratio = comparison.time[1].median_s / comparison.time[0].median_s;
     comparison.ratio = {ratio, 0.999 * ratio, 1.001 * ratio};
     comparison.aa = {1, 0.999, 1.001};
