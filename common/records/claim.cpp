@@ -105,6 +105,10 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
             fmt::format("{} rounds are too few for a verdict; at least {} are needed", rounds, min_rounds_to_judge)};
   }
 
+  if (conclusion.warm) {
+    return {State::inconclusive,
+            "memory limits a case that ran with warm caches, because no flush of the caches works here"};
+  }
   const std::string interval =
       fmt::format("{:.4g}, next run [{:.4g}, {:.4g}],", value, estimate.next_lo, estimate.next_hi);
   const bool lo_holds = holds(estimate.next_lo, hypothesis.op, threshold);
@@ -297,6 +301,19 @@ bool throttled_alike(const Results& results) {
   });
 }
 
+/// Whether memory limits a case that was timed with warm caches.
+bool ran_warm(const Evidence& evidence) {
+  for (size_t i = 0; i < evidence.results.size(); ++i) {
+    const Measurement& result = *evidence.results[i];
+    if (!result.work || result.work->bound != Bound::memory) continue;
+    // The results 2 i and 2 i + 1 are of comparison i.
+    const bool compared = i / 2 < evidence.comparisons.size();
+    const std::vector<Timing> times = compared ? evidence.comparisons[i / 2]->time : std::vector{*result.main_timing()};
+    if (!times.empty() && times.front().scope == Scope::device_hot) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& processes) {
@@ -327,6 +344,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
     conclusion.compare = *comparison;
   }
   if (!evidence.results.empty()) conclusion.unlike_throttling = !throttled_alike(evidence.results);
+  conclusion.warm = std::ranges::any_of(parts, ran_warm);
   if (!claim.selection.empty()) conclusion.selection = evidence.results.front()->config.key(claim.selection);
   if (const size_t n = evidence.results.size(); n == 1) {
     conclusion.values = evidence.results.front()->config.json();

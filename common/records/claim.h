@@ -70,6 +70,8 @@ struct Conclusion {
   double cv = 0;
   /// The device throttled while it ran some of the compared cases, but not while it ran the others.
   bool unlike_throttling = false;
+  /// Memory limits one of the cases, but the case ran with warm caches, because no flush works on this device.
+  bool warm = false;
   bool correct = true;  // every measurement that the conclusion uses passed its check
   std::optional<Comparison> compare;
   Json values = Json::object();           // all other numbers that the texts use
@@ -77,9 +79,10 @@ struct Conclusion {
 };
 
 /// Returns supported or refuted if all of this holds: all results are correct; at least `min_rounds_to_judge` rounds
-/// were measured; the interval of the next run's estimate lies on one side of the threshold; the estimate is at least
-/// the noise floor away from the threshold (docs/measuring.md). Otherwise returns inconclusive. An exact figure needs
-/// only correct results. Throws std::invalid_argument for an unknown op.
+/// were measured; the cases that memory limits ran with cold caches; the interval of the next run's estimate lies on
+/// one side of the threshold; the estimate is at least the noise floor away from the threshold (docs/measuring.md).
+/// Otherwise returns inconclusive. An exact figure needs only correct results. Throws std::invalid_argument for an
+/// unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive

@@ -92,6 +92,7 @@ Json estimate_json(const Conclusion& conclusion) {
           {"floor", conclusion.floor},
           {"cv", conclusion.cv},
           {"unlike_throttling", conclusion.unlike_throttling},
+          {"warm", conclusion.warm},
           {"prior", to_json(conclusion.prior)}};
 }
 

@@ -5,11 +5,12 @@
 
 namespace attn::test {
 
-/// Returns the comparison of a pair whose sides take these seconds, with narrow intervals.
+/// Returns the comparison of a pair whose sides take these seconds, with narrow intervals. The caches are cold, so that
+/// memory may limit the cases.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
-    return Timing{Scope::device_hot, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
+    return Timing{Scope::device_cold, 10, 10, seconds, seconds, seconds, 0.01, seconds, "ci"};
   };
   return {.hypothesis = duel.hypothesis,
           .baseline = duel.baseline,

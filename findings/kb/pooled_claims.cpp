@@ -57,6 +57,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
     conclusion.unit = std::max(conclusion.unit, told->run.unit);
     conclusion.correct &= told->data.at("correct").get<bool>();
     conclusion.unlike_throttling |= estimate.value("unlike_throttling", false);
+    conclusion.warm |= estimate.value("warm", false);
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
     const Json machine =
         told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();
@@ -164,16 +165,14 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  std::vector<Json*> decided;
+  // Undecided claims were tested, too: without them each decided claim would be within the limit of its rank.
   std::vector<double> wrong;
-  for (Json& claim : pooled) {
-    claim["advised"] = false;
-    if (claim.at("verdict").at("state") == name(State::inconclusive)) continue;
-    decided.push_back(&claim);
-    wrong.push_back(claim.at("wrong"));
+  for (const Json& claim : pooled) {
+    const bool decided = claim.at("verdict").at("state") != name(State::inconclusive);
+    wrong.push_back(decided ? claim.at("wrong").get<double>() : 1);
   }
   const std::vector<bool> found = discoveries(wrong);
-  for (size_t i = 0; i < decided.size(); ++i) (*decided[i])["advised"] = static_cast<bool>(found[i]);
+  for (size_t i = 0; i < pooled.size(); ++i) pooled[i]["advised"] = static_cast<bool>(found[i]);
   return pooled;
 }
 

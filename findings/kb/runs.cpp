@@ -109,7 +109,10 @@ Run run_of(const Record& finding, const Codes& codes) {
     run.conditions += at(data, field).dump() + "\n";
   }
   const bool of_host = at(compare, "/time/0/scope") == "host" || !has_kernels;
-  if (of_host) run.conditions += at(data, "/env/git/commit").dump() + at(data, "/env/host_compiler").dump();
+  if (of_host) {
+    run.conditions += at(data, "/env/git/commit").dump() + at(data, "/env/host_compiler").dump();
+    run.conditions += at(finding.header ? *finding.header : Json(), "/session/diff").dump();
+  }
 
   run.kind = kind_of(!compare.is_null(), data.at("hypothesis").at("metric"));
   if (!compare.is_null()) {

@@ -162,6 +162,7 @@ Conclusion conclusion_of(const Json& data) {
   conclusion.floor = estimate.at("floor");
   conclusion.cv = estimate.at("cv");
   conclusion.unlike_throttling = estimate.at("unlike_throttling");
+  conclusion.warm = estimate.value("warm", false);
   conclusion.correct = data.at("correct");
   return conclusion;
 }

@@ -179,6 +179,23 @@ TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
   EXPECT_TRUE(found);
 }
 
+// The samples that picked a case do not judge it.
+TEST(FlashConclusionsTest, OtherProcessesMeasureThePickedCasesAgain) {
+  const std::vector<Measurement> results = made_up();
+  for (const Claim& claim : flash_claims()) {
+    if (claim.compared || conclude({claim}, results, {}).empty()) continue;
+    EXPECT_FALSE(claim.exact) << claim.hypothesis.id;
+    EXPECT_FALSE(cases_of_claims({claim}, results).empty()) << claim.hypothesis.id;
+    if (claim.hypothesis.id != "best_tile") continue;
+    Processes processes = test::steady_processes();
+    processes.results = {results};
+    for (Measurement& again : processes.results[0]) again.time[0].median_s = 1;
+    for (const Conclusion& conclusion : conclude({claim}, results, {}, processes)) {
+      EXPECT_EQ(conclusion.estimate.value, 1) << "the best tile had luck";
+    }
+  }
+}
+
 TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
   int found = 0;
   for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {

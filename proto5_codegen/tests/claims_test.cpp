@@ -99,6 +99,15 @@ TEST(CodegenFindings, EveryClaimIsJudgedByTheFigures) {
   }
 }
 
+// The samples that picked a case do not judge it. `generation` picks by run times, and judges compile times.
+TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
+  for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
+    for (const Claim& claim : codegen_claims(device)) {
+      EXPECT_EQ(claim.measured_again, claim.hypothesis.id != "generation") << claim.hypothesis.id;
+    }
+  }
+}
+
 TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
   std::set<std::string> viable;
   for (const Conclusion& conclusion : made_up_conclusions(test::avx2(), made_up_results(test::avx2()))) {

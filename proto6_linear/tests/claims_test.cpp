@@ -131,6 +131,19 @@ TEST(LinearFindings, PairsDifferInTheClaimsAxesAlone) {
   }
 }
 
+// The samples that picked a case do not judge it.
+TEST(LinearFindings, OtherProcessesMeasureThePickedCasesAgain) {
+  std::set<std::string> again;
+  for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
+    const std::vector<Measurement> results = linear_results(device);
+    for (const Claim& claim : linear_claims(device)) {
+      EXPECT_TRUE(claim.measured_again) << claim.hypothesis.id;
+      if (!cases_of_claims({claim}, results).empty()) again.insert(claim.hypothesis.id);
+    }
+  }
+  for (const char* id : {"device_scan", "floor", "rate_64", "rate_128"}) EXPECT_TRUE(again.contains(id)) << id;
+}
+
 TEST(LinearFindings, VerdictsFollowFromTheFigures) {
   const std::set<std::string> refuted = {"chunk_128", "flat",          "gate_head",      "gate_token", "gate_channel",
                                          "feature",   "crossover_256", "crossover_4096", "equivalence"};

@@ -229,6 +229,14 @@ TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
   EXPECT_EQ(count, 15u);
 }
 
+// Linux in a virtual machine tells a nominal clock rate, so a CPU tells none.
+TEST_F(DeviceTest, TellsNoClockRate) {
+  const Clocks clocks = device_->clocks();
+  EXPECT_LT(clocks.core_mhz, 0);
+  EXPECT_LT(clocks.memory_mhz, 0);
+  EXPECT_TRUE(clocks.throttle_reasons.empty());
+}
+
 /// Sleeps, and stores how long the sleep took by the host's clock.
 struct Nap {
   unsigned microseconds;

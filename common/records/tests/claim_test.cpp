@@ -105,6 +105,17 @@ TEST(Judge, ACountIsExact) {
   EXPECT_EQ(judge(hypothesis("<", 4), c).state, State::refuted);
 }
 
+TEST(Judge, WarmCachesProveNothingAboutMemory) {
+  Conclusion c = conclusion({0.5, 0.49, 0.51});
+  c.warm = true;
+  const Verdict verdict = judge(hypothesis("<", 1), c);
+  EXPECT_EQ(verdict.state, State::inconclusive);
+  EXPECT_EQ(verdict.reason,
+            "memory limits a case that ran with warm caches, because no flush of the caches works here");
+  c.exact = true;
+  EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::supported) << "a count does not depend on the caches";
+}
+
 TEST(Judge, AWrongResultProvesNothing) {
   Conclusion c = conclusion({0.5, 0.49, 0.51});
   c.correct = false;
@@ -410,6 +421,28 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   about.measured_again = true;
   about.exact = true;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";
+}
+
+TEST(Claims, WarmTimesOfCasesThatMemoryLimitsAreNoted) {
+  std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
+  std::vector<Comparison> comparisons = measured(duels({claim()}, results));
+  const auto warm = [&](const Claim& about) { return conclude({about}, results, comparisons).at(0).warm; };
+  Claim sweep = claim();
+  sweep.compared = false;
+  sweep.figure = ratio_of_medians;
+  EXPECT_FALSE(warm(claim()));
+  EXPECT_FALSE(warm(sweep));
+  results[0].work = Work{.flops = 1, .bytes = 1, .bound = Bound::memory};
+  EXPECT_TRUE(warm(claim()));
+  EXPECT_TRUE(warm(sweep));
+  for (Timing& time : comparisons[0].time) time.scope = Scope::device_cold;
+  EXPECT_FALSE(warm(claim()));
+  comparisons = {by_processes(comparisons[0], {1.2, 1.2})};
+  EXPECT_FALSE(warm(claim()));
+  comparisons[0].parts[1].time[0].scope = Scope::device_hot;
+  EXPECT_TRUE(warm(claim())) << "one process found no flush";
+  results[0].time.push_back(timing(Scope::device_cold, 2));
+  EXPECT_FALSE(warm(sweep));
 }
 
 TEST(Claims, UnlikeThrottlingOfTheSidesIsNoted) {

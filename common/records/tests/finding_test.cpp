@@ -75,7 +75,7 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(data["estimate"].dump(),
             R"({"value":0.9,"ci_lo":0.88,"ci_hi":0.92,"next_lo":0.88,"next_hi":0.92,"tau":0.0,"freedom":30.0,)"
             R"("processes":1,"sessions":1,"machines":1,"scale":"log","unit":1.0,"floor":0.01,"cv":0.01,)"
-            R"("unlike_throttling":false,"prior":{"scale":0.05,"freedom":2.0,"between":2.0}})");
+            R"("unlike_throttling":false,"warm":false,"prior":{"scale":0.05,"freedom":2.0,"between":2.0}})");
   EXPECT_EQ(data["parts"].dump(), R"([{"process":1,"value":0.9,"error":0.010000000000000009,"rounds":10}])");
   EXPECT_EQ(data["compare"]["baseline"]["block_c"], 64);
   EXPECT_EQ(data["compare"]["contender"]["block_c"], 80);
@@ -103,6 +103,7 @@ TEST(ClaimKey, HasTheDefinitionOfTheFigure) {
     claim.metric = metric;
     return claim_key("proto1_flash", claim, "A CPU", "head_dim=64", scope, selection);
   };
+  EXPECT_EQ(key("m", "device_hot").size(), std::string("proto1_flash/bc80/01234567/A CPU/head_dim=64").size());
   EXPECT_EQ(key("m", "device_hot"), key("m", "device_hot"));
   EXPECT_NE(key("m", "device_hot"), key("n", "device_hot"));
   EXPECT_NE(key("m", "device_hot"), key("m", "device_cold"));

@@ -64,6 +64,14 @@ TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
   EXPECT_EQ(claim["advice"], "Measure.");
 }
 
+TEST(PooledClaims, ARunWithWarmCachesLeavesItOpen) {
+  std::vector<Json> warm = run_at(2, {1.6, 1.6, 1.6});
+  warm[1]["data"]["estimate"]["warm"] = true;
+  const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), warm});
+  EXPECT_EQ(claim["verdict"]["state"], "inconclusive");
+  EXPECT_NE(claim["verdict"]["reason"].get<std::string>().find("warm caches"), std::string::npos);
+}
+
 TEST(PooledClaims, OtherCodeIsNotPooled) {
   const Json kernel = measurement(shape(64), 1e-3);
   Json changed = kernel;
@@ -116,6 +124,23 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   ASSERT_EQ(claims.size(), 2u);
   for (const Json& claim : claims) EXPECT_EQ(claim["advised"], claim["device"] == "A CPU, 2 units") << claim.dump();
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
+}
+
+// The interval of a decided claim ends before the threshold, so at most 2.5 % are wrong. Among many claims that were
+// tested, one such claim may be decided by luck.
+TEST(PooledClaims, UndecidedClaimsCountAsTested) {
+  std::vector<Json> lines;
+  Json claim;
+  for (double ratio = 1.26; claim.is_null() || claim["verdict"]["state"] == "inconclusive"; ratio += 0.001) {
+    lines = {header(), second_finding({ratio, ratio, ratio})};
+    claim = pooled_claims(records_of(lines)).at(0);
+  }
+  EXPECT_GT(claim["wrong"], 0.01);
+  EXPECT_EQ(claim["advised"], true);
+  for (int i = 0; i < 9; ++i) lines.push_back(second_finding({1.25, 1.25}, "r1", fmt::format("CPU {}", i)));
+  const std::vector<Json> claims = pooled_claims(records_of(lines));
+  EXPECT_EQ(claims.size(), 10u);
+  for (const Json& other : claims) EXPECT_EQ(other["advised"], false) << other.dump();
 }
 
 TEST(PooledClaims, WrongFallsWithTheDistanceToTheThreshold) {

@@ -80,5 +80,19 @@ TEST(Runs, AFindingOfEitherSchemaIsARun) {
   EXPECT_EQ(exact.kind, FigureKind::share);
 }
 
+TEST(Runs, ChangesOfTheHostsCodeAreConditionsOfItsTimes) {
+  Json host = second_finding({1.5}), dirty = header();
+  for (Json& time : host["data"]["compare"]["time"]) time["scope"] = "host";
+  dirty["session"]["diff"] = "0123456789abcdef";
+  const auto conditions = [](const Json& head, const Json& told) {
+    return run_of(records_of({with_id(head), with_id(told)}).at(1), {}).conditions;
+  };
+  EXPECT_NE(conditions(dirty, host), conditions(header(), host));
+  // The hash of a kernel's code says whether the kernel has changed.
+  Json kernel = second_finding({1.5});
+  kernel["data"]["code"] = {{std::string(64, 'b')}, {std::string(64, 'c')}};
+  EXPECT_EQ(conditions(dirty, kernel), conditions(header(), kernel));
+}
+
 }  // namespace
 }  // namespace attn::kb

@@ -121,6 +121,7 @@ TEST(Verify, SeesEveryFigureOfASecondFindingThatDoesNotFollow) {
            {"/data/verdict/reason", "because", "verdict.reason:"},
            {"/confidence", 0.79, "confidence: is 0.79, computed again 0.8"},
            {"/data/estimate/unlike_throttling", true, "confidence: is 0.8, computed again 0.6"},
+           {"/data/estimate/warm", true, "verdict: is 'supported', computed again 'inconclusive'"},
            {"/claim_key", "proto1_flash/worst_tile/A CPU, 2 units/head_dim=64 dtype=bf16", "claim_key:"},
            {"/data/hypothesis/metric", "another figure", "claim_key:"},
            {"/data/estimate/ci_lo", 1.4, "estimate.ci_lo:"},
