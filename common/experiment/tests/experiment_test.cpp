@@ -1348,6 +1348,10 @@ TEST_F(ExperimentTest, ListShowsAxesValuesAndHypotheses) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
   }
   EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
+  std::istringstream lines(run({"--list", "--json"}).out);
+  std::vector<std::string> claims;
+  for (std::string line; std::getline(lines, line);) claims.push_back(Json::parse(line)["hypothesis"]);
+  EXPECT_NE(std::ranges::find(claims, "tile32"), claims.end());
 }
 
 TEST_F(ExperimentTest, DryRunSaysWhatIsSkipped) {
