@@ -133,7 +133,7 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   Json ids = Json::array(), others = Json::array();
   for (const Told* run : runs) ids.push_back(run->record->id);
   for (const Told& each : all) {
-    if (std::ranges::find(ids, each.record->id) == ids.end()) others.push_back(each.record->id);
+    if (std::ranges::find(ids, Json(each.record->id)) == ids.end()) others.push_back(each.record->id);
   }
   const double wrong =
       conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);

@@ -118,7 +118,8 @@ TEST(ExpectedWrong, CountsAMeasurementOnce) {
 }
 
 TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
-  const auto claim = [count = 0](const char* state, const Json& confidence) mutable -> Json {
+  int count = 0;
+  const auto claim = [&count](const char* state, const Json& confidence) -> Json {
     return {{"verdict", {{"state", state}}}, {"confidence", confidence}, {"measured", std::to_string(++count)}};
   };
   EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
