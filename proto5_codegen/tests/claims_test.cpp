@@ -61,7 +61,7 @@ std::vector<Measurement> made_up_results(const DeviceInfo& device) {
   return results;
 }
 
-std::vector<Conclusion> made_up_conclusions(const DeviceInfo& device, const std::vector<Measurement>& results) {
+std::vector<Conclusion> made_up_conclusions(const std::vector<Measurement>& results) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels(codegen_claims(), results)) {
     comparisons.push_back(
@@ -90,7 +90,7 @@ TEST(CodegenFindings, EveryClaimIsJudgedByTheFigures) {
       {"autoscheduler", State::refuted},  {"lines_halide_tuned", State::supported}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::set<std::string> judged;
-    for (const Conclusion& conclusion : made_up_conclusions(device, made_up_results(device))) {
+    for (const Conclusion& conclusion : made_up_conclusions(made_up_results(device))) {
       judged.insert(conclusion.hypothesis);
       const auto all = hypotheses(codegen_claims());
       const auto hypothesis = std::ranges::find(all, conclusion.hypothesis, &Hypothesis::id);
@@ -127,7 +127,7 @@ TEST(CodegenFindings, ASearchIsJudgedApartWhereItSearched) {
 
 TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
   std::set<std::string> viable;
-  for (const Conclusion& conclusion : made_up_conclusions(test::avx2(), made_up_results(test::avx2()))) {
+  for (const Conclusion& conclusion : made_up_conclusions(made_up_results(test::avx2()))) {
     if (conclusion.hypothesis != "viable") continue;
     EXPECT_TRUE(viable.insert(conclusion.subject).second) << conclusion.subject;
   }
