@@ -50,7 +50,8 @@ inline Json finding_with(const Claim& claim, double value) {
 /// expect.
 inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
   static const std::regex quantity(
-      R"((at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)((?!at most|at least|more than|less than).)*\{threshold)");
+      "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
+      "((?!at most|at least|more than|less than).)*\\{threshold");
   const bool names = words.find("{threshold") != std::string::npos;
   std::smatch found;
   if (!names) return;
