@@ -138,8 +138,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the tile "
                   "{values.contender.tile} (Br x Bc) takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to "
                   "{compare.ci_hi:.3f}) of the time of the best tile, {values.baseline.tile}.",
-       .advice = {"Choose the tile by measuring: a bad one costs a quarter and more.",
-                  "Do not spend time on the tile: any of those tried will do."}},
+       .advice =
+           {"Do not take just any tile: the worst takes at least {threshold:.3g} times as long as the best.",
+            "Do not spend time on the tile: the worst takes less than {threshold:.3g} times as long as the best."}},
       {.hypothesis = {"best_tile", "One tile is the best: the next takes at least 2 % longer.",
                       "time of the next best tile / time of the best", ">=", 1.02,
                       "expectation: tiles nearer than 2 % change places from run to run"},
@@ -159,7 +160,8 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "queries {values.baseline.tile} took the least time, at {values.tflops:.4f} TFLOPS; the next, "
            "{values.contender.tile}, takes {estimate.value:.3f} ({estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of its "
            "time.",
-       .advice = {"Take the fastest tile.", "Take the fastest tile or the next: there is little between them."},
+       .advice = {"Take the best tile: the next takes at least {threshold:.3g} times as long.",
+                  "Take the best tile or the next: the next takes less than {threshold:.3g} times as long."},
        .complete = describe_best_tile},
       {.hypothesis = {"default_tile", "The default tile takes at most 1.05 of the time of the best other.",
                       "time of the default tile / time of the best other", "<=", 1.05,
@@ -173,7 +175,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries the default tile, "
                   "{values.contender.tile} (Br x Bc), takes {compare.ratio:.3f} (95 % interval {compare.ci_lo:.3f} to "
                   "{compare.ci_hi:.3f}) of the time of the best other that was tried, {values.baseline.tile}.",
-       .advice = {"Leave the tile to the default.", "Name the best tile: the default is slower."}},
+       .advice =
+           {"Leave the tile to the default: it takes at most {threshold:.3g} times as long as the best other tile.",
+            "Name the best tile: the default takes more than {threshold:.3g} times as long."}},
       {.hypothesis = {"bc80", "Bc = 80 is slower than the best power of two.",
                       "time with Bc=80 / time with the best power of two", ">", 1.0,
                       "rule of thumb: 80 divides neither cache nor vector sizes evenly"},
@@ -186,7 +190,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "{values.contender.tile}, takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the "
            "time of the best one whose Bc is a power of two, {values.baseline.tile}; the noise floor of the pair is "
            "{compare.aa_floor:.4f}.",
-       .advice = {"Keep Bc to powers of two.", "Try Bc = 80 too: it beats the powers of two here."}},
+       .advice = {"Keep Bc to powers of two.", "Try Bc = 80 too: it takes no longer than the powers of two."}},
       {.hypothesis = {"wider_heads", "Twice the head_dim takes less than twice the time.", "time at 2D / time at D",
                       "<", 2.0, "the softmax costs the same at every head_dim"},
        .takes = tuned,
@@ -199,8 +203,10 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "From head_dim {values.baseline.head_dim} to {values.contender.head_dim} the arithmetic doubles and the "
            "time grows by a factor of {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) at "
            "{values.baseline.q_len} queries.",
-       .advice = {"Prefer few wide heads to many narrow ones: the arithmetic is the same, the time is less.",
-                  "Do not expect wide heads to save time: twice the width takes twice the time."}},
+       .advice =
+           {"Prefer few wide heads to many narrow ones: twice the width takes less than {threshold:.3g} times the "
+            "time.",
+            "Do not expect wide heads to save time: twice the width takes at least {threshold:.3g} times the time."}},
       {.hypothesis = {"scaling", "Time grows at least as length^1.9.", "exponent of time over length", ">=", 1.9,
                       "arithmetic is quadratic; " + study +
                           " measured 389 us at 256 and 6.50 ms at 2048, an exponent of 1.35 between the two"},
@@ -214,8 +220,8 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content = "From {values.shortest} to {values.longest} tokens ({values.points} lengths) at head_dim "
                   "{values.head_dim}, causal {values.causal}, the time grows with the length to the power "
                   "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).",
-       .advice = {"Extrapolate times with the square of the length.",
-                  "Measure at the length that matters: the square of the length does not foretell the time."},
+       .advice = {"Expect the time to grow at least with the length to the power {threshold:.3g}.",
+                  "Expect the time to grow less than with the length to the power {threshold:.3g}."},
        .complete = describe_lengths},
       {.hypothesis = {"bf16", "bf16 inputs take at most two thirds of the time of f32.",
                       "time with bf16 / time with f32", "<=", 0.667,
@@ -228,8 +234,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .content =
            "With Q, K and V in bf16 the kernel takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) "
            "of its time with f32 at head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries.",
-       .advice = {"Store Q, K and V in bf16: it saves time as well as memory.",
-                  "Store Q, K and V in bf16 to save memory, not time."}},
+       .advice =
+           {"Store Q, K and V in bf16: it saves memory, and takes at most {threshold:.3g} of the time of f32.",
+            "Store Q, K and V in bf16 to save memory; do not expect it to take {threshold:.3g} of the time of f32."}},
       {.hypothesis = {"causal", "Skipping masked tiles leaves at most 0.6 of the time.", "time causal / time full",
                       "<=", 0.6, "half the pairs are masked; the tiles on the diagonal are half wasted"},
        .takes = tuned,
@@ -238,8 +245,8 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .title = "A causal mask leaves {compare.ratio:.3f} of the time at head_dim {values.baseline.head_dim}",
        .content = "At head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries a causal launch takes "
                   "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of a full one.",
-       .advice = {"Tell the kernel that the mask is causal: skipping masked tiles pays.",
-                  "Do not plan with half the time under a causal mask."}},
+       .advice = {"Tell the kernel that the mask is causal: it then takes at most {threshold:.3g} of the time.",
+                  "Do not plan with {threshold:.3g} of the time under a causal mask."}},
       {.hypothesis = {"layout", "Layout bshd costs at most 10 % over bhsd.", "time with bshd / time with bhsd",
                       "<=", 1.1, "rows of one head are heads * head_dim apart, which may meet in the same cache sets"},
        .takes = tuned,
@@ -248,8 +255,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
        .title = "Layout bshd takes {compare.ratio:.3f} of the time of bhsd at head_dim {values.baseline.head_dim}",
        .content = "With heads inside the sequence (bshd) the kernel takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to "
                   "{compare.ci_hi:.3f}) of its time on bhsd at head_dim {values.baseline.head_dim}.",
-       .advice = {"Keep the layout that the caller has.",
-                  "Convert bshd to bhsd where the tensors are used more than once."}},
+       .advice = {"Keep the layout that the caller has: bshd takes at most {threshold:.3g} times as long as bhsd.",
+                  "Convert bshd to bhsd where the tensors are used more than once: bshd takes more than "
+                  "{threshold:.3g} times as long."}},
       {.hypothesis = {"ladder", "The tuned kernel takes at most a tenth of the time of each simpler one.",
                       "time of tuned / time of the simpler variant", "<=", 0.1,
                       "vectors give up to the lanes of a vector, the register tile the rest"},
@@ -262,28 +270,30 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
            "On {values.baseline.q_len} queries at head_dim {values.baseline.head_dim} the tuned kernel "
            "({values.contender.tile}) takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the "
            "time of the variant {values.baseline.variant}.",
-       .advice = {"Use the tuned kernel.",
-                  "Weigh the simpler variant: the tuned kernel is less than ten times as fast."}},
+       .advice = {"Use the tuned kernel: it takes at most {threshold:.3g} of the time of the simpler variant.",
+                  "Do not expect the tuned kernel to take {threshold:.3g} of the time of the simpler variant."}},
       ceiling({"ceiling", "The tuned kernel reaches 82 % of the f32 ceiling.", pct_of_ceiling, ">=", 82,
                "the same design measured on a core with 512-bit vectors: 82 to 91 %"},
               true, false,
-              {"Look elsewhere for time: the kernel is near its ceiling.",
-               "Tune the kernel further: it leaves arithmetic unused."}),
+              {"Expect at least {threshold:.3g} % of the device's f32 rate.",
+               "Expect less than {threshold:.3g} % of the device's f32 rate."}),
       ceiling({"ceiling_causal", "With a causal mask, half the arithmetic counted, it reaches 80 %.", pct_of_ceiling,
                ">=", 80, "the same design measured on a core with 512-bit vectors: 81 to 86 %"},
               true, true,
-              {"Look elsewhere for time: the kernel is near its ceiling, with a causal mask too.",
-               "Tune the kernel for causal masks: it leaves arithmetic unused."}),
+              {"With a causal mask expect at least {threshold:.3g} % of the device's f32 rate.",
+               "With a causal mask expect less than {threshold:.3g} % of the device's f32 rate."}),
       ceiling({"ceiling_16_bit", "With 16-bit inputs the tuned kernel reaches 75 % of the matrix ceiling.",
                pct_of_ceiling, ">=", 75, "Shah et al. 2024 (FlashAttention-3): 75 % of an H100's peak"},
               false, false,
-              {"Look elsewhere for time: with 16-bit inputs the kernel keeps up with the best published.",
-               "Tune the kernel for 16-bit inputs: it leaves matrix products unused."}),
+              {"With 16-bit inputs expect at least {threshold:.3g} % of the device's rate of 16-bit products.",
+               "With 16-bit inputs expect less than {threshold:.3g} % of the device's rate of 16-bit products."}),
       ceiling({"ceiling_16_bit_causal", "With 16-bit inputs and a causal mask it reaches 65 %.", pct_of_ceiling, ">=",
                65, "expectation before the first run: ten points less, for the half masked tiles on the diagonal"},
               false, true,
-              {"Look elsewhere for time: with 16-bit inputs the kernel bears a causal mask well.",
-               "Tune the kernel for causal masks of 16-bit inputs: it leaves matrix products unused."}),
+              {"With 16-bit inputs and a causal mask expect at least {threshold:.3g} % of the device's rate of 16-bit "
+               "products.",
+               "With 16-bit inputs and a causal mask expect less than {threshold:.3g} % of the device's rate of 16-bit "
+               "products."}),
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;

@@ -86,43 +86,44 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
 // Returns the claim about the cost of a call, which is (time of the form - time of `monolithic`) * units / (calls of
 // all units).
 Claim call_cost(uint32_t units) {
-  return {.hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
-                         "expectation before the first run: the 10 to 20 cycles of a call, its spills and its return"},
-          .gather =
-              [](const std::vector<Comparison>& comparisons) {
-                std::vector<Comparisons> calls;
-                for (const Comparison& comparison : comparisons) {
-                  const Case& config = comparison.contender;
-                  const bool calls_each = config.text("grain") == "element" || config.text("form") == "noinline";
-                  if (calls_each && !form_is_inlined(config.text("form")) && hypothesis_of(config) != "break_even") {
-                    calls.push_back({&comparison});
-                  }
-                }
-                return calls;
-              },
-          .figure = [units](const Evidence& evidence) -> Estimate {
-            const Comparison& pair = *evidence.comparisons.front();
-            const double calls = evidence.results.back()->values.value("calls", 0.0);
-            const double ns_of_all = pair.time.at(0).median_s * units / calls * 1e9;
-            return {(pair.ratio.value - 1) * ns_of_all, (pair.ratio.ci_lo - 1) * ns_of_all,
-                    (pair.ratio.ci_hi - 1) * ns_of_all};
+  return {
+      .hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
+                     "expectation before the first run: the 10 to 20 cycles of a call, its spills and its return"},
+      .gather =
+          [](const std::vector<Comparison>& comparisons) {
+            std::vector<Comparisons> calls;
+            for (const Comparison& comparison : comparisons) {
+              const Case& config = comparison.contender;
+              const bool calls_each = config.text("grain") == "element" || config.text("form") == "noinline";
+              if (calls_each && !form_is_inlined(config.text("form")) && hypothesis_of(config) != "break_even") {
+                calls.push_back({&comparison});
+              }
+            }
+            return calls;
           },
-          .title =
-              "A call as {values.contender.form} by {values.contender.grain} costs {estimate.value:.2f} ns of a "
-              "unit ({values.contender.function}, head_dim {values.contender.head_dim})",
-          .content =
-              "Each of {values.contender.calls} calls of {values.contender.function} as {values.contender.form} by "
-              "{values.contender.grain} ({values.contender.calls_per_tile} a tile of {values.contender.block_r} x "
-              "{values.contender.block_c}) costs {estimate.value:.3f} ns (95 % interval {estimate.ci_lo:.3f} to "
-              "{estimate.ci_hi:.3f}) of one of {values.units} units, over the function's text in place: the call "
-              "itself, and what the optimiser can no longer do across it.",
-          .advice = {"Count at most 5 ns of a unit for each call.",
-                     "Count more than 5 ns of a unit for each call: it keeps the optimiser from its work."},
-          .complete =
-              [units](Conclusion& conclusion, const Evidence& evidence) {
-                describe_pair(conclusion, evidence);
-                conclusion.values["units"] = units;
-              }};
+      .figure = [units](const Evidence& evidence) -> Estimate {
+        const Comparison& pair = *evidence.comparisons.front();
+        const double calls = evidence.results.back()->values.value("calls", 0.0);
+        const double ns_of_all = pair.time.at(0).median_s * units / calls * 1e9;
+        return {(pair.ratio.value - 1) * ns_of_all, (pair.ratio.ci_lo - 1) * ns_of_all,
+                (pair.ratio.ci_hi - 1) * ns_of_all};
+      },
+      .title =
+          "A call as {values.contender.form} by {values.contender.grain} costs {estimate.value:.2f} ns of a "
+          "unit ({values.contender.function}, head_dim {values.contender.head_dim})",
+      .content =
+          "Each of {values.contender.calls} calls of {values.contender.function} as {values.contender.form} by "
+          "{values.contender.grain} ({values.contender.calls_per_tile} a tile of {values.contender.block_r} x "
+          "{values.contender.block_c}) costs {estimate.value:.3f} ns (95 % interval {estimate.ci_lo:.3f} to "
+          "{estimate.ci_hi:.3f}) of one of {values.units} units, over the function's text in place: the call "
+          "itself, and what the optimiser can no longer do across it.",
+      .advice = {"Count at most {threshold:.3g} ns of a unit for each call.",
+                 "Count more than {threshold:.3g} ns of a unit for each call: it keeps the optimiser from its work."},
+      .complete =
+          [units](Conclusion& conclusion, const Evidence& evidence) {
+            describe_pair(conclusion, evidence);
+            conclusion.values["units"] = units;
+          }};
 }
 
 // Returns the sweeps over the work of `chain`. A sweep has at least three comparisons, in order of work.
@@ -193,8 +194,8 @@ Claim break_even() {
   Claim claim =
       form("break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
            "expectation before the first run: 1 % of a row of 16 scores with 64 dependent multiply-adds each is a call",
-           {"Call functions of 64 multiply-adds a score and more.",
-            "Call a function only if its work a score is above 64 multiply-adds."});
+           {"Call a function that does {threshold:.3g} multiply-adds a score or more: the call costs at most 1 %.",
+            "Do not expect {threshold:.3g} multiply-adds a score to make a call cost at most 1 %."});
   claim.hypothesis.metric = "multiply-adds a score from which a call costs at most 1 %";
   claim.gather = sweeps_of_work;
   claim.figure = least_paid_work;
@@ -259,39 +260,49 @@ Claim rule() {
 std::vector<Claim> stitch_claims(uint32_t units) {
   const std::string study = "the published study on Apple M4 that this follows measured";
   const std::string as_a_call = "expectation before the first run: as any call in the inner loop; " + study + " +39 %";
-  const std::string cheap_call = "Weigh it: the call costs less than 39 %.";
+  const auto call_for_each = [](const std::string& what) -> Advice {
+    return {"Do not call " + what + " for every score.",
+            "Weigh a call of " + what +
+                " for every score: it takes less than {threshold:.3g} times as long as the "
+                "function's text in place."};
+  };
   std::vector<Claim> claims = {
       form("inline", "A helper that is always inlined costs at most 1 %.", "<=", worth_it, study + " +0.28 %",
-           {"Divide code into inlined helpers freely.", "Write the function's text in place: a helper costs time."}),
+           {"Divide code into inlined helpers freely.",
+            "Write the function's text in place: an inlined helper takes more than {threshold:.3g} times as long."}),
       form("noinline", "A call per score costs at least 39 %.", ">=", 1.39, study + " +39 %",
-           {"Do not call a function for every score.", cheap_call}),
+           call_for_each("a function")),
       form("switch", "A branch on a uniform value costs at most 1 %.", "<=", worth_it,
            "expectation before the first run: it is predicted, or hoisted out of the loop",
            {"Choose the function by a branch where that saves variants.",
-            "Compile the choice of the function in: a branch costs time."}),
+            "Compile the choice of the function in: a branch takes more than {threshold:.3g} times as long."}),
       form("pointer", "A call per score through a table in memory costs at least 39 %.", ">=", 1.39, as_a_call,
-           {"Do not call through a table for every score.", cheap_call}),
+           call_for_each("a function through a table")),
       form("stitched", "A function linked before the optimiser costs at most 1 %.", "<=", worth_it,
            "expectation written down before that study: stitching is worth it under 1 %",
-           {"Link this function in before the optimiser.", "Compile this function's text with the kernel."}),
+           {"Link this function in before the optimiser.",
+            "Compile this function's text with the kernel: linked before the optimiser it takes more than "
+            "{threshold:.3g} times as long."}),
       form("stitched_nolto", "A function linked as machine code, called per score, costs at least 39 %.", ">=", 1.39,
-           as_a_call, {"Do not link machine code that is called for every score.", cheap_call}),
+           as_a_call, call_for_each("linked machine code")),
       form("std_function", "A std::function called per score costs at least 39 %.", ">=", 1.39, as_a_call,
-           {"Do not call a std::function for every score.", cheap_call}),
+           call_for_each("a std::function")),
       form("virtual", "A virtual function called per score costs at least 39 %.", ">=", 1.39, as_a_call,
-           {"Do not call a virtual function for every score.", cheap_call}),
+           call_for_each("a virtual function")),
       form("inlined_grain", "A function that the optimiser sees costs at most 1 %, however many scores it takes.",
            "<=", worth_it, "expectation before the first run: the loop over scores moves from one side to the other",
            {"Let an inlined function take as many scores as is convenient.",
-            "Let an inlined function take one score: more cost time."}),
+            "Let an inlined function take one score: with more it takes more than {threshold:.3g} times as long."}),
       form("call_per_row", "One call for a row of scores costs at most 5 %.", "<=", 1.05,
            "expectation before the first run: a row of 8 to 32 scores shares the call and keeps its vectors",
            {"Call a function once for a row of scores if it cannot be inlined.",
-            "Do not call a function for every row of scores."}),
+            "Expect a call for every row of scores to take more than {threshold:.3g} times as long as the text in "
+            "place."}),
       form("call_per_tile", "One call for a tile of scores costs at most 1 %.", "<=", worth_it,
            "expectation before the first run: a hundred scores and more share the call",
            {"Call a function once for a tile of scores if it cannot be inlined.",
-            "Do not call a function even once for a tile of scores."}),
+            "Expect a call for every tile of scores to take more than {threshold:.3g} times as long as the text in "
+            "place."}),
       call_cost(units),
       break_even(),
       rule()};

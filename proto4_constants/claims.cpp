@@ -202,8 +202,8 @@ std::vector<Claim> constants_claims() {
        .content = "From {values.fewest} to {values.most} variants of {values.kernel} ({values.points} counts, "
                   "{values.workers} workers) the time grows with their number to the power {estimate.value:.3f} (95 % "
                   "interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}).",
-       .advice = {"Plan with the same time for every variant.",
-                  "Do not plan with the time of one variant: many take more than their number."},
+       .advice = {"Plan with the time of one variant, times their number.",
+                  "Expect many variants to take more than their number times the time of one."},
        .complete = describe_counts},
       {.hypothesis = {"memory_hit", "A variant that is loaded is found within 200 ns.", "ns per look-up", "<=", 200,
                       study + " measured 178 ns a hit"},
@@ -214,7 +214,8 @@ std::vector<Claim> constants_claims() {
        .title = "A variant that is loaded is found in {estimate.value:.4g} ns",
        .content = "Among {values.variants} variants one is found in memory in {estimate.value:.4g} ns (95 % interval "
                   "{estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}), by all of its constants.",
-       .advice = {"Look a variant up for every launch.", "Look a variant up once, and keep what is found."}},
+       .advice = {"Look a variant up for every launch: it takes at most {threshold:.3g} ns.",
+                  "Look a variant up once, and keep what is found: a look-up takes more than {threshold:.3g} ns."}},
       {.hypothesis = {"disk_hit", "A variant on disk is ready within 1 ms.",
                       "ms per variant, reading, checking and loading", "<=", 1,
                       expected + ": two orders below compiling"},
@@ -226,25 +227,28 @@ std::vector<Claim> constants_claims() {
        .content = "Each of {values.variants} variants is read from disk (from the system's page cache, as a second run "
                   "finds it), checked and loaded in {estimate.value:.4g} ms (95 % interval {estimate.ci_lo:.4g} to "
                   "{estimate.ci_hi:.4g}), of which loading takes {values.load_ms:.3g} ms.",
-       .advice = {"Load variants from disk when they are needed.", "Load variants from disk before they are needed."},
+       .advice = {"Load variants from disk when they are needed: each takes at most {threshold:.3g} ms.",
+                  "Load variants from disk before they are needed: each takes more than {threshold:.3g} ms."},
        .complete = add_phases},
       archive({"archive_create", "An archive is made within 82 ms.", "ms", "<=", 82, study + " measured 82 ms"},
               "written",
-              {"Write the archive anew whenever variants change.",
-               "Write the archive when the program is built, not while somebody waits."}),
+              {"Write the archive anew whenever variants change: it takes at most {threshold:.3g} ms.",
+               "Write the archive when the program is built, not while somebody waits: it takes more than "
+               "{threshold:.3g} ms."}),
       archive({"archive_load", "An archive is read within 5.9 ms.", "ms", "<=", 5.9, study + " measured 5.9 ms"},
               "read and checked",
-              {"Read the whole archive at start-up.", "Divide the archive, or read it while other work is done."}),
+              {"Read the whole archive at start-up: it takes at most {threshold:.3g} ms.",
+               "Divide the archive, or read it while other work is done: it takes more than {threshold:.3g} ms."}),
       startup({"startup_100ms", "100 ms of start-up are enough for 72 variants.", "variants within 100 ms", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
               0.1,
-              {"Get all variants at start-up in this way.",
-               "Get only the first variants at start-up, or get them in another way."}),
+              {"Get {threshold:.3g} variants within 100 ms of start-up.",
+               "Do not plan to get {threshold:.3g} variants within 100 ms of start-up."}),
       startup({"startup_1s", "1 s of start-up is enough for 72 variants.", "variants within 1 s", ">=", 72,
                expected + ": from an archive or a cache, not by compiling"},
               1,
-              {"Get all variants at start-up in this way if it may take a second.",
-               "Do not get all variants at start-up in this way: a second is not enough."}),
+              {"Get {threshold:.3g} variants within 1 s of start-up.",
+               "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
       // Pairs are measured in this order. The slowest pairs come last.
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
@@ -265,7 +269,9 @@ std::vector<Claim> constants_claims() {
                   "{values.baseline.causal}; the noise floor of the pair is {compare.aa_floor:.4f}. Code: "
                   "{values.contender_code_bytes} bytes, {values.baseline_code_bytes} where it is a constant; "
                   "registers: {values.contender_registers}, {values.baseline_registers}.",
-       .advice = {"Read this constant at run time where that saves variants.", "Compile this constant in."}},
+       .advice = {"Read this value at run time where that saves variants.",
+                  "Compile this value in as a constant: read at run time it makes the kernel take more than "
+                  "{threshold:.3g} times as long."}},
       {.hypothesis = {"start_disk", "A cache on disk takes a fifth off the time from process start to first result.",
                       "time with the kernel on disk / time without", "<=", 0.8, expected},
        .varies = {"task"},
@@ -274,8 +280,9 @@ std::vector<Claim> constants_claims() {
        .content = "From the start of a process to the first result of {values.baseline.kernel} it takes "
                   "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where a cache folder "
                   "has the kernel: {values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
-       .advice = {"Keep the cache folder from process to process.",
-                  "Do not keep a cache folder for the sake of the first result."}},
+       .advice = {"Keep the cache folder from process to process: the first result takes at most {threshold:.3g} of "
+                  "the time.",
+                  "Do not expect a cache folder to bring the first result in {threshold:.3g} of the time."}},
       {.hypothesis = {"start_archive", "An archive takes a fifth off the time from process start to first result.",
                       "time with the kernel in an archive / time without", "<=", 0.8, expected},
        .varies = {"task"},
@@ -285,7 +292,8 @@ std::vector<Claim> constants_claims() {
                   "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where an archive of "
                   "{values.baseline.variants} variants has the kernel: {values.contender_total_ms:.4g} ms against "
                   "{values.baseline_total_ms:.4g} ms.",
-       .advice = {"Ship an archive with the program.", "Do not ship an archive for the sake of the first result."}},
+       .advice = {"Ship an archive with the program: the first result takes at most {threshold:.3g} of the time.",
+                  "Do not expect an archive to bring the first result in {threshold:.3g} of the time."}},
       {.hypothesis = {"disk_speedup", "From disk, variants are there at least 10 times as fast as by compiling them.",
                       "time of compiling / time from disk", ">=", 10, expected},
        .varies = {"task"},
@@ -295,7 +303,8 @@ std::vector<Claim> constants_claims() {
        .content = "Compiling {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4g} "
                   "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as getting them where they lie on disk, "
                   "one file each: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms.",
-       .advice = {"Keep compiled variants on disk.", "Do not rely on the disk: it saves less than nine tenths."}},
+       .advice = {"Keep compiled variants on disk: to compile them takes at least {threshold:.3g} times as long.",
+                  "Do not expect variants from disk {threshold:.3g} times as fast as compiled anew."}},
       {.hypothesis = {"archive_speedup",
                       "From an archive, variants are there at least 10 times as fast as by compiling them.",
                       "time of compiling / time from an archive", ">=", 10,
@@ -308,8 +317,8 @@ std::vector<Claim> constants_claims() {
                   "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as getting them where one archive has "
                   "them, reading it included: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} "
                   "ms.",
-       .advice = {"Keep compiled variants in an archive.",
-                  "Do not rely on an archive: it saves less than nine tenths."}},
+       .advice = {"Keep compiled variants in an archive: to compile them takes at least {threshold:.3g} times as long.",
+                  "Do not expect variants from an archive {threshold:.3g} times as fast as compiled anew."}},
       {.hypothesis = {"workers",
                       "As many workers as there are cores, up to 16, compile in at most 0.6 of the time of one.",
                       "time with all workers / time with one", "<=", 0.6,
@@ -327,7 +336,8 @@ std::vector<Claim> constants_claims() {
        .content = "{values.baseline.variants} variants of {values.baseline.kernel} take {values.contender.workers} "
                   "workers {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time that one "
                   "takes.",
-       .advice = {"Compile on all cores.", "Do not count on more cores to compile in less time."}},
+       .advice = {"Compile on all cores: it takes at most {threshold:.3g} of the time of one.",
+                  "Do not expect all cores to compile in {threshold:.3g} of the time of one."}},
       {.hypothesis = {"pch", "Precompiled headers save at least a tenth.",
                       "time with precompiled headers / time without", "<=", 0.9,
                       expected + ": the kernels include no standard headers, so little"},
@@ -338,7 +348,8 @@ std::vector<Claim> constants_claims() {
        .content = "{values.baseline.variants} variants of {values.baseline.kernel} take {compare.ratio:.3f} "
                   "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where the compiler keeps what it made of "
                   "headers that read no function constant.",
-       .advice = {"Let the compiler keep precompiled headers.", "Leave precompiled headers off."}},
+       .advice = {"Let the compiler keep precompiled headers: variants take at most {threshold:.3g} of the time.",
+                  "Do not expect precompiled headers to bring variants in {threshold:.3g} of the time."}},
   };
   for (Claim& claim : claims) {
     claim.limit = most;  // a sample takes as long as compiling all of its variants

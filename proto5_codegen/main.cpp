@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
                                .axes = codegen_axes(),
                                .compared_axes = {"generator"},
                                .default_tile = false,
-                               .claims = codegen_claims,
+                               .claims = [](const DeviceInfo&) { return codegen_claims(); },
                                .sweep = codegen_sweep,
                                .complete = complete_codegen,
                                .plan = codegen_case_plan,

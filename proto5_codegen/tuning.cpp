@@ -119,7 +119,10 @@ const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
 Json search_facts(const CodegenCase& config, const DeviceInfo& device) {
   const Json* const winner = winner_of(config, device);
   if (!winner) return nullptr;
-  return {{"tried", winner->at("tried")}, {"search_s", winner->at("seconds")}};
+  return {{"tried", winner->at("tried")},
+          {"search_s", winner->at("seconds")},
+          {"searched_q_len", winner->at("q_len")},
+          {"searched_heads", winner->at("heads")}};
 }
 
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {

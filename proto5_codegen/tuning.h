@@ -27,8 +27,8 @@ std::string tuning_key(const CodegenCase& config);
 /// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
-/// The facts for the record about the search for a case's constants: "tried", the number of candidates, and "search_s",
-/// the seconds of the search. Null where nobody searched.
+/// The facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s", the
+/// seconds of the search; "searched_q_len" and "searched_heads", the shape at which it ran. Null where nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
 /// Returns the case with the constants that a search found for it on devices of this arch, or the unchanged case if

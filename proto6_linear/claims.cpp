@@ -102,7 +102,8 @@ Claim fused() {
       [](const Results& group) { return pair(where(group, "variant", "phases"), where(group, "variant", "fused")); },
       "One pass with chunks of {values.contender.chunk}",
       "phases with scan={values.baseline.scan} and chunks of {values.baseline.chunk}",
-      {"Take the fused form.", "Take phases where the fused form has too few sequences and heads to run at once."});
+      {"Take the fused form: it takes at most {threshold:.3g} of the time of phases.",
+       "Do not expect the fused form to take {threshold:.3g} of the time of phases."});
 }
 
 Claim scan_form() {
@@ -114,14 +115,16 @@ Claim scan_form() {
 }
 
 Claim segments() {
-  return compared({"segments", "Where one sequence and head would leave the device idle, cutting it takes at most 0.8.",
-                   "time with segments by the rule / with one segment", "<=", 0.8, expectation},
-                  [](const Measurement& result) {
-                    return is_plain(result, {"segments"}) && is(result, "fused") &&
-                           result.config.integer("heads") * result.config.integer("batch") == 1;
-                  },
-                  {"segments"}, steps("segments", {{"1", "0"}}), "One pass with segments by the rule", "one segment",
-                  {"Let the rule cut sequences.", "Take one segment for each sequence."});
+  return compared(
+      {"segments", "Where one sequence and head would leave the device idle, cutting it takes at most 0.8.",
+       "time with segments by the rule / with one segment", "<=", 0.8, expectation},
+      [](const Measurement& result) {
+        return is_plain(result, {"segments"}) && is(result, "fused") &&
+               result.config.integer("heads") * result.config.integer("batch") == 1;
+      },
+      {"segments"}, steps("segments", {{"1", "0"}}), "One pass with segments by the rule", "one segment",
+      {"Let the rule cut a single long sequence into segments: it takes at most {threshold:.3g} of the time.",
+       "Do not expect segments to take {threshold:.3g} of the time of one segment."});
 }
 
 /// Compares the published chunk with the fastest other chunk.
@@ -145,7 +148,10 @@ Claim published_chunk(int64_t head_dim, int64_t chunk) {
         return pair(others, where(group, "chunk", name));
       },
       "{values.contender.variant} with chunks of {values.contender.chunk}", "chunks of {values.baseline.chunk}",
-      {"Take the published chunk.", "Take another chunk than the published one."});
+      {fmt::format("At head_dim {} take the study's chunk of {}.", head_dim, chunk),
+       fmt::format("At head_dim {} take another chunk than the study's {}: it takes more than {{threshold:.3g}} times "
+                   "as long as the fastest chunk.",
+                   head_dim, chunk)});
   claim.at_least = 3;
   return claim;
 }
@@ -186,7 +192,8 @@ Claim host_scan_share() {
       "{values.head_dim} take {values.wall_us:.0f} us by the wall clock: kernels {values.kernels_us:.0f}, copies to "
       "the "
       "host {values.down_us:.0f}, the scan {values.scan_us:.0f}, copies back {values.up_us:.0f}.",
-      {"Scan on the device.", "The host's scan is not what takes the time."});
+      {"Scan on the device.",
+       "Expect a scan on the host and its copies to take less than {threshold:.3g} of the time."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     const Measurement& result = *evidence.results.front();
     conclusion.values["share_pct"] = 100 * host_share(evidence);
@@ -224,7 +231,8 @@ Claim device_scan() {
       "By the wall clock phases takes {values.device_us:.0f} us with scan={values.contender.scan} and "
       "{values.host_us:.0f} us with the scan on the host, at " +
           shape_words + ", chunks of {values.contender.chunk}.",
-      {"Scan on the device.", "Scan where it is simplest."});
+      {"Scan on the device.",
+       "Do not expect a scan on the device to take {threshold:.3g} of the time with the scan on the host."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["host_us"] = 1e6 * host_s(*evidence.results.front());
     conclusion.values["device_us"] = 1e6 * host_s(*evidence.results.back());
@@ -253,7 +261,8 @@ Claim floor_of_bytes() {
       "us "
       "with cold caches: {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of what a "
       "copy of as many bytes takes in the same rounds.",
-      {"What is left is the rate of memory.", "Find what other than memory takes the time."});
+      {"Expect linear attention to take at most {threshold:.3g} times as long as a copy of its tensors.",
+       "Expect linear attention to take more than {threshold:.3g} times as long as a copy of its tensors."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->work->bytes / 1e6;
     conclusion.values["us"] = 1e6 * seconds(*evidence.results.front());
@@ -268,7 +277,7 @@ Claim rate(int64_t head_dim, double pct) {
        fmt::format("At head_dim {} the fused form in f32 reaches {:.0f} % of the rate of "
                    "multiply-adds.",
                    head_dim, pct),
-       "per cent of the rate in the same rounds", ">=", pct, "the goal of this project"},
+       "per cent of the rate in the same rounds", ">=", pct, "the goal of this project, set after first results"},
       [head_dim](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && has(result, "dtype", "f32") && result.matrix_pct &&
                !result.copy_pct && result.values.is_object() && result.values.contains("recurrence_flops") &&
@@ -287,7 +296,10 @@ Claim rate(int64_t head_dim, double pct) {
       "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of multiply-adds in the same rounds, counting the "
       "recurrence and the unmasked products within chunks; by the recurrence alone it is {values.recurrence_pct:.1f} "
       "%.",
-      {"The kernel is near what the device has.", "The kernel leaves products unused."});
+      {fmt::format("At head_dim {} expect at least {{threshold:.3g}} % of the device's rate of multiply-adds.",
+                   head_dim),
+       fmt::format("At head_dim {} expect less than {{threshold:.3g}} % of the device's rate of multiply-adds.",
+                   head_dim)});
   adds(claim, "recurrence_pct", [](const Evidence& evidence) -> Json {
     const Measurement& result = *evidence.results.front();
     return result.matrix_pct->value * result.values.at("recurrence_flops").get<double>() / result.work->flops;
@@ -308,7 +320,8 @@ Claim scaling() {
       "From {values.from} to {values.contender.q_len} tokens the time of the fused form grows with their power "
       "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}), by the fastest chunk of each "
       "length.",
-      {"Expect a token's cost to stay the same.", "Expect long sequences to cost more for each token."});
+      {"Expect the time to grow at most with the tokens to the power {threshold:.3g}.",
+       "Expect long sequences to cost more for each token: the time grows more than with the power {threshold:.3g}."});
   adds(claim, "from",
        [](const Evidence& evidence) -> Json { return evidence.results.front()->config.integer("q_len"); });
   return claim;
@@ -330,7 +343,8 @@ Claim published_flat() {
               "{estimate.value:.3f} of the tokens (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) from "
               "256 to 1024. At "
               "1024 tokens: {values.phases}.",
-              {"Below 1024 tokens launches are what takes the time.", "Each token takes its time, also below 1024."});
+              {"From 256 to 1024 tokens expect nearly the same time at any length.",
+               "Expect the time to grow with the tokens, also below 1024."});
   adds(claim, "phases", [](const Evidence& evidence) -> Json {
     std::string text;
     for (const Phase& phase : evidence.results.back()->phases) {
@@ -346,7 +360,8 @@ Claim memory() {
   Claim claim = figured(
       {"memory", "What phases keeps between its launches is less than what it reads and writes.",
        "bytes of states between launches / bytes of Q, K, V and O", "<", 1,
-       "a state of D x D in f32 for each chunk, against 4 D elements a token"},
+       "a state of D x D in f32 for each chunk, against 4 D elements a token; exact, a count that follows from the "
+       "shapes"},
       [](const Measurement& result) {
         return is_plain(result) && scans_on_device(result) && result.values.contains("between_bytes");
       },
@@ -365,7 +380,9 @@ Claim memory() {
       "With chunks of {values.chunk} at head_dim {values.head_dim} the states between launches take {values.mb:.1f} "
       "MB, "
       "{estimate.value:.2f} times the bytes of Q, K, V and O in {values.dtype}. The fused form keeps none.",
-      {"Memory does not speak against phases.", "Take longer chunks, or the fused form, where memory is short."});
+      {"Expect phases to keep less between its launches than its tensors take.",
+       "Take longer chunks, or the fused form, where memory is short: phases keeps at least the bytes of its "
+       "tensors."});
   claim.exact = true;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["mb"] = evidence.results.front()->values.at("between_bytes").get<double>() / 1e6;
@@ -384,7 +401,8 @@ Claim gate_cost(const std::string& gate, double most) {
                   },
                   {"gate", "chunk"}, steps("gate", {{"none", gate}}),
                   "{values.contender.variant} with a gate by " + gate, "no gate",
-                  {"Take the gate without thought of its time.", "Weigh the gate against its time."});
+                  {"Expect a gate by " + gate + " to take at most {threshold:.3g} times as long as no gate.",
+                   "Expect a gate by " + gate + " to take more than {threshold:.3g} times as long as no gate."});
 }
 
 Claim normalised() {
@@ -396,7 +414,8 @@ Claim normalised() {
                   },
                   {"normalised", "chunk"}, steps("normalised", {{"0", "1"}}), "Normalised, {values.contender.variant}",
                   "no divisor",
-                  {"Divide where the model wants it.", "Normalise the output otherwise where time matters."});
+                  {"Normalise in the kernel where the model wants it: it takes at most {threshold:.3g} times as long.",
+                   "Expect a normalised output to take more than {threshold:.3g} times as long."});
 }
 
 Claim feature_cost() {
@@ -407,7 +426,8 @@ Claim feature_cost() {
                   },
                   {"feature", "chunk"}, steps("feature", {{"identity", "elu1"}}),
                   "{values.contender.variant} with elu + 1", "the identity",
-                  {"Map within the kernel.", "Map q and k where they are made."});
+                  {"Let the kernel apply the feature map elu + 1: it takes at most {threshold:.3g} times as long.",
+                   "Expect the feature map elu + 1 to make the kernel take more than {threshold:.3g} times as long."});
 }
 
 // ---- decode
@@ -427,7 +447,8 @@ Claim decode_rate() {
       "writes the states at {estimate.value:.1f} % (95 % interval {estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the "
       "rate "
       "of a copy in the same rounds, cold.",
-      {"Expect a step to take the time of its states.", "Find what other than memory takes a step's time."});
+      {"Expect a step of decoding to move its states at least at {threshold:.3g} % of the rate of a copy.",
+       "Expect a step of decoding to move its states at less than {threshold:.3g} % of the rate of a copy."});
 }
 
 /// The number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate that the
@@ -463,8 +484,7 @@ Claim decode_break_even() {
       "tokens (95 % interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) in {values.dtype} would be read in that "
       "time: "
       "softmax attention over a longer cache takes longer, whatever its kernel.",
-      {"Beyond this context a state is cheaper to decode from than a cache.",
-       "Expect a cache to be cheaper to decode from up to this context."});
+      {"Decode from a state where the context is longer than this.", "Decode from a cache up to this context."});
   adds(claim, "us", [](const Evidence& evidence) -> Json { return 1e6 * seconds(*evidence.results.front()); });
   return claim;
 }
@@ -557,7 +577,8 @@ Claim equivalence() {
       "the outputs of a row is {estimate.value:.3f}, and their difference has {values.distance:.2f} times the size of "
       "the "
       "softmax output. Figures of speed compare two different functions.",
-      {"The two may stand in for one another on such inputs.",
+      {"Expect outputs whose mean cosine with those of softmax attention is at least {threshold:.3g}, on inputs like "
+       "these.",
        "Train a model for linear attention; do not put it in the place of softmax attention."});
   claim.exact = true;  // both outputs are those of the oracles
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -571,7 +592,9 @@ Claim error_growth() {
   Claim claim = figured(
       {"error_growth", "In f32 the largest error grows no faster than the number of tokens, within a tenth.",
        "exponent of the largest error over tokens", "<=", 1.1,
-       "outputs grow with the root of N, and so do rounding errors as a share of them"},
+       "outputs grow with the root of N, and so do rounding errors as a share of them; exact; the tenth was allowed "
+       "after "
+       "first results"},
       [](const Measurement& result) {
         return is_plain(result) && is(result, "fused") && has(result, "dtype", "f32") && result.check &&
                result.check->max_abs > 0 && result.config.integer("q_len") >= 1024;
@@ -589,7 +612,8 @@ Claim error_growth() {
       "From {values.from} to {values.contender.q_len} tokens the largest error of the fused form in f32 against the "
       "oracle "
       "grows with the power {estimate.value:.2f} of their number: {values.errors}.",
-      {"Expect long sequences to be summed well in f32.", "Mind the errors of long sums."});
+      {"Expect errors of long sums in f32 to grow at most with the tokens to the power {threshold:.3g}.",
+       "Expect errors of long sums in f32 to grow more than with the tokens to the power {threshold:.3g}."});
   claim.exact = true;  // the inputs and the kernel's sums are the same in every run
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     std::string errors;
@@ -607,11 +631,8 @@ Claim error_growth() {
 }  // namespace
 
 std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
-  const Advice early = {"Linear attention pays from short sequences on, where a model is trained for it.",
-                        "Take softmax attention below this length."};
-  const Advice late = {
-      "Take softmax attention below this length.",
-      "Linear attention pays from shorter sequences on than expected, where a model is trained for it."};
+  const Advice from_here_on = {"Use linear attention from this length on, where a model is trained for it.",
+                               "Use softmax attention below this length."};
   return {fused(),
           scan_form(),
           segments(),
@@ -632,10 +653,10 @@ std::vector<Claim> linear_claims(const DeviceInfo& /*device*/) {
           feature_cost(),
           decode_rate(),
           decode_break_even(),
-          crossover(crossover_hypothesis, "Linear attention is faster than softmax attention from 256 tokens on.",
-                    "<=", 256, "published study, claim 15: faster at every length tested, from 256 tokens on", early),
+          crossover(crossover_hypothesis, "Linear attention is faster than softmax attention from 256 tokens on.", "<=",
+                    256, "published study, claim 15: faster at every length tested, from 256 tokens on", from_here_on),
           crossover("crossover_4096", "Linear attention is faster than softmax attention only from 4096 tokens on.",
-                    ">=", 4096, "published study, claim 15: 4096 to 8192 was expected", late),
+                    ">=", 4096, "published study, claim 15: 4096 to 8192 was expected", {}),
           equivalence(),
           error_growth()};
 }

@@ -142,7 +142,8 @@ Claim same_tile() {
               "the best other that was tried, {values.baseline.tile}; the noise floor of the pair is "
               "{compare.aa_floor:.4f}.",
           .advice = {"Keep the tile that is the fastest without the modifier.",
-                     "Choose the tile for the modifier: another one is faster with it."},
+                     "Choose the tile for the modifier: the one that is the fastest without it takes more than "
+                     "{threshold:.3g} times as long."},
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {
                 const Case &baseline = evidence.results.front()->config, &contender = evidence.results.back()->config;
@@ -263,8 +264,10 @@ Claim grouped() {
               "found by an index, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
               "{compare.ci_hi:.4f}) of its time with a key/value head for each; the noise floor of the pair is "
               "{compare.aa_floor:.4f}.",
-          .advice = {"Share heads by an index; never copy keys for a group.",
-                     "Weigh what the index costs against the copy of keys for each group."},
+          .advice = {"Let query heads share keys by an index: they take at most {threshold:.3g} times as long as a "
+                     "key/value head for each.",
+                     "Expect query heads that share keys to take more than {threshold:.3g} times as long as a "
+                     "key/value head for each."},
           .complete = describe};
 }
 
@@ -317,7 +320,8 @@ Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
              "time of the launch that turns Q and K / time of attention",
-             {"Take no notice of what RoPE costs.", "Count RoPE among what attention costs, above all of short rows."});
+             {"Leave the launch of RoPE out of account: it takes at most {threshold:.3g} of the time of attention.",
+              "Count the launch of RoPE too: it takes more than {threshold:.3g} of the time of attention."});
   claim.hypothesis.origin = "published study: RoPE takes less than 0.01 % of attention on M4";
   claim.subject = subject_without({"task", "score_by", "block_r", "block_c"}, {"rope"});
   claim.pick = [](const Results& group) {
@@ -358,8 +362,8 @@ Claim rope_copy() {
           "To turn Q and K, angles {values.rope_angles}, runs at {estimate.value:.1f} % (95 % interval "
           "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from "
           "cold caches.",
-      .advice = {"Turn Q and K by a launch of its own where the kernel cannot.",
-                 "Let another launch that reads Q and K turn them: small tensors take as long as a launch."}};
+      .advice = {"Expect the launch of RoPE to run at least at {threshold:.3g} % of the rate of a copy.",
+                 "Expect the launch of RoPE to run at less than {threshold:.3g} % of the rate of a copy."}};
 }
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
@@ -383,17 +387,31 @@ Claim copied() {
           "of them for each of these, made before, attention takes {compare.ratio:.4f} (95 % interval "
           "{compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with an index, at {values.contender.q_len} "
           "queries and head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.",
-      .advice = {"Copy key/value heads where a kernel has no index.",
-                 "Find shared heads by an index; never copy keys for a group."},
+      .advice =
+          {"Copy key/value heads where a kernel has no index: attention takes at most {threshold:.5g} times as long.",
+           "Find shared heads by an index: with copies attention takes more than {threshold:.5g} times as long."},
       .complete = describe};
+}
+
+bool timed_hot(const Measurement& r) { return r.timing(Scope::device_hot) != nullptr; }
+
+// Time of the second result / time of the first, both with hot caches. ratio_of_medians() would divide the cold time of
+// a case that memory limits by the hot time of a case that arithmetic limits.
+Estimate ratio_of_hot(const Evidence& evidence) {
+  const Timing &first = *evidence.results.at(0)->timing(Scope::device_hot),
+               &second = *evidence.results.at(1)->timing(Scope::device_hot);
+  return {second.median_s / first.median_s, second.ci_lo_s / first.ci_hi_s, second.ci_hi_s / first.ci_lo_s};
 }
 
 // The claim about the time of the copies alone / the time of attention with an index.
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",
-                     "time of the copy / time of attention", "<=", 0.0009, copy_origin},
-      .takes = [](const Measurement& r) { return is_plain(r, "attention", "index") || is_plain(r, "expand", "copy"); },
+                     "time of the copy / time of attention, both with hot caches", "<=", 0.0009, copy_origin},
+      .takes =
+          [](const Measurement& r) {
+            return timed_hot(r) && (is_plain(r, "attention", "index") || is_plain(r, "expand", "copy"));
+          },
       .varies = {"task", "kv_heads_by", "variant", "q_len", "causal", "out_dtype", "block_r", "block_c"},
       .pick =
           [](const Results& group) {
@@ -406,26 +424,25 @@ Claim copies_alone() {
             return picks;
           },
       .compared = false,
-      .figure = ratio_of_medians,
+      .figure = ratio_of_hot,
       .subject = subject_without({"task", "kv_heads_by", "score_by", "block_r", "block_c"}),
       .title =
           "Copying {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads takes "
           "{values.share_pct:.2f} % of attention (head_dim {values.heads.head_dim}, causal {values.heads.causal})",
       .content =
           "The copy of {values.heads.kv_heads} key/value heads for {values.heads.q_heads} query heads alone takes "
-          "{values.copy_ms:.4f} ms with cold caches, {values.gbps:.0f} GB/s; attention with an index takes "
-          "{values.attention_ms:.4f} ms, at {values.heads.q_len} queries and head_dim {values.heads.head_dim}, "
-          "causal {values.heads.causal}.",
-      .advice = {"Copy key/value heads where a kernel has no index.",
-                 "Find shared heads by an index; never copy keys for a group."},
+          "{values.copy_ms:.4f} ms, and attention with an index {values.attention_ms:.4f} ms, both with hot caches, at "
+          "{values.heads.q_len} queries and head_dim {values.heads.head_dim}, causal {values.heads.causal}.",
+      .advice = {"Leave copies of key/value heads out of account: they take at most {threshold:.3g} of the time of "
+                 "attention.",
+                 "Count copies of key/value heads too: they take more than {threshold:.3g} of the time of attention."},
       .complete =
           [](Conclusion& conclusion, const Evidence& evidence) {
             const Measurement &attention = *evidence.results.front(), &copies = *evidence.results.back();
             conclusion.values["heads"] = attention.config.json();
-            conclusion.values["share_pct"] = 100 * seconds(copies) / seconds(attention);
-            conclusion.values["attention_ms"] = 1e3 * seconds(attention);
-            conclusion.values["copy_ms"] = 1e3 * seconds(copies);
-            conclusion.values["gbps"] = copies.gbps();
+            conclusion.values["share_pct"] = 100 * ratio_of_hot(evidence).value;
+            conclusion.values["attention_ms"] = 1e3 * attention.timing(Scope::device_hot)->median_s;
+            conclusion.values["copy_ms"] = 1e3 * copies.timing(Scope::device_hot)->median_s;
           }};
 }
 
@@ -434,74 +451,101 @@ Claim copies_alone() {
 std::vector<Claim> variants_claims() {
   std::vector<Claim> claims = {
       cost("alibi", "ALiBi costs at most 5 %.", 1.05, {"alibi"}, "ALiBi",
-           {"Take ALiBi as a hook of the tuned kernel.", "Count ALiBi among what attention costs."}),
+           {"Use ALiBi where the model wants it: attention takes at most {threshold:.3g} times as long.",
+            "Expect ALiBi to make attention take more than {threshold:.3g} times as long."}),
       cost("soft_cap", "A soft cap costs at most 25 %.", 1.25, {"soft_cap"}, "a soft cap",
-           {"Take a soft cap as a hook of the tuned kernel.", "Avoid a soft cap where the model leaves the choice."}),
+           {"Use a soft cap where the model wants it: attention takes at most {threshold:.3g} times as long.",
+            "Expect a soft cap to make attention take more than {threshold:.3g} times as long."}),
       cost("sinks", "Sinks cost at most 1 %.", 1.01, {"sinks"}, "sinks",
-           {"Take sinks as the softmax's first term.", "Count sinks among what attention costs."}),
+           {"Use sinks where the model wants them: attention takes at most {threshold:.3g} times as long.",
+            "Expect sinks to make attention take more than {threshold:.3g} times as long."}),
       cost("bias", "A tensor that is added to the scores costs at most 50 %.", 1.5, {"bias"}, "an additive tensor",
-           {"Add a tensor in the kernel.", "Compute what the tensor holds, where a function can."}),
+           {"Add a tensor to the scores in the kernel: attention takes at most {threshold:.3g} times as long.",
+            "Expect a tensor that is added to the scores to make attention take more than {threshold:.3g} times as "
+            "long."}),
       share("window", "A window takes at most 1.5 times its share of the pairs.", 1.5, {"window_left"}, "a window",
-            {"Cut windows as short as the model allows: time follows.",
-             "Expect less from a short window than its pairs."}),
+            {"Expect a window to take at most {threshold:.3g} times its share of the pairs.",
+             "Expect a window to take more than {threshold:.3g} times its share of the pairs."}),
       share("documents", "Documents take at most 1.5 times their share of the pairs.", 1.5, {"documents"},
             "packing documents",
-            {"Pack documents into one sequence: time follows their own pairs.",
-             "Pack documents only if they are much longer than a tile."}),
+            {"Pack documents into one sequence: they take at most {threshold:.3g} times their share of the pairs.",
+             "Expect packed documents to take more than {threshold:.3g} times their share of the pairs."}),
       share("prefix", "A prefix that all see takes at most 1.2 times its share of the pairs.", 1.2, {"prefix"},
-            "a prefix", {"Take a prefix as a rule of the kernel.", "Count the prefix's tiles as whole ones."}),
+            "a prefix",
+            {"Expect a prefix that all queries see to take at most {threshold:.3g} times its share of the pairs.",
+             "Expect a prefix that all queries see to take more than {threshold:.3g} times its share of the pairs."}),
       share("lengths", "Padding is free: time follows the lengths, within 20 %.", 1.2, {"lengths"},
             "sequences of unlike length",
-            {"Pad sequences, and give their lengths.", "Sort sequences by length, or pack them."}),
+            {"Pad sequences, and give their lengths: they take at most {threshold:.3g} times their share of the pairs.",
+             "Expect padded sequences to take more than {threshold:.3g} times their share of the pairs."}),
       cost("score_function", "A score function of the user's costs at most 25 %.", 1.25, {"score_function"},
            "the user's score function",
-           {"Take the function as a hook of the tuned kernel.", "Look for a form of the function that costs less."}),
+           {"Use a score function of your own where the model wants it: attention takes at most {threshold:.3g} times "
+            "as long.",
+            "Expect a score function of your own to make attention take more than {threshold:.3g} times as long."}),
       share("mask_function", "A mask by a function takes at most twice its share of the pairs.", 2, {"mask_function"},
             "the user's mask function",
-            {"Take the mask as a function.", "Give the function a bound for each row: keys() lets tiles be skipped."}),
+            {"Expect a mask by a function to take at most {threshold:.3g} times its share of the pairs.",
+             "Expect a mask by a function to take more than {threshold:.3g} times its share of the pairs."}),
       share("together", "ALiBi, soft cap, sinks and a window together take at most twice the window's share.", 2,
             {"alibi", "soft_cap", "sinks", "window_left"}, "ALiBi, soft cap, sinks and a window",
-            {"Compose modifiers as the model wants them.", "Expect modifiers to add up."}),
+            {"Expect ALiBi, soft cap, sinks and a window together to take at most {threshold:.3g} times the window's "
+             "share of the pairs.",
+             "Expect ALiBi, soft cap, sinks and a window together to take more than {threshold:.3g} times the window's "
+             "share of the pairs."}),
       share("global_tokens", "A window with global tokens takes at most 1.5 times its share of the pairs.", 1.5,
             {"window_left", "global_tokens"}, "a window with global tokens",
-            {"Give tiles lists of key blocks: masks that are no range cost their pairs.",
-             "Expect global tokens to cost more than their pairs."}),
+            {"Expect a window with global tokens to take at most {threshold:.3g} times its share of the pairs.",
+             "Expect a window with global tokens to take more than {threshold:.3g} times its share of the pairs."}),
       share("block_sparse", "Blocks that a table leaves take at most 1.5 times their share of the pairs.", 1.5,
             {"block_sparse"}, "block-sparse attention",
-            {"Draw sparse blocks no smaller than a tile: time follows.",
-             "Expect less from sparse blocks than their pairs."}),
-      two_ways("window_by_list",
-               "A window by lists takes at most 1.1 times as long as the same one by its range of keys.", 1.1,
-               {"window_left"}, {"window_left", "window_by"}, "a window by lists, not by its range,",
-               {"Write a mask as a function: lists cost next to nothing.",
-                "Write a mask as a range of keys where it is one."}),
+            {"Expect block-sparse attention to take at most {threshold:.3g} times its share of the pairs.",
+             "Expect block-sparse attention to take more than {threshold:.3g} times its share of the pairs."}),
+      two_ways(
+          "window_by_list", "A window by lists takes at most 1.1 times as long as the same one by its range of keys.",
+          1.1, {"window_left"}, {"window_left", "window_by"}, "a window by lists, not by its range,",
+          {"Write a window as a mask where that is simpler: lists take at most {threshold:.3g} times as long as its "
+           "range of keys.",
+           "Write a mask as a range of keys where it is one: lists take more than {threshold:.3g} times as long."}),
       two_ways("window_lists", "Lists take at most 0.6 of the time that a window takes pair by pair.", 0.6,
                {"window_left", "window_by", "lists"}, {"window_left", "window_by"},
                "a window by lists, not pair by pair,",
-               {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
+               {"Give masks lists of key blocks: they take at most {threshold:.3g} of the time of a mask that is asked "
+                "for each pair.",
+                "Do not expect lists of key blocks to take {threshold:.3g} of the time of a mask that is asked for "
+                "each pair."}),
       two_ways("sparse_lists", "Lists take at most 0.6 of the time that sparse blocks take pair by pair.", 0.6,
                {"block_sparse", "lists"}, {"block_sparse"}, "block-sparse attention by lists, not pair by pair,",
-               {"Give masks lists of key blocks.", "Leave lists out where most blocks are masked in part."}),
+               {"Give masks lists of key blocks: they take at most {threshold:.3g} of the time of a mask that is asked "
+                "for each pair.",
+                "Do not expect lists of key blocks to take {threshold:.3g} of the time of a mask that is asked for "
+                "each pair."}),
       by_form({"score_run_time", "To branch on score modifiers at run time costs at most 5 % over constants.",
                "time with branches at run time / time with constants", "<=", 1.05, expectation},
               "run_time", "A branch at run time",
               {"Compile one kernel with all score modifiers, and turn them on at run time.",
-               "Compile score modifiers in as constants."}),
+               "Compile score modifiers in as constants: branches at run time take more than {threshold:.3g} times as "
+               "long."}),
       by_form({"score_noinline", "A call for each score takes at least 1.2 times as long as constants.",
                "time with a call for each score / time with constants", ">=", 1.2,
                "proto2_stitching: a call for each score takes 1.2 to 14 times as long"},
               "noinline", "A call for each score",
-              {"Have score modifiers inlined.", "Call the score's function where kernels must not be compiled again."}),
+              {"Have score modifiers inlined: a call for each score takes at least {threshold:.3g} times as long.",
+               "Weigh a call for each score where kernels must not be compiled again: it takes less than "
+               "{threshold:.3g} times as long."}),
       grouped(),
       rope_share(),
       rope_copy(),
-      turned(
-          "rope_before", "A launch that turns Q and K before attention adds at most 3 %.", 1.03, "none", {"before"},
-          "time with RoPE / time without",
-          {"Turn Q and K by a launch of its own.", "Keep turned keys in the cache, and turn queries in the kernel."}),
+      turned("rope_before", "A launch that turns Q and K before attention adds at most 3 %.", 1.03, "none", {"before"},
+             "time with RoPE / time without",
+             {"Turn Q and K by a launch before attention: it takes at most {threshold:.3g} times as long as attention "
+              "without RoPE.",
+              "Expect attention with a launch of RoPE before it to take more than {threshold:.3g} times as long as "
+              "without RoPE."}),
       turned("rope_fused", "To turn rows on the kernel's way in is faster than a launch before.", 1, "before",
              {"query", "kernel"}, "time with rows that the kernel turns / time with a launch before",
-             {"Have the kernel turn what it reads.", "Turn by a launch before."}),
+             {"Let the kernel turn Q and K as it reads them.",
+              "Turn Q and K by a launch before attention, not in the kernel."}),
       copied(),
       copies_alone()};
   for (Claim& claim : claims) claim.pick = at_first_tiles(claim.pick);

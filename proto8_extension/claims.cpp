@@ -80,26 +80,34 @@ std::vector<Claim> extension_claims() {
       overhead({"c_overhead", "A call of attn.h costs at most 1 us more than its kernel encoded directly.",
                 "us a call, attn_flash - AttentionLaunch", "<=", 1, goal},
                calls("flash", one_tile), "direct", "c", "The C interface",
-               {"Call attn.h for every launch.", "Batch launches, or keep one AttentionLaunch for each shape."}),
+               {"Call attn.h for every launch: a call adds at most {threshold:.3g} us.",
+                "Batch launches, or keep one AttentionLaunch for each shape: a call of attn.h adds more than "
+                "{threshold:.3g} us."}),
       overhead({"dlpack_overhead", "Tensors that are described anew for each call cost at most 2 us in all.",
                 "us a call, attn_flash with four new descriptions - AttentionLaunch", "<=", 2,
                 study + " measured 2 to 17 us for its bridge"},
                calls("flash", one_tile), "direct", "dlpack", "The C interface with tensors described anew",
-               {"Hand tensors over as they come.", "Keep the descriptions of tensors that are used again."}),
+               {"Describe tensors anew for each call: a call adds at most {threshold:.3g} us.",
+                "Keep the descriptions of tensors that are used again: with new ones a call adds more than "
+                "{threshold:.3g} us."}),
       overhead({"concept_overhead", "A C++ backend with attention costs at most 0.1 us more than the engine.",
                 "us a call, WithAttention::attention - Engine::flash", "<=", 0.1, goal + ": it is inlined"},
                calls("flash", one_tile), "engine", "concept", "The wrapper of a backend",
-               {"Give backends attention by WithAttention.", "Call the engine directly."}),
+               {"Give backends attention by WithAttention: a call adds at most {threshold:.3g} us.",
+                "Call the engine directly: the wrapper of a backend adds more than {threshold:.3g} us to a call."}),
       overhead({"torch_overhead", "PyTorch's operator costs at most 3 us more than the kernel encoded directly.",
                 "us a call, attn::flash through the dispatcher - AttentionLaunch", "<=", 3,
                 goal + "; the dispatcher and the allocation of the output are in it"},
                calls("flash", one_tile), "direct", "torch", "PyTorch's operator",
-               {"Call the operator as it is.", "Capture calls in a graph where they are short."}),
-      overhead({"copies_overhead", "A bridge that copies costs at least 2 us for 64 tokens of 8 heads.",
-                "us a call, attn_flash with copies - AttentionLaunch", ">=", 2,
-                study + " measured 2 to 17 us for its bridge, most of it copies"},
-               calls("flash", 64), "direct", "copies", "Copying the tensors",
-               {"Share memory (DLPack) and copy nothing.", "Copies do no harm here."}),
+               {"Call PyTorch's operator as it is: a call adds at most {threshold:.3g} us.",
+                "Capture short calls of PyTorch's operator in a graph: a call adds more than {threshold:.3g} us."}),
+      overhead(
+          {"copies_overhead", "A bridge that copies costs at least 2 us for 64 tokens of 8 heads.",
+           "us a call, attn_flash with copies - AttentionLaunch", ">=", 2,
+           study + " measured 2 to 17 us for its bridge, most of it copies"},
+          calls("flash", 64), "direct", "copies", "Copying the tensors",
+          {"Share memory (DLPack) and copy nothing: copies of short tensors add at least {threshold:.3g} us to a call.",
+           "Expect copies of short tensors to add less than {threshold:.3g} us to a call."}),
       {.hypothesis = {"allocations", "A call of attn.h allocates no more than its kernel encoded directly.",
                       "allocations a call, attn_flash - AttentionLaunch", "<=", 0, goal},
        .takes = calls("flash", one_tile),
@@ -117,15 +125,16 @@ std::vector<Claim> extension_claims() {
                 "{values.baseline_allocations:g}",
        .content = "A call of attn.h makes {values.contender_allocations:g} allocations on the host, its kernel encoded "
                   "directly {values.baseline_allocations:g}.",
-       .advice = {"Call it from code that must not allocate, once shapes are known.",
-                  "Do not call it from code that must not allocate."},
+       .advice = {"Call attn.h from code that must not allocate, once shapes are known.",
+                  "Do not call attn.h from code that must not allocate."},
        .complete =
            [](Conclusion& conclusion, const Evidence& evidence) {
              conclusion.values["baseline_allocations"] = evidence.results.front()->values.value("allocations", 0.0);
              conclusion.values["contender_allocations"] = evidence.results.back()->values.value("allocations", 0.0);
            }},
       {.hypothesis = {"break_even", "From 1024 tokens on the C interface costs at most 1 % of a call.",
-                      "time of attn_flash / time of AttentionLaunch", "<=", 1.01, goal},
+                      "time of attn_flash / time of AttentionLaunch", "<=", 1.01,
+                      goal + "; that it is about lengths from 1024 on was chosen after first results"},
        .takes =
            [](const Measurement& result) {
              const Case& config = result.config;
@@ -141,21 +150,27 @@ std::vector<Claim> extension_claims() {
            "of attn.h takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of its "
            "kernel encoded directly: {values.contender_us:.2f} us against {values.baseline_us:.2f} us, "
            "one call after the other until all are done.",
-       .advice = {"At such lengths call it without a thought.",
-                  "At such lengths capture calls in a graph, or batch them."},
+       .advice = {"At such lengths leave the time of attn.h out of account: a call takes at most {threshold:.3g} times "
+                  "as long.",
+                  "At such lengths capture calls of attn.h in a graph, or batch them: a call takes more than "
+                  "{threshold:.3g} times as long."},
        .complete = add_times},
       first_call({"first_call_archive", "A first call takes at most 20 ms where an archive has its kernel.", "ms",
                   "<=", 20, goal},
                  "archive", "from an archive",
-                 {"Ship an archive for the GPUs that users have.", "Make the first call while nobody waits."}),
+                 {"Ship an archive for the GPUs that users have: a first call takes at most {threshold:.3g} ms.",
+                  "Make the first call while nobody waits: with its kernel in an archive it takes more than "
+                  "{threshold:.3g} ms."}),
       first_call(
           {"first_call_disk", "A first call takes at most 20 ms where the cache has its kernel.", "ms", "<=", 20, goal},
           "disk", "from the cache on disk",
-          {"Let the cache serve second runs.", "Make the first call while nobody waits."}),
+          {"Keep the cache on disk for second runs: a first call takes at most {threshold:.3g} ms.",
+           "Make the first call while nobody waits: with its kernel on disk it takes more than {threshold:.3g} ms."}),
       first_call({"first_call_compiler", "A first call takes at most 500 ms where its kernel is compiled.", "ms",
                   "<=", 500, "proto4_constants measured 57 to 373 ms for a variant"},
                  "compiler", "compiled",
-                 {"Compile when a shape first comes.", "Compile ahead: a first call that compiles is felt."}),
+                 {"Compile when a shape first comes: the call takes at most {threshold:.3g} ms.",
+                  "Compile ahead: a first call that compiles takes more than {threshold:.3g} ms."}),
   };
   return claims;
 }

@@ -102,7 +102,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     });
     std::set<std::string> judged;
     int decided = 0;
-    double wrong = 0;  // the expected number of wrong verdicts
+    Doubts doubts;
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
       if (judged.empty() && !has_header) finding_file->append(header());
@@ -111,7 +111,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       verdicts += verdict_text(finding);
       if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) && finding["confidence"].is_number()) {
         ++decided;
-        wrong += 1 - finding["confidence"].get<double>();
+        doubts[measured_by(finding["data"])].push_back(1 - finding["confidence"].get<double>());
       }
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
@@ -125,7 +125,9 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       const bool asked = !replays_finding() || replayed["data"]["hypothesis"]["id"] == hypothesis.id;
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
-    if (decided > 0) verdicts += fmt::format("Of {} verdicts {:.1f} are expected to be wrong.\n", decided, wrong);
+    if (decided > 0)
+      verdicts += fmt::format("Of {} verdicts by {} measurements {:.1f} are expected to be wrong.\n", decided,
+                              doubts.size(), expected_wrong(doubts));
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
   if (!options.json) {

@@ -186,7 +186,8 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     Experiment lab(spec, *options);
     Experiment::State& state = *lab.state_;
     if (options->list) {
-      fmt::print("{}", list(spec, *options, state.groups, state.hypotheses));
+      fmt::print("{}", options->json ? claims_json(spec.name, state.claims)
+                                     : list(spec, *options, state.groups, state.hypotheses));
       return 0;
     }
     if (options->dry_run) {

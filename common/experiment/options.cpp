@@ -126,7 +126,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
-  app.add_flag("--list", options.list, "print axes, their values in this profile, and hypotheses; run nothing");
+  app.add_flag("--list", options.list,
+               "print axes, their values in this profile, and hypotheses; run nothing;\n"
+               "with --json: print the claims and their words of advice as JSON lines");
   app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");

@@ -131,6 +131,24 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
   return text;
 }
 
+std::string claims_json(const std::string& experiment, const std::vector<Claim>& claims) {
+  std::string text;
+  for (const Claim& claim : claims) {
+    const Hypothesis& hypothesis = claim.hypothesis;
+    const Json line = {{"experiment", experiment},
+                       {"hypothesis", hypothesis.id},
+                       {"text", hypothesis.text},
+                       {"metric", hypothesis.metric},
+                       {"op", hypothesis.op},
+                       {"threshold", hypothesis.threshold},
+                       {"origin", hypothesis.origin},
+                       {"exact", claim.exact},
+                       {"advice", {{"supported", claim.advice.holds}, {"refuted", claim.advice.refuted}}}};
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
 std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
                     const std::function<const Plan&(const Case&)>& plan) {
   std::string text;

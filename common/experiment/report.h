@@ -23,6 +23,9 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                  const std::vector<Hypothesis>& hypotheses);
 
+/// The text of --list --json: one line per claim, with its hypothesis and its words of advice.
+std::string claims_json(const std::string& experiment, const std::vector<Claim>& claims);
+
 /// The text of --dry-run: one line per case, which says whether the case would run. With --json the lines are JSON.
 std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
                     const std::function<const Plan&(const Case&)>& plan);

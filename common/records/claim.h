@@ -44,7 +44,10 @@ struct Duel {
   Case baseline, contender;
 };
 
-/// What a reader should do if the hypothesis is supported or refuted. An inconclusive verdict gives no advice.
+/// What a reader should do if the hypothesis is supported or refuted. Each sentence has to be true wherever the figure
+/// lies on its side of the threshold: a claim of "at most 0.6 of the time" is also refuted by 0.7, which still saves
+/// time. "{threshold:.3g}" stands for the threshold. An inconclusive verdict gives no advice. A claim without words
+/// advises nothing.
 struct Advice {
   std::string holds, refuted;
 };

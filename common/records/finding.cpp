@@ -1,10 +1,13 @@
 #include "common/records/finding.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -102,6 +105,9 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
   const bool supported = verdict.state == State::supported;
   const std::string& title =
       supported || conclusion.title_unless_supported.empty() ? conclusion.title : conclusion.title_unless_supported;
+  const std::string words = supported                         ? conclusion.advice.holds
+                            : verdict.state == State::refuted ? conclusion.advice.refuted
+                                                              : std::string();
   Json data = {{"experiment", experiment},
                {"device", device},
                {"subject", conclusion.subject},
@@ -114,9 +120,7 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
                  {"threshold", hypothesis.threshold},
                  {"origin", hypothesis.origin}}},
                {"verdict", {{"state", name(verdict.state)}, {"reason", verdict.reason}}},
-               {"advice", supported                         ? conclusion.advice.holds
-                          : verdict.state == State::refuted ? conclusion.advice.refuted
-                                                            : ""},
+               {"advice", render(words, {{"threshold", hypothesis.threshold}})},
                {"estimate", estimate_json(conclusion)},
                {"parts", parts_json(conclusion.parts)},
                {"correct", conclusion.correct},
@@ -176,6 +180,24 @@ void join_runs(std::vector<Json>& records) {
     data["run"] = header->second.at("run");
     data["env"] = header->second.at("env");
   }
+}
+
+std::string measured_by(const Json& data) {
+  const Json& run = data.at("run");
+  const bool has_cases = data.contains("cases") && !data.at("cases").empty();
+  std::set<std::string> parts;
+  for (const Json& part : data.at(has_cases ? "cases" : "measurements")) parts.insert(part.dump());
+  return sha256(fmt::format("{}\n{}\n{}", data.at("experiment").get<std::string>(),
+                            (run.is_object() ? run.at("id") : run).get<std::string>(), fmt::join(parts, "\n")))
+      .substr(0, 16);
+}
+
+double expected_wrong(const Doubts& doubts) {
+  double wrong = 0;
+  for (const auto& [measured, all] : doubts) {
+    wrong += std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+  }
+  return wrong;
 }
 
 void emit_finding(RecordFile& file, const Json& finding) { file.append(finding); }

@@ -1,8 +1,10 @@
 // A finding: one record with a claim, its verdict and the figures that the verdict uses.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/records/claim.h"
 
@@ -34,6 +36,16 @@ std::string claim_key(const std::string& experiment, const Hypothesis& hypothesi
 /// Gives the findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1) among the records.
 /// A finding without a header keeps the id of its run.
 void join_runs(std::vector<Json>& records);
+
+/// Returns a text that two findings share if they judge the same cases of the same run. `data` is Json of a finding's
+/// data, with or without join_runs(). Claims with different thresholds often judge one measurement.
+std::string measured_by(const Json& data);
+
+/// 1 - confidence of each verdict that is decided and not exact, by measured_by().
+using Doubts = std::map<std::string, std::vector<double>>;
+/// Returns the number of wrong verdicts to expect, where each measurement counts once: the sum over the measurements of
+/// their verdicts' mean doubt.
+double expected_wrong(const Doubts& doubts);
 
 /// Appends a finding to a findings file.
 void emit_finding(RecordFile& file, const Json& finding);

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <set>
 
+#include "common/records/finding.h"
+
 namespace attn::kb {
 namespace {
 
@@ -129,8 +131,11 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   const std::optional<double> sure = confidence(hypothesis, verdict, conclusion);
   const Json estimate = estimate_json(conclusion);
   const Told* told = latest_with(runs, state);
-  Json ids = Json::array();
+  Json ids = Json::array(), others = Json::array();
   for (const Told* run : runs) ids.push_back(run->record->id);
+  for (const Told& each : all) {
+    if (std::ranges::find(ids, Json(each.record->id)) == ids.end()) others.push_back(each.record->id);
+  }
   const double wrong =
       conclusion.exact ? 0 : 1 - same_side(conclusion.estimate, hypothesis.threshold, conclusion.relative);
   const std::string advice = verdict.state == State::inconclusive || !told ? "" : told->data.value("advice", "");
@@ -147,8 +152,20 @@ Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
           {"estimate", short_estimate(estimate)},
           {"latest", latest.record->id},
           {"findings", ids},
-          {"others", all.size() - runs.size()},
+          {"others", others},
+          {"measured", measured_by(latest.data)},
           {"wrong", rounded(wrong)}};
+}
+
+bool is_decided(const Json& claim) { return claim.at("verdict").at("state") != name(State::inconclusive); }
+bool is_doubtful(const Json& claim) { return is_decided(claim) && claim.at("confidence").is_number(); }
+
+Doubts doubts_of(const std::vector<Json>& claims) {
+  Doubts doubts;
+  for (const Json& claim : claims) {
+    if (is_doubtful(claim)) doubts[claim.at("measured")].push_back(1 - claim.at("confidence").get<double>());
+  }
+  return doubts;
 }
 
 }  // namespace
@@ -165,38 +182,42 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // Undecided claims were tested, too: without them each decided claim would be within the limit of its rank.
-  std::vector<double> wrong;
-  for (const Json& claim : pooled) {
-    const bool decided = claim.at("verdict").at("state") != name(State::inconclusive);
-    wrong.push_back(decided ? claim.at("wrong").get<double>() : 1);
+  // An exact claim is in no doubt. It does not count, for it would make room for doubtful claims. An undecided claim was
+  // tested, too: without undecided claims each decided claim would be within the limit of its rank.
+  std::vector<Json*> tested;
+  std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
+  for (Json& claim : pooled) {
+    claim["advised"] = is_decided(claim) && claim.at("confidence").is_null();
+    if (claim.at("confidence").is_null()) continue;
+    tested.push_back(&claim);
+    ++claims_of[claim.at("measured")];
   }
-  const std::vector<bool> found = discoveries(wrong);
-  for (size_t i = 0; i < pooled.size(); ++i) pooled[i]["advised"] = static_cast<bool>(found[i]);
+  std::vector<double> wrong, weights;
+  for (const Json* claim : tested) {
+    wrong.push_back(is_decided(*claim) ? claim->at("wrong").get<double>() : 1);
+    weights.push_back(1.0 / claims_of.at(claim->at("measured")));
+  }
+  const std::vector<bool> found = discoveries(wrong, weights);
+  for (size_t i = 0; i < tested.size(); ++i) (*tested[i])["advised"] = static_cast<bool>(found[i]);
   return pooled;
 }
 
-std::vector<bool> discoveries(const std::vector<double>& wrong, double share) {
+std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vector<double>& weights, double share) {
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<size_t> order(wrong.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {}, [&](size_t i) { return wrong[i]; });
   size_t kept = 0;
-  for (size_t rank = 1; rank <= order.size(); ++rank) {
-    const double most = share * static_cast<double>(rank) / static_cast<double>(order.size());
-    if (wrong[order[rank - 1]] <= most) kept = rank;
+  double rank = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    rank += weights[order[i]];
+    if (wrong[order[i]] <= share * rank / all) kept = i + 1;
   }
   std::vector<bool> found(wrong.size());
   for (size_t i = 0; i < kept; ++i) found[order[i]] = true;
   return found;
 }
 
-double expected_wrong(const std::vector<Json>& claims) {
-  double sum = 0;
-  for (const Json& claim : claims) {
-    const bool decided = claim.at("verdict").at("state") != "inconclusive";
-    if (decided && claim.at("confidence").is_number()) sum += 1 - claim.at("confidence").get<double>();
-  }
-  return sum;
-}
+double expected_wrong(const std::vector<Json>& claims) { return attn::expected_wrong(doubts_of(claims)); }
 
 }  // namespace attn::kb

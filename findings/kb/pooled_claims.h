@@ -15,21 +15,24 @@ namespace attn::kb {
 ///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale of a finding/2
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
-///   others      the number of findings with other code or other conditions
+///   others      the ids of the findings with other code or other conditions
+///   measured    measured_by() of the latest finding: claims that share it judge one measurement
 ///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. A
 ///               confidence has an upper limit (0.8 with one session) for errors that the intervals do not show. This
 ///               probability has no such limit: with the limit discoveries() would select no claim
-///   advised     whether the advice may be given: the claim is among discoveries() by `wrong`, where an undecided claim
-///               counts as wrong
+///   advised     whether the advice may be given: the claim is exact, or among discoveries() by `wrong`, where an undecided
+///               claim counts as wrong
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 
 /// Selects the largest set of claims of which at most the share `share` is expected to be wrong, by Benjamini and
-/// Hochberg's rule. `wrong` has, for each claim, the probability that the claim is wrong. Returns true for each claim
-/// in the set.
-std::vector<bool> discoveries(const std::vector<double>& wrong, double share = 0.05);
+/// Hochberg's rule. `wrong` has, for each claim, the probability that the claim is wrong. `weights` says how much each
+/// claim counts: the claims of one measurement have the sum 1 (Benjamini and Hochberg 1997, weighted). Returns true for
+/// each claim in the set.
+std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vector<double>& weights,
+                              double share = 0.05);
 
-/// Returns the number of wrong verdicts to expect among pooled claims: the sum of 1 - confidence over the claims that
-/// are decided and not exact.
+/// Returns the number of wrong verdicts to expect among pooled claims, where each measurement counts once. Claims that
+/// are undecided or exact count nothing.
 double expected_wrong(const std::vector<Json>& claims);
 
 }  // namespace attn::kb

@@ -10,6 +10,7 @@
 #include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 #include "proto1_flash/sweep.h"
@@ -239,12 +240,35 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-TEST(FlashClaimsTest, GiveAdviceEitherWay) {
-  for (const Claim& claim : flash_claims()) {
-    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
-    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
-    EXPECT_NE(claim.advice.holds, claim.advice.refuted) << claim.hypothesis.id;
-  }
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(FlashClaimsTest, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      flash_claims(),
+      {
+          {"worst_tile", {"Do not spend time on the tile"}, {"Do not take just any tile"}},
+          {"best_tile", {"or the next"}, {"Take the best tile: the next"}},
+          {"default_tile",
+           {"Leave the tile to the default", Choice::second},
+           {"Name the best tile", Choice::first},
+           true},
+          {"bc80", {"Try Bc = 80", Choice::second}, {"Keep Bc to powers of two", Choice::first}},
+          {"wider_heads", {"Prefer few wide heads"}, {"Do not expect wide heads to save time"}},
+          {"scaling", {"grow less than"}, {"grow at least"}},
+          {"bf16",
+           {"Store Q, K and V in bf16: it saves memory, and takes at most", Choice::second},
+           {"to save memory; do not expect it"}},
+          {"causal", {"it then takes at most"}, {"Do not plan with 0.6"}},
+          {"layout",
+           {"Keep the layout that the caller has", Choice::second},
+           {"Convert bshd to bhsd", Choice::first},
+           true},
+          {"ladder", {"Use the tuned kernel", Choice::second}, {"Do not expect the tuned kernel to take 0.1"}},
+          {"ceiling", {"Expect less than 82 %"}, {"Expect at least 82 %"}},
+          {"ceiling_causal", {"expect less than 80 %"}, {"expect at least 80 %"}},
+          {"ceiling_16_bit", {"expect less than 75 %"}, {"expect at least 75 %"}},
+          {"ceiling_16_bit_causal", {"expect less than 65 %"}, {"expect at least 65 %"}},
+      });
 }
 
 TEST(FlashClaimsTest, ATileIsCalledTheFastestOnlyWhereItIs) {

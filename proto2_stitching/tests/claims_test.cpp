@@ -9,6 +9,7 @@
 
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 #include "proto2_stitching/problem.h"
@@ -282,11 +283,52 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 4u);
 }
 
-TEST(StitchClaimsTest, GiveAdviceEitherWay) {
-  for (const Claim& claim : stitch_claims()) {
-    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
-    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
-  }
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(StitchClaimsTest, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      stitch_claims(),
+      {
+          {"inline",
+           {"Divide code into inlined helpers", Choice::second},
+           {"Write the function's text in place", Choice::first},
+           true},
+          {"noinline", {"Weigh a call of a function for every"}, {"Do not call a function for every", Choice::first}},
+          {"switch",
+           {"Choose the function by a branch", Choice::second},
+           {"Compile the choice of the function in", Choice::first},
+           true},
+          {"pointer",
+           {"Weigh a call of a function through a table"},
+           {"Do not call a function through a table", Choice::first}},
+          {"stitched",
+           {"Link this function in before the optimiser", Choice::second},
+           {"Compile this function's text with the kernel", Choice::first},
+           true},
+          {"stitched_nolto",
+           {"Weigh a call of linked machine code"},
+           {"Do not call linked machine code", Choice::first}},
+          {"std_function", {"Weigh a call of a std::function"}, {"Do not call a std::function", Choice::first}},
+          {"virtual", {"Weigh a call of a virtual function"}, {"Do not call a virtual function", Choice::first}},
+          {"inlined_grain",
+           {"as many scores as is convenient", Choice::second},
+           {"take one score", Choice::first},
+           true},
+          {"call_per_row",
+           {"Call a function once for a row", Choice::second},
+           {"Expect a call for every row of scores to take more than 1.05"},
+           true},
+          {"call_per_tile",
+           {"Call a function once for a tile", Choice::second},
+           {"Expect a call for every tile of scores to take more than 1.01"},
+           true},
+          {"call_ns", {"Count at most 5 ns"}, {"Count more than 5 ns"}},
+          {"break_even", {"Call a function that does 64 multiply-adds"}, {"Do not expect 64 multiply-adds"}},
+          {"stitch_or_constants",
+           {"Link score functions in before the optimiser", Choice::second},
+           {"Compile a kernel for each score function", Choice::first},
+           true},
+      });
 }
 
 TEST(StitchClaimsTest, AReplayedPairIsJudgedByTheClaimThatIsReplayed) {

@@ -13,6 +13,7 @@
 
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 #include "proto3_paged/problem.h"
@@ -83,21 +84,23 @@ std::vector<Comparison> paged_comparisons(const DeviceInfo& device, const std::v
 }
 
 TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
-  const std::map<std::string, std::string> axes = {{"paging", "page_size"},
-                                                   {"page_order", "page_order"},
-                                                   {"cache_layout", "cache_layout"},
-                                                   {"reduce", "reduce"},
-                                                   {"workers", "workers"},
-                                                   {"packing", "q_heads"},
-                                                   {"eight_bits", "cache_dtype"},
-                                                   {"append_fused", "append"},
-                                                   {"append_cost", "append"},
-                                                   {"cascade", "cascade"},
-                                                   {"alibi", "alibi"},
-                                                   {"soft_cap", "soft_cap"},
-                                                   {"window", "window_left"},
-                                                   {"prefill_paging", "page_size"},
-                                                   {"prefill_fused", "append"}};
+  const std::map<std::string, std::string> axes = {
+      {"paging", "page_size"},
+      {"page_order", "page_order"},
+      {"cache_layout", "cache_layout"},
+      {"reduce", "reduce"},
+      {"workers", "workers"},
+      {"packing", "q_heads"},
+      {"eight_bits", "cache_dtype"},
+      {"append_fused", "append"},
+      {"append_cost", "append"},
+      // A cascade that takes more than 1.1 times the share of bytes may still save time.
+      {"cascade", "cascade"},
+      {"alibi", "alibi"},
+      {"soft_cap", "soft_cap"},
+      {"window", "window_left"},
+      {"prefill_paging", "page_size"},
+      {"prefill_fused", "append"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::map<std::string, int> counts;
     for (const Duel& duel : duels(paged_claims(device), paged_results(device))) {
@@ -164,6 +167,58 @@ TEST(PagedFindings, ThePublishedKernelTakesWhatTheStudyTells) {
   for (const auto& [page_size, kb] : {std::pair{8, 8.5}, {16, 13.}, {32, 22.}, {64, 40.}}) {
     EXPECT_EQ(static_cast<double>(published_page_bytes(page_size, 64)) / 1024, kb);
   }
+}
+
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(PagedFindings, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      paged_claims(test::avx2()),
+      {
+          {"paging", {"Put the cache on pages", Choice::second}, {"use a contiguous cache", Choice::first}, true},
+          {"prefill_paging",
+           {"Let prompts attend over the cache's pages", Choice::second},
+           {"Expect prompts over pages to take more"},
+           true},
+          {"rate", {"at less than 85 % of the rate of a copy"}, {"at least at 85 % of the rate of a copy"}},
+          {"read_rate", {"at less than 85 % of the rate of a read"}, {"at least at 85 % of the rate of a read"}},
+          {"workers",
+           {"Leave the number of workers to the rule", Choice::second},
+           {"Name the number of workers", Choice::first},
+           true},
+          {"reduce",
+           {"by a second launch where that is simpler", Choice::second},
+           {"Let the last worker join", Choice::first},
+           true},
+          {"cache_layout",
+           {"by what writes the cache", Choice::second},
+           {"Keep tokens before heads", Choice::first},
+           true},
+          {"page_order",
+           {"Take any free page", Choice::second},
+           {"Keep the pages of a sequence in order", Choice::first},
+           true},
+          {"packing",
+           {"Share keys among as many query heads", Choice::second},
+           {"Expect query heads that share keys to take more"},
+           true},
+          {"eight_bits", {"Store the cache in 8 bits", Choice::second}, {"Do not expect an 8-bit cache to take 0.58"}},
+          {"int8_error", {"Prefer int8 to e4m3", Choice::second}, {"Do not expect int8"}},
+          {"alibi", {"use ALiBi where the model wants it"}, {"Expect ALiBi to make decoding take more"}},
+          {"soft_cap", {"use a soft cap where the model wants it"}, {"Expect a soft cap to make decoding take more"}},
+          {"window", {"at most 1.5 times the share of keys"}, {"more than 1.5 times the share of keys"}},
+          {"append_fused",
+           {"Fuse rotation and cache writes into decoding", Choice::second},
+           {"Do not expect fused decoding"}},
+          {"append_cost", {"Append tokens while decoding"}, {"Expect decoding that also rotates and writes"}},
+          {"prefill_fused",
+           {"Fuse rotation and cache writes into prefill", Choice::second},
+           {"Do not expect fused prefill"}},
+          // A cascade that takes more than 1.1 times the share of bytes may still save time.
+          {"cascade", {"Read a prefix that sequences share once"}, {"Expect less from reading a shared prefix once"}},
+          {"waste", {"Take pages of 16"}, {"Take pages below 16"}},
+          {"viability", {"threadgroup memory does not bound it"}, {"Count the threadgroup memory of a block"}},
+      });
 }
 
 }  // namespace

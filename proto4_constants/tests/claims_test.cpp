@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/made_up.h"
 
 namespace attn {
@@ -211,17 +212,42 @@ TEST(ConstantsFindings, ComparisonsSayWhatWasMeasured) {
   EXPECT_TRUE(contains(text(disk), "100 ms a variant against 1 ms")) << text(disk);
 }
 
-TEST(ConstantsFindings, EveryHypothesisHasAnOriginAndAdvice) {
+TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
   std::map<std::string, int> ids;
   for (const Hypothesis& hypothesis : hypotheses(constants_claims())) {
     EXPECT_EQ(++ids[hypothesis.id], 1) << hypothesis.id;
     EXPECT_FALSE(hypothesis.origin.empty());
     EXPECT_FALSE(hypothesis.metric.empty());
   }
-  for (const Claim& claim : constants_claims()) {
-    EXPECT_FALSE(claim.advice.holds.empty()) << claim.hypothesis.id;
-    EXPECT_FALSE(claim.advice.refuted.empty()) << claim.hypothesis.id;
-  }
+}
+
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(ConstantsFindings, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      constants_claims(),
+      {
+          {"cost", {"Use function constants"}, {"Compile ahead"}},
+          {"scaling", {"Plan with the time of one variant"}, {"Expect many variants to take more"}},
+          {"memory_hit", {"Look a variant up for every launch"}, {"Look a variant up once"}},
+          {"disk_hit", {"when they are needed"}, {"before they are needed"}},
+          {"archive_create", {"Write the archive anew whenever"}, {"not while somebody waits"}},
+          {"archive_load", {"Read the whole archive at start-up"}, {"Divide the archive"}},
+          {"startup_100ms", {"Do not plan to get 72"}, {"Get 72 variants"}},
+          {"startup_1s", {"Do not plan to get 72"}, {"Get 72 variants"}},
+          {"run_time",
+           {"Read this value at run time", Choice::second},
+           {"Compile this value in as a constant", Choice::first},
+           true},
+          {"start_disk", {"Keep the cache folder", Choice::second}, {"Do not expect a cache folder"}},
+          {"start_archive", {"Ship an archive", Choice::second}, {"Do not expect an archive"}},
+          {"disk_speedup", {"Do not expect variants from disk"}, {"Keep compiled variants on disk", Choice::first}},
+          {"archive_speedup",
+           {"Do not expect variants from an archive"},
+           {"Keep compiled variants in an archive", Choice::first}},
+          {"workers", {"Compile on all cores", Choice::second}, {"Do not expect all cores"}},
+          {"pch", {"keep precompiled headers", Choice::second}, {"Do not expect precompiled headers"}},
+      });
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 #include "proto6_linear/crossover.h"
@@ -263,6 +264,44 @@ TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
     ASSERT_EQ(search.size(), 2u);
     EXPECT_NEAR(bracket_of(search).tokens().value, std::sqrt(16.0 * 32), 0.01);
   }
+}
+
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(LinearFindings, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      linear_claims(test::avx2()),
+      {
+          {"fused", {"Take the fused form", Choice::second}, {"Do not expect the fused form"}},
+          {"scan_form", {"Scan in one pass that looks back", Choice::second}, {"Scan in passes", Choice::first}},
+          {"segments", {"Let the rule cut", Choice::second}, {"Do not expect segments"}},
+          {"chunk_64", {"take the study's chunk of 32", Choice::second}, {"take another chunk", Choice::first}, true},
+          {"chunk_128", {"take the study's chunk of 16", Choice::second}, {"take another chunk", Choice::first}, true},
+          {"host_scan_share", {"to take less than 0.8"}, {"Scan on the device"}},
+          {"device_scan", {"Scan on the device", Choice::second}, {"Do not expect a scan on the device"}},
+          {"flat", {"nearly the same time at any length"}, {"Expect the time to grow with the tokens"}},
+          {"floor", {"at most 1.5 times as long as a copy"}, {"more than 1.5 times as long as a copy"}},
+          {"rate_64", {"expect less than 70 %"}, {"expect at least 70 %"}},
+          {"rate_128", {"expect less than 75 %"}, {"expect at least 75 %"}},
+          {"scaling", {"grow at most with the tokens"}, {"cost more for each token"}},
+          {"memory", {"keep less between its launches"}, {"Take longer chunks, or the fused form"}},
+          {"gate_head", {"at most 1.1 times as long as no gate"}, {"more than 1.1 times as long as no gate"}},
+          {"gate_token", {"at most 1.1 times as long as no gate"}, {"more than 1.1 times as long as no gate"}},
+          {"gate_channel", {"at most 1.5 times as long as no gate"}, {"more than 1.5 times as long as no gate"}},
+          {"normalised",
+           {"Normalise in the kernel where the model wants it"},
+           {"Expect a normalised output to take more"}},
+          {"feature", {"Let the kernel apply the feature map"}, {"make the kernel take more than 1.15"}},
+          {"decode_rate", {"less than 80 % of the rate of a copy"}, {"at least at 80 % of the rate of a copy"}},
+          {"decode_break_even",
+           {"Decode from a state where the context is longer"},
+           {"Decode from a cache up to this context"}},
+          {"crossover_256", {"Use linear attention from this length on"}, {"Use softmax attention below this length"}},
+          {"equivalence",
+           {"do not put it in the place of softmax attention"},
+           {"mean cosine with those of softmax attention is at least 0.9"}},
+          {"error_growth", {"to grow at most"}, {"to grow more than"}},
+      });
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/cases/modifier_axes.h"
 #include "common/experiment/experiment.h"
 #include "common/records/finding.h"
+#include "common/testing/advice.h"
 #include "common/testing/devices.h"
 #include "common/testing/made_up.h"
 #include "proto7_variants/problem.h"
@@ -207,6 +208,26 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   EXPECT_GE(all.size(), 30u);
 }
 
+// A copy that memory limits is judged cold, attention hot. The share of the copy takes both hot.
+TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
+  std::vector<Measurement> results = made_up();
+  for (Measurement& result : results) {
+    if (result.config.text("task") != "expand") continue;
+    Timing cold = result.time.front();
+    cold.scope = Scope::device_cold;
+    for (double* seconds : {&cold.median_s, &cold.ci_lo_s, &cold.ci_hi_s}) *seconds *= 10;
+    result.time.push_back(cold);
+    ASSERT_EQ(result.main_timing()->scope, Scope::device_cold);
+  }
+  int found = 0;
+  for (const Conclusion& conclusion : conclusions_of(results)) {
+    if (conclusion.hypothesis != "expand_share") continue;
+    ++found;
+    EXPECT_LT(conclusion.estimate.value, 2.1e-3) << "the cold copy takes ten times as long";
+  }
+  EXPECT_GT(found, 0);
+}
+
 std::string tile_of(const Case& config) { return config.key({"block_r", "block_c"}); }
 
 // The contender has the tile that is the fastest for plain attention, even where another tile is faster with the
@@ -261,6 +282,69 @@ TEST(VariantsFindings, NoTwoHaveOneKey) {
         claim_key("proto7_variants", hypothesis_of(claims, conclusion), "fake", conclusion.subject, "device_hot", "");
     EXPECT_TRUE(keys.insert(key).second) << key;
   }
+}
+
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(VariantsFindings, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      variants_claims(),
+      {
+          {"alibi", {"Use ALiBi where the model wants it"}, {"Expect ALiBi to make attention take more"}},
+          {"soft_cap", {"Use a soft cap where the model wants it"}, {"Expect a soft cap to make attention take more"}},
+          {"sinks", {"Use sinks where the model wants them"}, {"Expect sinks to make attention take more"}},
+          {"bias", {"Add a tensor to the scores in the kernel"}, {"Expect a tensor that is added"}},
+          {"window", {"Expect a window to take at most"}, {"Expect a window to take more than"}},
+          {"documents", {"Pack documents into one sequence"}, {"Expect packed documents to take more"}},
+          {"prefix",
+           {"Expect a prefix that all queries see to take at most"},
+           {"Expect a prefix that all queries see to take more than"}},
+          {"lengths", {"Pad sequences, and give their lengths"}, {"Expect padded sequences to take more"}},
+          {"score_function", {"Use a score function of your own"}, {"Expect a score function of your own"}},
+          {"mask_function",
+           {"Expect a mask by a function to take at most"},
+           {"Expect a mask by a function to take more than"}},
+          {"together",
+           {"sinks and a window together to take at most"},
+           {"sinks and a window together to take more than"}},
+          {"global_tokens",
+           {"Expect a window with global tokens to take at most"},
+           {"Expect a window with global tokens to take more than"}},
+          {"block_sparse",
+           {"Expect block-sparse attention to take at most"},
+           {"Expect block-sparse attention to take more than"}},
+          {"window_by_list",
+           {"Write a window as a mask where that is simpler", Choice::second},
+           {"Write a mask as a range of keys", Choice::first},
+           true},
+          {"window_lists", {"Give masks lists of key blocks", Choice::second}, {"Do not expect lists of key blocks"}},
+          {"sparse_lists", {"Give masks lists of key blocks", Choice::second}, {"Do not expect lists of key blocks"}},
+          {"score_run_time",
+           {"Compile one kernel with all score modifiers", Choice::second},
+           {"Compile score modifiers in as constants", Choice::first},
+           true},
+          {"score_noinline", {"Weigh a call for each score"}, {"Have score modifiers inlined", Choice::first}},
+          {"gqa_index",
+           {"Let query heads share keys by an index"},
+           {"Expect query heads that share keys to take more"}},
+          {"rope_share", {"Leave the launch of RoPE out of account"}, {"Count the launch of RoPE too"}},
+          {"rope_copy", {"at less than 88 % of the rate of a copy"}, {"at least at 88 % of the rate of a copy"}},
+          {"rope_before",
+           {"Turn Q and K by a launch before attention: it takes at most"},
+           {"Expect attention with a launch of RoPE"}},
+          {"rope_fused",
+           {"Let the kernel turn Q and K", Choice::second},
+           {"Turn Q and K by a launch before attention, not", Choice::first}},
+          {"gqa_copy",
+           {"Copy key/value heads where a kernel has no index", Choice::second},
+           {"Find shared heads by an index", Choice::first},
+           true},
+          {"expand_share", {"Leave copies of key/value heads out of account"}, {"Count copies of key/value heads too"}},
+          {"same_tile",
+           {"Keep the tile that is the fastest without", Choice::second},
+           {"Choose the tile for the modifier", Choice::first},
+           true},
+      });
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/testing/advice.h"
+
 namespace attn {
 namespace {
 
@@ -56,6 +58,28 @@ TEST(ExtensionFindingsTest, AnOverheadIsTheDifferenceInMicroseconds) {
     }
   }
   EXPECT_TRUE(overhead && allocated);
+}
+
+// The table was written from what each figure means: what to do if it is small, and what if it is large.
+TEST(ExtensionFindingsTest, AdviceFitsEitherSide) {
+  using test::Choice;
+  test::expect_advice(
+      extension_claims(),
+      {
+          {"c_overhead", {"Call attn.h for every launch"}, {"Batch launches"}},
+          {"dlpack_overhead", {"Describe tensors anew"}, {"Keep the descriptions"}},
+          {"concept_overhead", {"Give backends attention by WithAttention"}, {"Call the engine directly"}},
+          {"torch_overhead", {"Call PyTorch's operator as it is"}, {"in a graph"}},
+          {"copies_overhead", {"to add less than 2 us"}, {"copy nothing"}},
+          {"allocations", {"Call attn.h from code that must not allocate"}, {"Do not call attn.h from code"}},
+          {"break_even",
+           {"leave the time of attn.h out of account", Choice::second},
+           {"capture calls of attn.h in a graph"},
+           true},
+          {"first_call_archive", {"Ship an archive"}, {"Make the first call while nobody waits"}},
+          {"first_call_disk", {"Keep the cache on disk"}, {"Make the first call while nobody waits"}},
+          {"first_call_compiler", {"Compile when a shape first comes"}, {"Compile ahead"}},
+      });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 import collections
 import fnmatch
 import json
-import pathlib
 
 import records as rec
 
@@ -27,13 +26,12 @@ TOPICS = (
     ("Calls from a framework", ("proto8_extension/*",)),
 )
 QUESTIONS = [topic for topic, _ in TOPICS]
-# Claims that advise nothing of their own: they test a figure that another claim has against a figure of the study, or
-# count instructions.
-NO_ADVICE = {"proto3_paged/paging_9", "proto3_paged/paging_10", "proto3_paged/paging_25", "proto6_linear/crossover_4096",
-             "proto5_codegen/inner_loop"}
-# Words in the place of registered advice that misleads or advises nothing. Delete an entry once its experiment registers
-# these words and has new records.
-REWORDED = json.loads((pathlib.Path(__file__).parent / "advice.json").read_text(encoding="utf-8"))
+# The words of the claims that the experiments register today, by claim and verdict. They take the place of the words of
+# older findings.
+WORDS = {f"{claim['experiment']}/{claim['hypothesis']}": claim["advice"]
+         for claim in map(json.loads, (rec.ROOT / rec.CLAIMS).read_text(encoding="utf-8").splitlines())}
+# Claims that advise nothing of their own, e.g. those that test a figure of another claim against the study's.
+NO_ADVICE = {key for key, words in WORDS.items() if not any(words.values())}
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
@@ -62,21 +60,16 @@ def place(key):
     return len(TOPICS), 0
 
 
-def registered_words(findings):
-    """The latest advice of each (claim, state). Older findings carry none, and take this one."""
-    return {(key_of(finding), state_of(finding)): finding["data"]["advice"]
-            for finding in findings if finding["data"].get("advice")}
-
-
-def words_of(finding, registered):
-    """The advice of a finding, without its full stop; None if the finding gives no advice."""
+def words_of(finding):
+    """The advice of a finding, without its full stop; None if the finding gives no advice. A finding of a claim that is
+    registered no more has its own words."""
     key, state = key_of(finding), state_of(finding)
     if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
         return None
-    words = REWORDED.get(key, {}).get(state) or finding["data"].get("advice") or registered.get((key, state))
+    words = WORDS.get(key, {}).get(state, finding["data"].get("advice"))
     if not words:
         return f"The claim {'holds' if state == 'supported' else 'does not hold'}"
-    return words.format(threshold=rec.digits(finding["data"]["hypothesis"]["threshold"])).rstrip(".")
+    return words.format(threshold=finding["data"]["hypothesis"]["threshold"]).removesuffix(".")
 
 
 def axis_values(finding):
@@ -228,11 +221,11 @@ def ids(findings):
     return f"`{extreme(findings)['id']}`" + (f" and {len(findings) - 1} more" if len(findings) > 1 else "")
 
 
-def by_advice(findings, registered):
+def by_advice(findings):
     """The findings of one claim by the advice that they give."""
     groups = {}
     for finding in findings:
-        words = words_of(finding, registered)
+        words = words_of(finding)
         if words:
             groups.setdefault(words, []).append(finding)
     return groups
@@ -263,12 +256,12 @@ def claims_in_order(findings):
         yield TOPICS[number][0] if number < len(TOPICS) else own[0]["data"]["experiment"], own
 
 
-def recommendations(findings, registered):
+def recommendations(findings):
     """The lines of the recommendations, by question; a claim that gives two advices says where each holds. Claims of one
     question that give the same advice are one line."""
     topics = {}
     for topic, own in claims_in_order(findings):
-        advices = by_advice(own, registered)
+        advices = by_advice(own)
         items = topics.setdefault(topic, [])
         same = next((item for item in items if set(item) & set(advices)), None)
         if same is None and advices:
@@ -279,13 +272,13 @@ def recommendations(findings, registered):
     return {topic: list(map(line, items)) for topic, items in topics.items() if items}
 
 
-def undecided(findings, registered):
+def undecided(findings):
     """A row for each claim with cases that are undecided, or decided with too much doubt for an advice."""
     rows = []
     for topic, own in claims_in_order(findings):
         if key_of(own[0]) in NO_ADVICE:
             continue
-        some = [finding for finding in own if words_of(finding, registered) is None]
+        some = [finding for finding in own if words_of(finding) is None]
         if some:
             rows.append((topic, f"`{own[0]['data']['hypothesis']['id']}`", f"{len(some)} of {len(own)}", rec.figures(some),
                          next_of(some), rec.holds_if(own[-1])))

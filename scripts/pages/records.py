@@ -1,16 +1,18 @@
 """Functions that read records, for the programs that make pages from records."""
 
+import collections
 import errno
 import gzip
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RECORDED, POOLED = "findings/recorded", "findings/pooled.jsonl"
+RECORDED, POOLED, CLAIMS = "findings/recorded", "findings/pooled.jsonl", "findings/claims.jsonl"
 COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
 GZIP = b"\x1f\x8b"
 # A run that was measured again in place of an earlier run gets the earlier run's time, so that pages keep their order.
@@ -152,10 +154,13 @@ def pooled(findings):
     """Yields the latest finding of each claim. Its title, verdict, estimate, advice and confidence are replaced by
     those of findings/pooled.jsonl, which follow from all runs of the claim. `advised` says whether an advice may be given;
     an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does not
-    have stays as it is."""
+    have stays as it is. A claim whose subject was once written in another form counts once."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
+    older = {each for claim in claims.values() for each in (*claim["findings"], *claim["others"])} - set(claims)
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
     for finding in latest_findings(findings):
+        if finding["id"] in older:
+            continue
         claim = claims.get(finding["id"])
         finding = finding | {"runs": {run_ids[each] for each in (claim["findings"] if claim else [finding["id"]])}}
         if claim:
@@ -240,17 +245,34 @@ def figures(findings):
     return span([finding["data"]["estimate"]["value"] for finding in findings])
 
 
+def measured_by(finding):
+    """A value that findings share if they judge the same cases of the same run. (measured_by() of
+    common/records/finding.h)"""
+    data = finding["data"]
+    cases = [json.dumps(case, sort_keys=True) for case in data.get("cases", ())]
+    return data["experiment"], run_of(finding)[0], *sorted(set(cases or data["measurements"]))
+
+
+def doubts(findings):
+    """1 - confidence of each verdict that is decided and not exact, by measured_by()."""
+    found = collections.defaultdict(list)
+    for finding in findings:
+        if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None:
+            found[measured_by(finding)].append(1 - finding["confidence"])
+    return found
+
+
 def expected_wrong(findings):
-    """The number of wrong verdicts to expect among decided findings: the sum of 1 - confidence; an exact finding has no
-    confidence and no doubt."""
-    return sum(1 - finding["confidence"] for finding in findings
-               if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None)
+    """The number of wrong verdicts to expect, where each measurement counts once: the sum over the measurements of their
+    verdicts' mean doubt."""
+    return sum(map(statistics.fmean, doubts(findings).values()))
 
 
 def wrong_text(findings):
     """The line with expected_wrong() that stands on every page with verdicts."""
-    decided = sum(finding["data"]["verdict"]["state"] != "inconclusive" for finding in findings)
-    return f"Of {decided} decided verdicts {expected_wrong(findings):.1f} are expected to be wrong in the next run."
+    found = doubts(findings)
+    return (f"Of {sum(map(len, found.values()))} decided verdicts by {len(found)} measurements {expected_wrong(findings):.1f} "
+            "are expected to be wrong in the next run.")
 
 
 def confidence_text(finding):

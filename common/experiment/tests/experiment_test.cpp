@@ -440,7 +440,8 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
             std::string::npos)
       << outcome.out;
   EXPECT_NE(outcome.out.find("\n             advice: Take tile 32.\n"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("Of 3 verdicts 0.6 are expected to be wrong.\n"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("Of 3 verdicts by 3 measurements 0.6 are expected to be wrong.\n"), std::string::npos)
+      << outcome.out;
   EXPECT_NE(outcome.out.find("NOT JUDGED   other"), std::string::npos);
   EXPECT_NE(outcome.err.find("[9/9]"), std::string::npos) << outcome.err;  // 6 cases and 3 comparisons
   char host[256];
@@ -1509,6 +1510,10 @@ TEST_F(ExperimentTest, ListShowsAxesValuesAndHypotheses) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
   }
   EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
+  std::istringstream lines(run({"--list", "--json"}).out);
+  std::vector<std::string> claims;
+  for (std::string line; std::getline(lines, line);) claims.push_back(Json::parse(line)["hypothesis"]);
+  EXPECT_NE(std::ranges::find(claims, "tile32"), claims.end());
 }
 
 TEST_F(ExperimentTest, DryRunSaysWhatIsSkipped) {

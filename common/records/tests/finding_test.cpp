@@ -173,6 +173,8 @@ TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
   EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.20");
   EXPECT_EQ(finding["data"]["template"]["title"], c.title_unless_supported);
   EXPECT_EQ(finding["data"]["advice"], "Take any.");
+  c.advice.refuted = "Expect more than {threshold:.3g}.";
+  EXPECT_EQ(finding_of(c)["data"]["advice"], "Expect more than 1.");
   c.estimate = conclusion({1, 0.9, 1.3}).estimate;
   finding = finding_of(c);
   EXPECT_EQ(finding["title"], "None is clearly the fastest: 1.00");

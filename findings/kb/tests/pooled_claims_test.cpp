@@ -83,7 +83,7 @@ TEST(PooledClaims, OtherCodeIsNotPooled) {
   today.push_back(changed);
   const Json claim = pooled({old, today});
   EXPECT_NEAR(claim["estimate"]["value"].get<double>(), 1.3, 1e-5);
-  EXPECT_EQ(claim["others"], 1);
+  EXPECT_EQ(claim["others"], Json::array({old[1]["id"]}));
   EXPECT_EQ(claim["latest"], today[1]["id"]);
 }
 
@@ -96,6 +96,9 @@ TEST(PooledClaims, OlderFindingsArePooledToo) {
 
 TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   using Kept = std::vector<bool>;
+  const auto discoveries = [](const std::vector<double>& wrong, double share = 0.05) {
+    return kb::discoveries(wrong, std::vector<double>(wrong.size(), 1), share);
+  };
   EXPECT_EQ(discoveries({}), Kept{});
   EXPECT_EQ(discoveries({0.04}), Kept{true});
   EXPECT_EQ(discoveries({0.06}), Kept{false});
@@ -106,9 +109,26 @@ TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
 }
 
+// Three claims judge one measurement. They make no more room for other claims than one claim would.
+TEST(Discoveries, CountAMeasurementOnce) {
+  const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
+  using Kept = std::vector<bool>;
+  EXPECT_EQ(discoveries(wrong, {1, 1, 1, 1, 1}), (Kept{true, true, true, true, false}));
+  const double third = 1 / 3.;
+  EXPECT_EQ(discoveries(wrong, {third, third, third, 1, 1}), (Kept{true, true, true, false, false}));
+}
+
+TEST(ExpectedWrong, CountsAMeasurementOnce) {
+  const auto claim = [](const char* measured, double confidence) -> Json {
+    return {{"verdict", {{"state", "refuted"}}}, {"confidence", confidence}, {"measured", measured}};
+  };
+  EXPECT_NEAR(expected_wrong({claim("a", 0.8), claim("a", 0.6), claim("b", 0.9)}), 0.3 + 0.1, 1e-9);
+}
+
 TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
-  const auto claim = [](const char* state, const Json& confidence) -> Json {
-    return {{"verdict", {{"state", state}}}, {"confidence", confidence}};
+  int count = 0;
+  const auto claim = [&count](const char* state, const Json& confidence) -> Json {
+    return {{"verdict", {{"state", state}}}, {"confidence", confidence}, {"measured", std::to_string(++count)}};
   };
   EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
                               claim("supported", nullptr)}),
@@ -160,6 +180,39 @@ TEST(PooledClaims, ACountIsExact) {
   EXPECT_EQ(claims[0]["estimate"]["scale"], "exact");
   EXPECT_TRUE(claims[0]["confidence"].is_null());
   EXPECT_EQ(claims[0]["wrong"], 0);
+  EXPECT_EQ(claims[0]["advised"], true);
+}
+
+// A count is never wrong. If it took part, it would make room for a doubtful claim.
+TEST(PooledClaims, ACountMakesNoRoomForOthers) {
+  const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
+  const auto advised = [](const std::vector<Json>& lines) {
+    int count = 0;
+    for (const Json& claim : pooled_claims(records_of(lines))) count += claim["advised"] == true;
+    return count;
+  };
+  EXPECT_EQ(advised({header(), doubtful}), 0);
+  EXPECT_EQ(advised({header(), doubtful, exact_finding(2)}), 1);
+}
+
+// The subjects of one case that proto7_variants gave over time.
+TEST(PoolingKey, SubjectsOfOneCaseAreOne) {
+  const std::string shape = "variant=tuned batch=1 head_dim=128 causal=0";
+  const auto key = [](const std::string& subject, const Json& contender) {
+    Json finding = second_finding({1.5}, "r1");
+    finding["data"]["experiment"] = "proto7_variants";
+    finding["data"]["subject"] = subject;
+    finding["data"]["compare"]["contender"] = contender;
+    finding["claim_key"] = "proto7_variants/rope_before/01234567/A CPU/" + subject;
+    return pooling_key(finding);
+  };
+  const Json turned = {{"rope", "before"}, {"head_dim", 128}, {"causal", 0}};
+  const std::string now = key("rope=before task=attention kv_heads_by=index rotary_dim=0 " + shape, turned);
+  EXPECT_EQ(key("rope=none kv_heads_by=index alibi=0 soft_cap=0 rope=none rotary_dim=0 " + shape, turned), now);
+  EXPECT_EQ(key("rope=before " + shape, turned), now);
+  EXPECT_NE(key("rope=before " + shape, {{"rope", "kernel"}}), now);
+  EXPECT_NE(key("rope=before alibi=1 " + shape, turned), now);
+  EXPECT_NE(key("rope=before task=rope " + shape, turned), now);
 }
 
 }  // namespace

@@ -1,0 +1,112 @@
+// Checks of the advice of claims: a table that a person wrote, against what findings on either side say.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "common/records/finding.h"
+
+namespace attn::test {
+
+/// The way that an advice chooses. The figures of most claims are quotients of two times: `first` is the way below the
+/// line, `second` the way above it. So a small figure speaks for the second way.
+enum class Choice { none, first, second };
+
+/// What the advice must say where the figure lies on one side of the threshold: a part of its words, and the way that
+/// it chooses. `none`: the advice states what to expect, and chooses nothing.
+struct AdviceSide {
+  std::string words;
+  Choice chooses = Choice::none;
+};
+
+/// A row of the table: what the advice of a claim must say below and above the threshold. The row knows neither the
+/// claim's operator nor its order of advices, so that a mistake in either of them shows.
+struct AdviceRow {
+  std::string id;
+  AdviceSide below, above;
+  /// The second way has merits apart from its time, such as pages, or a cache of 8 bits. Then it may be chosen where it
+  /// takes somewhat longer.
+  bool merits = false;
+};
+
+/// Returns the finding of a claim whose figure is this value, with no doubt.
+inline Json finding_with(const Claim& claim, double value) {
+  Conclusion conclusion;
+  conclusion.hypothesis = claim.hypothesis.id;
+  conclusion.advice = claim.advice;
+  conclusion.exact = true;
+  conclusion.parts = {{.value = value}};
+  Pooled& estimate = conclusion.estimate;
+  estimate.value = estimate.ci_lo = estimate.ci_hi = estimate.next_lo = estimate.next_hi = value;
+  return make_finding("test", "test", claim.hypothesis, conclusion, "r");
+}
+
+/// Checks that words which name the threshold name the right side of it. Only a refuted claim may say what not to
+/// expect.
+inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
+  static const std::regex quantity(
+      "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
+      "((?!at most|at least|more than|less than).)*\\{threshold");
+  const bool names = words.find("{threshold") != std::string::npos;
+  std::smatch found;
+  if (!names) return;
+  if (!std::regex_search(words, found, quantity)) {
+    EXPECT_TRUE(supported) << where << ": says the threshold without a side";
+    return;
+  }
+  const std::string word = found[1];
+  if (word.ends_with("expect") || word.ends_with("plan")) {
+    EXPECT_FALSE(supported) << where << ": does not expect what the claim supports";
+  } else {
+    EXPECT_EQ(word == "at least" || word == "more than" || word == "above", above) << where << ": says " << word;
+  }
+}
+
+/// Makes a finding of each claim on either side of its threshold, and compares the advice with the table. The table has
+/// a row for each claim that advises. Also checks that an advice chooses the way for which the figure speaks, wherever
+/// the figure lies on its side: a quotient of more than 0.6 may still be below 1, so it does not speak for the first
+/// way.
+inline void expect_advice(const std::vector<Claim>& claims, const std::vector<AdviceRow>& table) {
+  size_t advising = 0;
+  for (const Claim& claim : claims) {
+    const Hypothesis& hypothesis = claim.hypothesis;
+    const auto row = std::ranges::find(table, hypothesis.id, &AdviceRow::id);
+    if (claim.advice.holds.empty() && claim.advice.refuted.empty()) {
+      EXPECT_EQ(row, table.end()) << hypothesis.id << " advises nothing";
+      continue;
+    }
+    ++advising;
+    if (row == table.end()) {
+      ADD_FAILURE() << hypothesis.id << " has no row in the table of advice";
+      continue;
+    }
+    const double threshold = hypothesis.threshold, step = threshold == 0 ? 1 : threshold / 2;
+    for (const bool above : {false, true}) {
+      const std::string where = fmt::format("{}, {} the threshold", hypothesis.id, above ? "above" : "below");
+      const AdviceSide& side = above ? row->above : row->below;
+      const Json finding = finding_with(claim, threshold + (above ? step : -step));
+      const std::string advice = finding.at("data").at("advice");
+      const bool supported = finding.at("data").at("verdict").at("state") == "supported";
+      EXPECT_NE(advice.find(side.words), std::string::npos) << where << ": " << advice;
+      EXPECT_EQ(advice.find('{'), std::string::npos) << where << ": " << advice;
+      expect_side(supported ? claim.advice.holds : claim.advice.refuted, above, supported, where);
+      for (const char* useless : {"Tune the kernel", "without thought", "without a thought", "Find what"}) {
+        EXPECT_EQ(advice.find(useless), std::string::npos) << where << ": " << advice;
+      }
+      if (side.chooses == Choice::none) continue;
+      EXPECT_EQ(side.chooses, above ? Choice::first : Choice::second)
+          << where << ": the figure speaks for the other way";
+      const bool all_of_the_side = above ? threshold >= 1 : threshold <= 1 || row->merits;
+      EXPECT_TRUE(all_of_the_side) << where << ": a figure between it and 1 speaks for the other way";
+    }
+    EXPECT_NE(claim.advice.holds, claim.advice.refuted) << hypothesis.id;
+  }
+  EXPECT_EQ(advising, table.size()) << "a row for each claim that advises";
+}
+
+}  // namespace attn::test
