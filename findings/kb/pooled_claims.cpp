@@ -63,7 +63,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
     conclusion.cv = std::max(conclusion.cv, estimate.at("cv").get<double>());
     const Json machine =
         told->record->header ? told->record->header->value("/session/machine"_json_pointer, Json()) : Json();
-    machines.insert(machine.is_string() ? machine.get<std::string>() : "");
+    if (machine.is_string()) machines.insert(machine);
   }
   conclusion.floor = median_of(std::move(floors));
   if (conclusion.exact) {
@@ -74,7 +74,8 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   } else {
     conclusion.estimate = pool(sessions, conclusion.prior, conclusion.relative, conclusion.unit);
   }
-  conclusion.estimate.machines = static_cast<int>(machines.size());
+  // A run that does not name its machine may have run on one of the others.
+  conclusion.estimate.machines = std::max(1, static_cast<int>(machines.size()));
   return conclusion;
 }
 

@@ -197,9 +197,9 @@ def scopes_of(record):
     return (cold, hot, "host") if memory else (hot, cold, "host")
 
 
-def rate(record):
+def rate(record, scopes=("device_hot", "device_cold")):
     """TFLOPS by device time, with the interval: (value, lo, hi); None without a device time or without work."""
-    time, work = time_of(record, ("device_hot", "device_cold")), record["work"]
+    time, work = time_of(record, scopes), record["work"]
     if record["status"] != "ok" or not time or not work or not work["flops"]:
         return None
     return tuple(work["flops"] / time[key] / 1e12 for key in ("median_s", "ci_hi_s", "ci_lo_s"))

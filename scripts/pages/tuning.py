@@ -36,15 +36,26 @@ def tile_groups(measurements):
     return found
 
 
-def entry_of(best, cells, axes, name, modifiers):
+def of_one_run(cells, name):
+    """Those of the cells that one run compared in turn: the latest run that compared at least half as many as any run.
+    Cells of several runs differ by more than their tiles or forms: by the kernels, and by the state of the machine."""
+    runs = collections.defaultdict(list)
+    for cell in cells:
+        runs[cell.get("run_id")].append(cell)
+    count = {run: len({name(cell["case"]) for cell in own}) for run, own in runs.items()}
+    enough = [run for run in runs if 2 * count[run] >= max(count.values())]
+    return runs[max(enough, key=lambda run: max(cell.get("run", {}).get("ts", "") for cell in runs[run]))]
+
+
+def entry_of(best, cells, axes, name, modifiers, rate=rec.rate):
     """A tuning entry: the best of the cells that were compared, and the names of the cells that are as good."""
-    value, lo, hi = rec.rate(best)
+    value, lo, hi = rate(best)
     case = best["case"]
     return {"experiment": best["experiment"], "dtype": case["dtype"], "head_dim": case["head_dim"],
             "causal": case.get("causal", 0), "q_len": case["q_len"], "modifiers": modifiers,
             "params": {axis: case[axis] for axis in axes if axis in case}, "tflops": value, "ci_lo": lo, "ci_hi": hi,
             "tiles_compared": len({name(cell["case"]) for cell in cells}),
-            "tied": sorted({name(cell["case"]) for cell in cells if rec.rate(cell)[2] >= lo} - {name(case)}),
+            "tied": sorted({name(cell["case"]) for cell in cells if rate(cell)[2] >= lo} - {name(case)}),
             "measurement": best["id"], "case": case}
 
 
@@ -53,7 +64,8 @@ def best_tiles(measurements):
     have an entry only if tiles were compared."""
     entries = []
     for (*_, modifiers), shapes in sorted(tile_groups(measurements).items(), key=str):
-        cells = max(shapes.values(), key=lambda own: (len({tile_of(cell["case"]) for cell in own}), rec.rate(own[0])[0]))
+        cells = max((of_one_run(own, tile_of) for own in shapes.values()),
+                    key=lambda own: (len({tile_of(cell["case"]) for cell in own}), rec.rate(own[0])[0]))
         best = max(cells, key=lambda cell: rec.rate(cell)[0])
         entry = entry_of(best, cells, ("variant", *TILE), tile_of, dict(modifiers))
         if not modifiers or entry["tiles_compared"] > 1:
@@ -63,22 +75,27 @@ def best_tiles(measurements):
                                           list(map(str, e["modifiers"].items())), e["q_len"]))
 
 
+def rate_of_form(record):
+    """TFLOPS, with the interval: with cold caches if memory limits the case, as in the comparisons of forms."""
+    return rec.rate(record, rec.scopes_of(record)[:2])
+
+
 def best_forms(measurements):
     """A list of tuning entries for linear attention: the fastest form of each length and gate. The gate is a modifier."""
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in measurements:
         case = record["case"]
-        if record["experiment"] != LINEAR or case["variant"] not in ("phases", "fused") or not rec.rate(record):
+        if record["experiment"] != LINEAR or case["variant"] not in ("phases", "fused") or not rate_of_form(record):
             continue
         if case["value_dim"] == case["head_dim"] and all(case[axis] == value for axis, value in PLAIN_FORM.items()):
             key = (case["dtype"], case["head_dim"], case["causal"], case["q_len"], case["gate"])
             groups[key][rec.case_key(case, FORM)].append(record)
     entries = []
     for (*_, gate), shapes in sorted(groups.items()):
-        cells = max(shapes.values(), key=len)
-        best = min(cells, key=lambda cell: rec.time_of(cell)["median_s"])
-        entries.append(entry_of(best, cells, FORM, form_of, {} if gate == "none" else {"gate": gate})
-                       | {"us": 1e6 * rec.time_of(best)["median_s"]})
+        cells = max((of_one_run(own, form_of) for own in shapes.values()), key=len)
+        best = min(cells, key=lambda cell: rec.time_of(cell, rec.scopes_of(cell))["median_s"])
+        entries.append(entry_of(best, cells, FORM, form_of, {} if gate == "none" else {"gate": gate}, rate_of_form)
+                       | {"us": 1e6 * rec.time_of(best, rec.scopes_of(best))["median_s"]})
     return entries
 
 
@@ -90,12 +107,15 @@ def best_choices(measurements):
         axes, none = CHOICES.get(record["experiment"], ((), {}))
         time = rec.time_of(record, rec.scopes_of(record))
         if axes and time and record["status"] == "ok" and not any(record["case"][axis] == off for axis, off in none.items()):
-            groups[record["experiment"], rec.case_key(record["case"], axes)].append((time["median_s"], record, time))
+            groups[record["experiment"], rec.case_key(record["case"], axes)].append(record)
     entries = []
-    for (experiment, _), own in groups.items():
-        if len(own) < 3:
-            continue
+    for (experiment, _), cells in groups.items():
         axes = CHOICES[experiment][0]
+        cells = of_one_run(cells, lambda case: tuple(case[axis] for axis in axes))
+        if len(cells) < 3:
+            continue
+        times = [rec.time_of(record, rec.scopes_of(record)) for record in cells]
+        own = [(time["median_s"], record, time) for record, time in zip(cells, times)]
         fastest, best, time = min(own, key=lambda item: item[0])
         entries.append({"experiment": experiment, "dtype": best["case"]["dtype"], "head_dim": best["case"]["head_dim"],
                         "case": {axis: value for axis, value in best["case"].items() if axis not in axes},

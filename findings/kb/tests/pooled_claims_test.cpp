@@ -46,6 +46,11 @@ TEST(PooledClaims, AllRunsTakePart) {
   const Json machines = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.61, 1.6, 1.6}, "m2")});
   EXPECT_EQ(machines["estimate"]["machines"], 2);
   EXPECT_GT(machines["confidence"], 0.9);
+  std::vector<Json> unnamed = run_at(2, {1.61, 1.6, 1.6});
+  unnamed[0]["session"]["machine"] = nullptr;
+  const Json perhaps = pooled({run_at(1, {1.6, 1.6, 1.6}), {with_id(unnamed[0]), unnamed[1]}});
+  EXPECT_EQ(perhaps["estimate"]["machines"], 1) << "a run that does not name its machine";
+  EXPECT_LE(perhaps["confidence"], 0.9);
 }
 
 TEST(PooledClaims, RunsThatDisagreeLeaveItOpen) {
