@@ -256,9 +256,15 @@ def claims_in_order(findings):
         yield TOPICS[number][0] if number < len(TOPICS) else own[0]["data"]["experiment"], own
 
 
-def recommendations(findings):
+def short(item):
+    """The line of a recommendation without figures: each advice, and where it holds."""
+    return ". But ".join(f"**{words}** {'; '.join(dict.fromkeys(where(*pair) for pair in pairs))}".rstrip()
+                         for words, pairs in item.items()) + "."
+
+
+def recommendations(findings, form=line):
     """The lines of the recommendations, by question; a claim that gives two advices says where each holds. Claims of one
-    question that give the same advice are one line."""
+    question that give the same advice are one line. `form` makes the line, or something else, from an item."""
     topics = {}
     for topic, own in claims_in_order(findings):
         advices = by_advice(own)
@@ -269,7 +275,7 @@ def recommendations(findings):
             items.append(same)
         for words, some in advices.items():
             same.setdefault(words, []).append((some, own))
-    return {topic: list(map(line, items)) for topic, items in topics.items() if items}
+    return {topic: list(map(form, items)) for topic, items in topics.items() if items}
 
 
 def undecided(findings):

@@ -1,0 +1,106 @@
+"""The markup of the report page's tables and charts. Its style is report.css."""
+
+import html
+import math
+
+MOST_TICKS = 6
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 360, 240, 44, 10, 10, 38  # of a chart and its margins, in its own units
+TICK = 40  # the least distance between two labels
+
+
+def escaped(value):
+    return html.escape(str(value))
+
+
+def grid(parts):
+    return f"<div class=grid>{''.join(parts)}</div>" if parts else ""
+
+
+def table(caption, heads, rows, kind=""):
+    """A table whose rows are cards on a phone. Rows are (number of the record or None, cells). A cell is escaped unless
+    it is a list, which holds markup."""
+    body = []
+    for number, cells in rows:
+        link = "" if number is None else f" data-r={number} tabindex=0"
+        body.append(f"<tr{link}>" + "".join(
+            f'<td data-h="{escaped(head)}">{cell[0] if isinstance(cell, list) else escaped(cell)}'
+            for head, cell in zip(heads, cells)))
+    head = "".join(f"<th scope=col>{escaped(head)}" for head in heads)
+    return (f'<table class="cards {kind}"><caption>{escaped(caption)}</caption><thead><tr>{head}</thead>'
+            f"<tbody>{''.join(body)}</tbody></table>")
+
+
+def ranges(caption, heads, rows, mark=None, most=12):
+    """A table with a bar from the lowest to the highest figure, and a tick at the middle. Rows are (number of the
+    record or None, name, low, middle, high, text). `mark` is a figure with a line through all rows. Rows after `most`
+    are folded."""
+    if not rows:
+        return ""
+    ends = [value for row in rows for value in row[2:5]] + ([mark] if mark else [])
+    low, high = math.log(min(ends)), math.log(max(ends))
+
+    def place(value):
+        return round(100 * (math.log(value) - low) / ((high - low) or 1), 1)
+
+    def row(number, name, first, middle, last, said):
+        line = f"<i style=left:{place(mark)}%></i>" if mark else ""
+        bar = f"<s style=left:{place(first)}%;right:{100 - place(last):.1f}%></s><b style=left:{place(middle)}%></b>"
+        return number, (name, [f"<span class=range aria-hidden=true>{line}{bar}</span>"], said)
+
+    shown, rest = ([row(*each) for each in part] for part in (rows[:most], rows[most:]))
+    folded = f"<details><summary>{len(rest)} more</summary>{table(caption, heads, rest, 'ranges')}</details>"
+    return table(caption, heads, shown, "ranges") + (folded if rest else "")
+
+
+def steps(low, high, log):
+    """Round numbers between two ends, for an axis."""
+    if log:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [n * 10.0 ** power for power in powers for n in (1, 2, 5) if low <= n * 10.0 ** power <= high]
+        return found if len(found) <= MOST_TICKS else [value for value in found if f"{value:e}"[0] == "1"]
+    size = 10.0 ** math.floor(math.log10((high - low) / 4))
+    size = next(size * n for n in (1, 2, 5, 10) if (high - low) / (size * n) <= 5)
+    return [i * size for i in range(math.ceil(low / size), math.floor(high / size) + 1)]
+
+
+def chart(title, x_title, y_title, lines, rules=(), log=False):
+    """A chart over a logarithmic axis. Lines are (name, points); a point is (x, value, low, high, number of the
+    record). Rules are (name, value): dashed lines across."""
+    points = [point for _, own in lines for point in own]
+    xs = sorted({point[0] for point in points})
+    low = min(point[2] for point in points) if log else 0
+    high = max([point[3] for point in points] + [value for _, value in rules])
+    span = math.log(xs[-1] / xs[0]) or 1
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def across(x):
+        return round(LEFT + 8 + (right - LEFT - 16) * math.log(x / xs[0]) / span, 1)
+
+    def up(y):
+        share = math.log(y / low) / (math.log(high / low) or 1) if log else y / high
+        return round(bottom - (bottom - TOP) * share, 1)
+
+    parts = []
+    for y in steps(low, high, log):
+        parts.append(f"<path class=step d='M{LEFT} {up(y)}H{right}'/><text class=y x={LEFT - 5} y={up(y) + 4}>{y:g}"
+                     "</text>")
+    ticks = [x for x in xs if x & (x - 1) == 0]  # powers of two, if there are any
+    labelled = []
+    for x in ticks if len(ticks) > 2 else xs:
+        if not labelled or across(x) - across(labelled[-1]) >= TICK:
+            labelled.append(x)
+            parts.append(f"<text class=x x={across(x)} y={bottom + 15}>{x}</text>")
+    parts.append(f"<text class=x x={(WIDTH + LEFT) / 2} y={HEIGHT - 5}>{escaped(x_title)}</text>")
+    for name, value in rules:
+        parts.append(f"<path class=rule d='M{LEFT} {up(value)}H{right}'/><text class=y x={right} y={up(value) + 12}>"
+                     f"{escaped(name)}</text>")
+    for i, (_, own) in enumerate(lines):
+        path = "L".join(f"{across(x)} {up(y)}" for x, y, *_ in own)
+        bars = "".join(f"M{across(x)} {up(a)}V{up(b)}" for x, _, a, b, _ in own)
+        dots = "".join(f"<circle cx={across(x)} cy={up(y)} r=4 data-r={number} />" for x, y, _, _, number in own)
+        parts.append(f"<g class=s{i}><path d='M{path}{bars}'/>{dots}</g>")
+    names = "".join(f"<li class=s{i}><span>{escaped(name)}</span>" for i, (name, _) in enumerate(lines))
+    said = escaped(f"{title}: {y_title} against {x_title}")
+    return (f"<figure><figcaption>{escaped(title)} <small>{escaped(y_title)}</small></figcaption>"
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role=img aria-label="{said}">{"".join(parts)}</svg>'
+            f"<ul class=legend>{names}</ul></figure>")
