@@ -25,7 +25,7 @@ struct Column {
 
 constexpr double almost_all = 0.75;  // an axis with one value in this share of the rows needs no column
 
-std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
+std::string percent_of(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
 bool throttled(const Measurement& result) {
   return result.clocks.is_object() && !result.clocks.value("throttle_reasons", Json::array()).empty();
@@ -109,7 +109,7 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
   return {
       {"time", main([](const Timing& time) {
          return fmt::format("{} +-{}%", format_seconds(time.median_s),
-                            percent((time.ci_hi_s - time.ci_lo_s) / 2, time.median_s));
+                            percent_of((time.ci_hi_s - time.ci_lo_s) / 2, time.median_s));
        })},
       {options.baseline ? fmt::format("vs {}={}", options.baseline->name, to_string(options.baseline->values.front()))
                         : "vs fastest",
@@ -142,7 +142,7 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
       {"hot_GB/s",
        [](const Measurement& result) { return launched(result) ? fmt::format("{:.4g}", result.gbps()) : ""; }, false},
       {"hot_copy_%",
-       [&](const Measurement& result) { return launched(result) ? percent(result.gbps(), ceilings.copy_gbps) : ""; },
+       [&](const Measurement& result) { return launched(result) ? percent_of(result.gbps(), ceilings.copy_gbps) : ""; },
        false},
       {"cv_%", main([](const Timing& time) { return fmt::format("{:.1f}", 100 * time.cv); }), false},
       {"n", main([](const Timing& time) { return std::to_string(time.n); }), false},
@@ -307,7 +307,7 @@ std::string csv(const std::vector<Measurement>& results, const Ceilings& ceiling
           main ? number(main->cv) : "", main ? std::to_string(main->n) : "", main ? main->stop : "",
           median_of(Scope::device_cold), median_of(Scope::host), baselines.text(*row, !options.baseline),
           number(row->tflops()), row->matrix_pct ? number(row->matrix_pct->value) : "", number(row->gbps()),
-          percent(row->gbps(), ceilings.copy_gbps), row->check ? fmt::format("{:.1e}", row->check->max_abs) : ""}) {
+          percent_of(row->gbps(), ceilings.copy_gbps), row->check ? fmt::format("{:.1e}", row->check->max_abs) : ""}) {
       cells.push_back(quoted(cell));
     }
     text += fmt::format("{}\n", fmt::join(cells, ","));
