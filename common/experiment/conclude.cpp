@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 
 #include "common/base/shell.h"
@@ -104,8 +105,7 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   const std::string where = device_name(device->info());
   const bool whole = options.axes.empty() && options.input.empty() && options.shard_count == 1 && replayed.is_null() &&
                      std::ranges::all_of(options.files, [](const auto& file) { return file.second.empty(); });
-  Json found = {{"schema", "answer/1"}, {"experiment", spec.name}, {"run", run["id"]}};
-  found.update(answer({.spec = spec.answer,
+  AnswerInput input = {.spec = spec.answer,
                        .claims = claims,
                        .device = where,
                        .results = results,
@@ -115,7 +115,15 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
                        .whole_sweep = whole && !options.only_verify,
                        .complete = [&](Case& config) {
                          if (spec.complete) spec.complete(config, device->info());
-                       }}));
+                       }};
+  Json found = {{"schema", "answer/1"}, {"experiment", spec.name}, {"run", run["id"]}};
+  try {
+    found.update(answer(input));
+  } catch (const Json::exception& error) {
+    progress.note(fmt::format("{}/findings: no records of this version: {}", source_root(), error.what()));
+    input.known = {};
+    found.update(answer(input));
+  }
   found["warnings"] = disturbances(device->info(), results, comparisons, started.cores, others(started, core_times()));
   found["measurements"] = options.measurements_path;
   found["findings"] = options.findings_path;
@@ -124,8 +132,10 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
 
 std::string Experiment::State::end_text(const Json& answer, const std::string& verdicts) const {
   const size_t width = output_width();
-  std::string text = verdicts.empty() ? "" : "\n" + verdicts;
-  text += "\n";
+  std::string text = "\n";
+  std::istringstream lines(verdicts);
+  for (std::string line; std::getline(lines, line);) text += wrapped(line, width, 13);
+  if (!verdicts.empty()) text += "\n";
   for (const Json& warning : answer.at("warnings")) text += wrapped("WARNING " + warning.get<std::string>(), width, 2);
   if (!options.only_verify && !replays_finding()) {
     const size_t records = answer.at("records");
