@@ -191,7 +191,12 @@ Json choices_of(const AnswerInput& input) {
       if (timed && (!choice.takes || choice.takes(result.config))) taken.push_back(&result);
     }
     std::vector<std::pair<Case, std::vector<Shape>>> rows;
-    for (const auto& [key, options] : grouped(taken, {choice.axes.begin(), choice.axes.end()})) {
+    // The shapes have the order of their first results.
+    const std::set<std::string> free(choice.axes.begin(), choice.axes.end());
+    const std::map<std::string, Results> groups = grouped(taken, free);
+    for (const Measurement* first : taken) {
+      const Results& options = groups.at(first->config.key_without(free));
+      if (options.front() != first) continue;
       if (options.size() < choice.at_least) continue;
       Shape shape = {without(options.front()->config, choice.axes), pick_option(options, choice.within), {}};
       for (const Measurement* option : options) shape.options.emplace_back(option_of(choice, option->config), option);

@@ -44,8 +44,8 @@ TABLE
   max_abs      of a case that was only checked: largest difference from the double-precision oracle
   More columns with --columns all:
   host         median time of one launch from submit to completion, as the host sees it
-  hot_GB/s     GB/s and copy_% of any launch, with warm caches
-  hot_copy_%
+  hot_GB/s     GB/s of any launch, with warm caches
+  hot_copy_%   the same in percent of the copy rate
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted

@@ -24,7 +24,7 @@ TEST(StitchAnswerTest, TheChoiceFollowsFromTheDevice) {
         [&](const Case& config) { return config.key({"form", "grain"}) == fastest ? 1e-3 : 2e-3; }, complete));
   };
   EXPECT_TRUE(with("form=noinline grain=row").contains("noinline row"));
-  EXPECT_TRUE(with("form=inlined grain=element").contains("inlined element"));
+  EXPECT_TRUE(with("form=inline grain=element").contains("inline element"));
 }
 
 }  // namespace
