@@ -201,8 +201,9 @@ Json choices_of(const AnswerInput& input) {
       Shape shape = {without(options.front()->config, choice.axes), pick_option(options, choice.within), {}};
       for (const Measurement* option : options) shape.options.emplace_back(option_of(choice, option->config), option);
       Case where;
-      for (const auto& [axis, value] : shape.config.axes()) {
-        if (std::ranges::find(choice.by, axis) != choice.by.end()) where.set(axis, value);
+      for (const std::string& axis : choice.by) {
+        const auto place = std::ranges::find(shape.config.axes(), axis, &std::pair<std::string, AxisValue>::first);
+        if (place != shape.config.axes().end()) where.set(axis, place->second);
       }
       auto row = std::ranges::find(rows, where, &std::pair<Case, std::vector<Shape>>::first);
       if (row == rows.end()) row = rows.insert(rows.end(), {where, {}});
@@ -300,7 +301,9 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
 
 /// Says which cases of a claim `some` are: by the values of the first axis that no other case shares, else by number.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
-  if (some.size() == all.size()) return some.size() > 1 ? fmt::format("in all {} cases", some.size()) : "";
+  if (some.size() == all.size()) {
+    return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
+  }
   const auto values = [&](const std::string& axis, bool mine) {
     Names found;
     for (const Judged& one : all) {
@@ -311,12 +314,17 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
+  std::vector<std::string> differing;  // axes, with the values of the first of `some`
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
+    if (const auto own = axes_of(some.front().subject); own.contains(axis) && values(axis, false) != mine) {
+      differing.push_back(axis + " " + own.at(axis));
+    }
     if (mine.contains("") || mine.size() > most_values || !common(mine, values(axis, false)).empty()) continue;
     return fmt::format("at {} {}", axis, fmt::join(mine, ", "));
   }
+  if (some.size() == 1 && !differing.empty()) return fmt::format("at {}", fmt::join(differing, ", "));
   return fmt::format("in {} of {} cases", some.size(), all.size());
 }
 

@@ -225,9 +225,20 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
 
   cases.clear();
   for (const Measurement* row : rows) cases.push_back(row->config);
-  std::vector<std::string> axes = varying_axes(cases), constant, folded;
-  for (const auto& axis : cases.front().axes()) {
-    if (std::ranges::find(axes, axis.first) == axes.end()) constant.push_back(axis.first);
+  std::vector<std::string> axes, said, folded;
+  const std::vector<std::string> varying = varying_axes(cases);
+  for (const auto& [axis, value] : cases.front().axes()) {
+    const auto equal = std::ranges::find_if(axes, [&](const std::string& other) {
+      return std::ranges::all_of(rows,
+                                 [&](const Measurement* row) { return value_of(*row, axis) == value_of(*row, other); });
+    });
+    if (std::ranges::find(varying, axis) == varying.end()) {
+      said.push_back(cases.front().key({axis}));
+    } else if (equal != axes.end()) {
+      said.push_back(axis + "=" + *equal);
+    } else {
+      axes.push_back(axis);
+    }
   }
   const Baselines baselines(rows, options);
   std::vector<Column> columns = columns_of(rows, ceilings, baselines, options);
@@ -259,7 +270,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
 
   std::vector<std::string> unless_said;
   for (const std::string& axis : folded) unless_said.push_back(axis + "=" + common_value(rows, axis).first);
-  std::string above = constant.empty() ? "" : wrapped(cases.front().key(constant), options.width, 0);
+  std::string above = said.empty() ? "" : wrapped(fmt::format("{}", fmt::join(said, " ")), options.width, 0);
   if (!unless_said.empty()) {
     above +=
         wrapped(fmt::format("where `also` does not say otherwise: {}", fmt::join(unless_said, " ")), options.width, 0);

@@ -165,13 +165,16 @@ TEST_F(AnswerTest, TheRecordsOfTheDeviceCount) {
 
 TEST_F(AnswerTest, AClaimAdvisesUsers) {
   findings_ = {finding("head_dim=64", "supported", 0.52), finding("head_dim=128", "supported", 0.55)};
-  EXPECT_EQ(text(), "- Say that the mask is causal, in all 2 cases: 0.52x to 0.55x [causal]\n");
+  EXPECT_EQ(text(), "- Say that the mask is causal, in both cases: 0.52x to 0.55x [causal]\n");
   findings_.push_back(finding("head_dim=256", "refuted", 0.7));
   EXPECT_EQ(text(),
             "- Say that the mask is causal, at head_dim 128, 64: 0.52x to 0.55x [causal]\n"
             "- Do not plan with 0.6 of the time, at head_dim 256: 0.70x [causal]\n");
   findings_ = {finding("head_dim=64", "inconclusive", 0.6)};
   EXPECT_EQ(text(), "undecided: causal 0.60x\n");
+  findings_ = {finding("n=1 head_dim=64", "supported", 0.5), finding("n=2 head_dim=64", "refuted", 0.7),
+               finding("n=1 head_dim=128", "refuted", 0.7)};
+  EXPECT_TRUE(text().starts_with("- Say that the mask is causal, at n 1, head_dim 64: 0.50x [causal]\n")) << text();
   spec_.claims.clear();  // advice for the authors of kernels
   EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
 }

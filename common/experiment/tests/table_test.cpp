@@ -66,6 +66,11 @@ TEST_F(TableTest, EmptyAndConstantColumnsAreDropped) {
   for (const char* column : {"cv_%", "stop", "error", " n "}) EXPECT_NE(text().find(column), std::string::npos);
 }
 
+TEST_F(TableTest, AnAxisThatEqualsAnotherHasNoColumn) {
+  for (Measurement& result : results_) result.config.set("m", result.config.integer("n"));
+  EXPECT_TRUE(text().starts_with("variant=tuned layout=bhsd m=n\n  n  tile ")) << text();
+}
+
 TEST_F(TableTest, ABaselineTakesThePlaceOfTheFastest) {
   results_.push_back(measured(64, 16, 4e-3, "naive"));
   options_.baseline = texts("variant", {"naive"});
