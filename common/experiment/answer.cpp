@@ -370,7 +370,11 @@ Known known_of(const std::string& root, const std::string& experiment, const std
 
 Json answer(const AnswerInput& input) {
   Json claims = Json::array(), undecided = Json::array();
-  for (const std::string& id : input.spec.claims) {
+  std::vector<std::string> ids = input.spec.claims;
+  if (ids.empty() && input.spec.choices.empty()) {
+    for (const Claim& claim : input.claims) ids.push_back(claim.hypothesis.id);
+  }
+  for (const std::string& id : ids) {
     const auto claim = std::ranges::find_if(input.claims, [&](const Claim& one) { return one.hypothesis.id == id; });
     if (claim == input.claims.end()) continue;
     const std::vector<Judged> all = judged(id, input);

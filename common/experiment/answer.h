@@ -23,7 +23,7 @@ struct Choice {
   size_t at_least = 3;  // smaller groups of options are left out
 };
 
-/// What an experiment's answer has.
+/// What an experiment's answer has. Without choices and without claims: all claims.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has

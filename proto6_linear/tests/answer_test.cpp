@@ -1,6 +1,8 @@
 // What the answer of a run has, on made-up results.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/testing/answers.h"
 #include "common/testing/devices.h"
 #include "proto6_linear/claims.h"
@@ -23,8 +25,12 @@ TEST(LinearAnswerTest, TheChoiceFollowsFromTheDevice) {
         linear_answer(), cases,
         [&](const Case& config) { return config.key({"variant", "scan"}) == fastest ? 1e-3 : 2e-3; }, complete));
   };
-  EXPECT_TRUE(with("variant=fused scan=none").begin()->starts_with("fused "));
-  EXPECT_TRUE(with("variant=phases scan=passes").rbegin()->starts_with("phases passes "));
+  const auto any = [](const std::set<std::string>& options, const std::string& begin) {
+    return std::ranges::any_of(options, [&](const std::string& option) { return option.starts_with(begin); });
+  };
+  EXPECT_TRUE(any(with("variant=fused scan=none"), "fused "));
+  EXPECT_FALSE(any(with("variant=fused scan=none"), "phases "));
+  EXPECT_TRUE(any(with("variant=phases scan=passes"), "phases passes "));
 }
 
 }  // namespace

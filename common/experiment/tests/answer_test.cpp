@@ -179,6 +179,12 @@ TEST_F(AnswerTest, AClaimAdvisesUsers) {
   EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
 }
 
+TEST_F(AnswerTest, AnExperimentThatSaysNothingHasAllClaims) {
+  spec_ = {};
+  findings_ = {finding("head_dim=64", "supported", 0.52)};
+  EXPECT_EQ(text(), "- Say that the mask is causal: 0.52x [causal]\n");
+}
+
 TEST_F(AnswerTest, RecordsAndRunDecideTogether) {
   known_.claims = {record("head_dim=64", "supported", 0.5)};
   EXPECT_EQ(text(), "- Say that the mask is causal: 0.50x [causal]\n") << "a claim that this run did not judge";

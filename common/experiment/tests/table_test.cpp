@@ -5,7 +5,6 @@
 
 #include <sstream>
 
-#include "common/base/text_table.h"
 #include "common/experiment/busy.h"
 
 namespace attn {
@@ -135,23 +134,6 @@ TEST_F(TableTest, CsvHasAllCasesAndWholeReasons) {
   EXPECT_TRUE(found[0].starts_with("variant,layout,n,tile,id,status,reason,scope,median_s,")) << found[0];
   EXPECT_TRUE(found[1].starts_with("tuned,bhsd,64,16,0123456789abcdef,ok,,device_hot,0.001,")) << found[1];
   EXPECT_NE(found[4].find("skipped,\"needs \"\"65536\"\" bytes, 8192 are there\","), std::string::npos) << found[4];
-}
-
-TEST(WrappedTest, BreaksAtSpacesAndIndents) {
-  EXPECT_EQ(wrapped("one two three", 9, 2), "one two\n  three\n");
-  EXPECT_EQ(wrapped("  a   b", 9, 2), "  a   b\n");
-  EXPECT_EQ(wrapped("a_long_word x", 4, 0), "a_long_word\nx\n");
-}
-
-TEST(FormatTest, UnitsFit) {
-  EXPECT_EQ(format_seconds(1.5), "1.500 s");
-  EXPECT_EQ(format_seconds(0.0123456), "12.35 ms");
-  EXPECT_EQ(format_seconds(123.4e-6), "123.4 us");
-  EXPECT_EQ(format_seconds(0.99999e-3), "1.000 ms");
-  EXPECT_EQ(format_seconds(102e-9), "102.0 ns");
-  EXPECT_EQ(format_ratio(1.069), "1.07x");
-  EXPECT_EQ(format_ratio(0.0203), "0.020x");
-  EXPECT_EQ(format_ratio(14.64), "14.6x");
 }
 
 // ---- what disturbs a run
