@@ -185,7 +185,7 @@ TEST_F(BusyTest, ThrottlingIsSaid) {
   EXPECT_EQ(lines(), "the device throttled in 1 of 2 cases (sw_power_cap)\n");
 }
 
-TEST(CoreTimesTest, OthersAreWhatTheCoresDidBesidesThisProcess) {
+TEST(CoreTimesTest, OthersAreTheWorkOfOtherProcesses) {
   CoreTimes begin{.cores = 2, .busy_s = 100, .own_s = 10}, end{.cores = 2, .busy_s = 118, .own_s = 20};
   end.at = begin.at + std::chrono::seconds(10);
   EXPECT_NEAR(others(begin, end), 0.8, 1e-9);
