@@ -220,7 +220,8 @@ AnswerSpec paged_answer() {
                        .takes = [](const Case& config) { return config.integer("page_size") > 0; },
                        .within = 1.03}},
           .claims = {"paging", "prefill_paging", "page_order", "cache_layout", "waste", "append_fused", "prefill_fused",
-                     "append_cost", "eight_bits", "int8_error", "cascade", "packing", "window", "alibi", "soft_cap"}};
+                     "append_cost", "eight_bits", "int8_error", "cascade", "packing", "window", "alibi", "soft_cap"},
+          .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cascade"}};
 }
 
 }  // namespace attn

@@ -207,9 +207,11 @@ AnswerSpec linear_answer() {
                                     config.integer("normalised") == 0 && config.text("feature") == "identity" &&
                                     config.text("layout") == "bhsd" && config.integer("state") == 0 &&
                                     config.integer("segments") == 0;
-                           }}},
+                           },
+                       .at_least = 2}},
           .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised", "feature",
-                     "gate_head", "gate_token", "gate_channel", "segments"}};
+                     "gate_head", "gate_token", "gate_channel", "segments"},
+          .alternatives = {"variant", "scan", "chunk", "segments"}};
 }
 
 }  // namespace attn

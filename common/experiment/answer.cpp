@@ -116,13 +116,14 @@ Names common(const Names& a, const Names& b) {
 
 /// The line of a choice for shapes; null where no option is as good in all shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
-  Names good, all;
+  Names good, all, slower;
   std::map<std::string, double> ratios;  // the largest of all shapes
   for (const Shape& shape : shapes) {
     Names own = {option_of(choice, shape.picked.best->config)}, here;
     for (const Measurement* option : shape.picked.as_good) own.insert(option_of(choice, option->config));
     for (const auto& [name, result] : shape.options) {
       here.insert(name);
+      if (result->main_timing()->ci_lo_s > shape.picked.best->main_timing()->ci_hi_s) slower.insert(name);
       double& most = ratios[name];
       most = std::max(most, ratio_of(*result, *shape.picked.best, input.comparisons));
     }
@@ -147,8 +148,14 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
     }
   }
   if (!recorded.empty()) std::erase_if(order, [&](const std::string& name) { return !recorded.contains(name); });
-  if (undecided.empty() && good.size() == all.size() && all.size() > 1) {
-    undecided = fmt::format("all {} options are as good", all.size());
+  std::vector<std::string> bad, unclear;
+  for (const std::string& name : all) {
+    if (!good.contains(name)) (slower.contains(name) ? bad : unclear).push_back(name);
+  }
+  std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
+  if (undecided.empty() && bad.empty() && all.size() > 1) {
+    undecided = unclear.empty() ? fmt::format("all {} options are as good", all.size())
+                                : fmt::format("the noise hides which of {} options is the fastest", all.size());
   }
   line["take"] = undecided.empty() ? Json(order.front()) : Json(nullptr);
   line["undecided"] = undecided;
@@ -159,12 +166,8 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
   }
   line["measurement"] = taken->id;
   line["avoid"] = Json::array();
-  std::vector<std::string> bad;
-  for (const std::string& name : all) {
-    if (!good.contains(name)) bad.push_back(name);
-  }
-  std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
   for (const std::string& name : bad) line["avoid"].push_back({{"option", name}, {"ratio", ratios.at(name)}});
+  line["unclear"] = unclear;
   if (input.complete) {
     Names defaults;
     for (const Shape& shape : shapes) {
@@ -426,13 +429,17 @@ std::string figure_text(double value, const std::string& unit) {
     const double scale = unit == " s" ? 1 : unit == " ms" ? 1e-3 : unit == " us" ? 1e-6 : 1e-9;
     if (value > 0) return format_seconds(scale * value);
   }
-  return fmt::format("{:.3g}{}", value, unit);
+  return std::abs(value) < 1000 ? fmt::format("{:.3g}{}", value, unit) : fmt::format("{:.0f}{}", value, unit);
 }
 
 std::string range_text(const Json& line) {
   const std::string unit = line.at("unit");
-  const std::string low = figure_text(line.at("low"), unit), high = figure_text(line.at("high"), unit);
-  return low == high ? low : low + " to " + high;
+  std::string low = figure_text(line.at("low"), unit);
+  const std::string high = figure_text(line.at("high"), unit);
+  if (low == high) return low;
+  const size_t space = low.find(' ');  // the unit is said once
+  if (space != low.npos && high.ends_with(low.substr(space))) low.resize(space);
+  return low + " to " + high;
 }
 
 /// "f32 head_dim=64": the values of axes, with the names of those that are numbers.
@@ -474,6 +481,9 @@ std::string choice_text(const Json& line) {
     default_named = default_named || named(name) != name;
     avoided.push_back(fmt::format("{} {}", named(name), format_ratio(option["ratio"])));
   }
+  std::vector<std::string> unclear;
+  for (const Json& option : line.at("unclear")) unclear.push_back(named(option));
+  if (!unclear.empty()) parts.push_back("unclear: " + list_of(unclear, most_values));
   if (!avoided.empty()) parts.push_back("avoid " + fmt::format("{}", fmt::join(avoided, ", ")));
   const bool bad =
       chosen.is_object() && chosen["ratio"].is_number() && !default_named &&

@@ -29,6 +29,8 @@ struct AnswerSpec {
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has
   /// is left out.
   std::vector<std::string> claims = {};
+  /// Axes of cases that compute the same. The table compares such cases. Empty: the experiment's compared axes.
+  std::vector<std::string> alternatives = {};
 };
 
 /// The option that takes the least time among results of cases that differ only in their options, and the options that
@@ -64,9 +66,10 @@ struct AnswerInput {
 /// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
 ///
 /// A choice has "where", the number "of" options, the option to "take", the options that are "as_good", those to
-/// "avoid" with their ratios, "default" where there is one, and "undecided": why there is nothing to take. A ratio is
-/// that of the pair's comparison, or of the two medians where the pair was not compared. If several shapes were
-/// measured, an option to take is as good in all of them, and in the records of these shapes.
+/// "avoid" with their ratios, the "unclear" ones, "default" where there is one, and "undecided": why there is nothing
+/// to take. An option is unclear if it is not as good, but its interval reaches the fastest one's. A ratio is that of
+/// the pair's comparison, or of the two medians where the pair was not compared. If several shapes were measured, an
+/// option to take is as good in all of them, and in the records of these shapes.
 ///
 /// A claim has the advice, the range of its figures, and where it holds. A verdict of this run, or of the records,
 /// counts if the other does not contradict it.

@@ -218,8 +218,9 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     if (decided > 0) verdicts += fmt::format("Of {} verdicts {:.1f} are expected to be wrong.\n", decided, wrong);
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
-  const TableOptions shown = {options.all_columns, output_width(), spec.compared_axes, options.baseline,
-                              options.filter};
+  const TableOptions shown = {options.all_columns, output_width(),
+                              spec.answer.alternatives.empty() ? spec.compared_axes : spec.answer.alternatives,
+                              options.baseline, options.filter};
   if (options.csv) {
     fmt::print("{}", csv(results, ceilings.value_or(Ceilings{}), shown));
     return exit_status();

@@ -23,7 +23,9 @@ struct Column {
   bool by_default = true;
 };
 
-constexpr double almost_all = 0.75;  // an axis with one value in this share of the rows needs no column
+constexpr const char* also = "also";  // the head of the column that several axes share
+constexpr size_t room_for_also = 24;  // a longer cell of this column takes several lines
+constexpr double almost_all = 0.75;   // an axis with one value in this share of the rows needs no column
 
 std::string percent_of(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
@@ -160,19 +162,20 @@ std::pair<std::string, double> common_value(const Results& rows, const std::stri
   return {most->first, static_cast<double>(most->second) / static_cast<double>(rows.size())};
 }
 
-/// A table of some axes and columns. The axes in `folded` share one column, which names only the values that differ
-/// from the most common value.
+/// A table of some axes and columns. The axes in `folded` share the last column, which names only the values that
+/// differ from the most common value.
 Rows rows_of(const Results& results, const std::vector<std::string>& axes, const std::vector<std::string>& folded,
              const std::vector<Column>& columns) {
   Rows rows(1);
   for (const std::string& axis : axes) rows[0].push_back(axis);
-  if (!folded.empty()) rows[0].emplace_back("also");
   for (const Column& column : columns) rows[0].push_back(column.head);
+  if (!folded.empty()) rows[0].emplace_back(also);
   std::map<std::string, std::string> common;
   for (const std::string& axis : folded) common[axis] = common_value(results, axis).first;
   for (const Measurement* result : results) {
     std::vector<std::string> row;
     for (const std::string& axis : axes) row.push_back(value_of(*result, axis));
+    for (const Column& column : columns) row.push_back(column.cell(*result));
     if (!folded.empty()) {
       std::vector<std::string> own;
       for (const std::string& axis : folded) {
@@ -180,16 +183,23 @@ Rows rows_of(const Results& results, const std::vector<std::string>& axes, const
       }
       row.push_back(fmt::format("{}", fmt::join(own, " ")));
     }
-    for (const Column& column : columns) row.push_back(column.cell(*result));
     rows.push_back(std::move(row));
   }
   return rows;
 }
 
+/// The place where the shared column begins; npos where there is none.
+size_t place_of_also(const std::string& text) {
+  const std::string head = text.substr(0, text.find('\n'));
+  return head.ends_with(also) ? head.size() - std::string_view(also).size() : head.npos;
+}
+
 size_t width_of(const std::string& text) {
+  const size_t place = place_of_also(text);
+  const size_t most = place == text.npos ? text.npos : place + room_for_also;
   std::istringstream lines(text);
   size_t width = 0;
-  for (std::string line; std::getline(lines, line);) width = std::max(width, line.size());
+  for (std::string line; std::getline(lines, line);) width = std::max(width, std::min(line.size(), most));
   return width;
 }
 
@@ -276,9 +286,10 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
         wrapped(fmt::format("where `also` does not say otherwise: {}", fmt::join(unless_said, " ")), options.width, 0);
   }
   std::string body = text();
-  if (width_of(body) > options.width && !options.all_columns) {
+  if (!options.all_columns) {
+    const size_t place = place_of_also(body), indent = place == body.npos ? 2 : place;
     std::istringstream lines(std::exchange(body, {}));
-    for (std::string line; std::getline(lines, line);) body += wrapped(line, options.width, 2);
+    for (std::string line; std::getline(lines, line);) body += wrapped(line, options.width, indent);
   }
   if (!dropped.empty()) {
     body += wrapped(fmt::format("left out for width: {}; --columns all shows them", fmt::join(dropped, ", ")),

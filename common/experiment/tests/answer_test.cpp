@@ -146,6 +146,15 @@ TEST_F(AnswerTest, SaysWhatIsUndecided) {
   EXPECT_TRUE(answered()["choices"][0]["take"].is_null());
 }
 
+TEST_F(AnswerTest, WhatTheNoiseHidesIsUnclear) {
+  spec_.choices[0].within = 1.03;
+  results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.05e-3), tile(16, 64, 1.5e-3)};
+  results_[1].time[0].ci_lo_s = 0.9e-3;
+  EXPECT_NE(text().find("take 128x128; unclear: 64x64 (the default); avoid 16x64 1.50x"), std::string::npos) << text();
+  results_[2].time[0].ci_lo_s = 0.9e-3;
+  EXPECT_NE(text().find("undecided: the noise hides which of 3 options is the fastest"), std::string::npos) << text();
+}
+
 TEST_F(AnswerTest, TheRecordsOfTheDeviceCount) {
   results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.01e-3), tile(16, 64, 1.5e-3)};
   const auto recorded = [&](int64_t rows, int64_t keys, const Json& tied) {
