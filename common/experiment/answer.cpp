@@ -153,7 +153,8 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
     if (!good.contains(name)) (slower.contains(name) ? bad : unclear).push_back(name);
   }
   std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
-  if (undecided.empty() && bad.empty() && all.size() > 1) {
+  const bool narrowed = recorded.size() < good.size();  // by the records
+  if (undecided.empty() && bad.empty() && !narrowed && all.size() > 1) {
     undecided = unclear.empty() ? fmt::format("all {} options are as good", all.size())
                                 : fmt::format("the noise hides which of {} options is the fastest", all.size());
   }
@@ -317,11 +318,18 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> differing;  // axes, with the values of the first of `some`
+  std::vector<std::string> named, differing;  // axes, and the same with the values of the first of `some`
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
-    if (const auto own = axes_of(some.front().subject); own.contains(axis) && values(axis, false) != mine) {
+    const bool follows = std::ranges::any_of(named, [&](const std::string& before) {
+      return std::ranges::all_of(all, [&](const Judged& one) {
+        const auto axes = axes_of(one.subject);
+        return axes.contains(axis) && axes.contains(before) && axes.at(axis) == axes.at(before);
+      });
+    });
+    if (const auto own = axes_of(some.front().subject); own.contains(axis) && !follows && values(axis, false) != mine) {
+      named.push_back(axis);
       differing.push_back(axis + " " + own.at(axis));
     }
     if (mine.contains("") || mine.size() > most_values || !common(mine, values(axis, false)).empty()) continue;

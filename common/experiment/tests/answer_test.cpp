@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "common/base/file.h"
 #include "common/base/temporary_folder.h"
@@ -164,6 +165,11 @@ TEST_F(AnswerTest, TheRecordsOfTheDeviceCount) {
     return text();
   };
   EXPECT_EQ(recorded(64, 64, {"32x64"}), "tile\n  f32 head_dim=64  take 64x64 (the default); avoid 16x64 1.50x\n");
+  const std::vector<Measurement> clear =
+      std::exchange(results_, {tile(128, 128, 1e-3), tile(64, 64, 1.01e-3), tile(16, 64, 1.005e-3)});
+  EXPECT_EQ(recorded(64, 64, Json::array()), "tile\n  f32 head_dim=64  take 64x64 (the default)\n")
+      << "the records decide what this run leaves undecided";
+  results_ = clear;
   const std::string contradicted = recorded(16, 64, Json::array());
   EXPECT_NE(contradicted.find("undecided: this run says 128x128, the records say 16x64"), std::string::npos)
       << contradicted;
@@ -181,8 +187,8 @@ TEST_F(AnswerTest, AClaimAdvisesUsers) {
             "- Do not plan with 0.6 of the time, at head_dim 256: 0.70x [causal]\n");
   findings_ = {finding("head_dim=64", "inconclusive", 0.6)};
   EXPECT_EQ(text(), "undecided: causal 0.60x\n");
-  findings_ = {finding("n=1 head_dim=64", "supported", 0.5), finding("n=2 head_dim=64", "refuted", 0.7),
-               finding("n=1 head_dim=128", "refuted", 0.7)};
+  findings_ = {finding("n=1 m=1 head_dim=64", "supported", 0.5), finding("n=2 m=2 head_dim=64", "refuted", 0.7),
+               finding("n=1 m=1 head_dim=128", "refuted", 0.7)};
   EXPECT_TRUE(text().starts_with("- Say that the mask is causal, at n 1, head_dim 64: 0.50x [causal]\n")) << text();
   spec_.claims.clear();  // advice for the authors of kernels
   EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
