@@ -318,7 +318,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> named, differing;  // axes, and the same with the values of the first of `some`
+  std::vector<std::string> named, differing;  // axes, and the same with their first values in `some`
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
@@ -328,9 +328,9 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
         return axes.contains(axis) && axes.contains(before) && axes.at(axis) == axes.at(before);
       });
     });
-    if (const auto own = axes_of(some.front().subject); own.contains(axis) && !follows && values(axis, false) != mine) {
+    if (!follows && mine != values(axis, false)) {
       named.push_back(axis);
-      differing.push_back(axis + " " + own.at(axis));
+      differing.push_back(fmt::format("{} {}", axis, *mine.begin()));
     }
     if (mine.contains("") || mine.size() > most_values || !common(mine, values(axis, false)).empty()) continue;
     return fmt::format("at {} {}", axis, fmt::join(mine, ", "));
