@@ -128,7 +128,11 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
        [](const Measurement& result) {
          return result.matrix_pct ? fmt::format("{:.1f}", result.matrix_pct->value) : "";
        }},
-      {"cold", [](const Measurement& result) { return time_text(result.timing(Scope::device_cold)); }},
+      {"cold",
+       [](const Measurement& result) {
+         const Timing* cold = result.timing(Scope::device_cold);
+         return cold == result.main_timing() ? "" : time_text(cold);
+       }},
       {"GB/s",
        [](const Measurement& result) {
          const bool memory = result.work && result.work->bound == Bound::memory;
