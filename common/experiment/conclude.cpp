@@ -223,13 +223,13 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
                               options.baseline, options.filter};
   if (options.csv) {
     fmt::print("{}", csv(results, ceilings.value_or(Ceilings{}), shown));
-    return exit_status();
-  }
-  const Json answer = answer_json(findings);
-  print_json(answer);
-  if (!options.json) {
-    fmt::print("{}", table(results, ceilings.value_or(Ceilings{}), shown));
-    fmt::print("{}", end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+  } else {
+    const Json answer = answer_json(findings);
+    print_json(answer);
+    if (!options.json) {
+      fmt::print("{}", table(results, ceilings.value_or(Ceilings{}), shown));
+      fmt::print("{}", end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+    }
   }
   return exit_status();
 }
