@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
                                .axes = flash_axes(),
                                .compared_axes = flash_compared_axes(),
                                .claims = flash_claims,
+                               .answer = flash_answer(),
                                .sweep = flash_sweep,
                                .complete = complete_flash,
                                .plan = flash_plan,

@@ -116,4 +116,13 @@ Sweep flash_sweep(const std::string& profile, const DeviceInfo& device) {
   return (span.large() ? large_sweep : small_sweep)(span, profile == "full");
 }
 
+AnswerSpec flash_answer() {
+  return {.choices = {{.what = "tile, block_r x block_c",
+                       .axes = {"block_r", "block_c"},
+                       .between = "x",
+                       .by = {"dtype", "head_dim"},
+                       .takes = [](const Case& config) { return config.text("variant") == "tuned"; }}},
+          .claims = {"bf16", "layout", "causal", "ladder", "wider_heads", "scaling"}};
+}
+
 }  // namespace attn

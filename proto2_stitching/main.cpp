@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
       .compared_axes = stitch_compared_axes(),
       .default_tile = false,
       .claims = [](const DeviceInfo& device) { return stitch_claims(device.units); },
+      .answer = stitch_answer(),
       .sweep = stitch_sweep,
       .complete = complete_stitch,
       .plan = stitch_case_plan,

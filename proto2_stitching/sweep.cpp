@@ -108,4 +108,11 @@ std::vector<Axis> score_function_axes(const std::string& path) {
   return {texts("function", {read_function(FunctionKind::score, path).text_name()}), integers("work", {0})};
 }
 
+AnswerSpec stitch_answer() {
+  return {.choices = {{.what = "dispatch of a score function: form, and scores of a call",
+                       .axes = {"form", "grain"},
+                       .by = {"function", "work"}}},
+          .claims = {"stitch_or_constants", "break_even", "call_ns"}};
+}
+
 }  // namespace attn

@@ -6,6 +6,7 @@
 
 #include "common/cases/user_functions.h"
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -25,5 +26,8 @@ void complete_stitch(Case& config, const DeviceInfo& device);
 /// Returns the values of the axes `function` and `work` for a run in which --score-function names the file `path`.
 /// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec stitch_answer();
 
 }  // namespace attn

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
                                .compared_axes = paged_compared_axes(),
                                .default_tile = false,
                                .claims = paged_claims,
+                               .answer = paged_answer(),
                                .sweep = paged_sweep,
                                .complete = complete_paged,
                                .plan = paged_case_plan,

@@ -213,4 +213,15 @@ void complete_paged(Case& config, const DeviceInfo& device) {
   config.set("block_c", prefill_config(paged.decode, device, hooks ? &*hooks : nullptr).block_c);
 }
 
+AnswerSpec paged_answer() {
+  return {.choices = {{.what = "page_size, tokens of a page",
+                       .axes = {"page_size"},
+                       .by = {"task", "dtype", "head_dim"},
+                       .takes = [](const Case& config) { return config.integer("page_size") > 0; },
+                       .within = 1.03}},
+          .claims = {"paging", "prefill_paging", "page_order", "cache_layout", "waste", "append_fused", "prefill_fused",
+                     "append_cost", "eight_bits", "int8_error", "cascade", "packing", "window", "alibi", "soft_cap"},
+          .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cascade"}};
+}
+
 }  // namespace attn

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -18,5 +19,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
 /// the rule says (workers=0). A contiguous cache always gets page_order=identity. A case that appends no token always
 /// gets rotary_dim=0 and rope_pairing=half_split.
 void complete_paged(Case& config, const DeviceInfo& device);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec paged_answer();
 
 }  // namespace attn

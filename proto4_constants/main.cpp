@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
                                .compared_axes = constants_compared_axes(),
                                .default_tile = false,
                                .claims = [](const DeviceInfo&) { return constants_claims(); },
+                               .answer = constants_answer(),
                                .sweep = constants_sweep,
                                .complete = complete_constants,
                                .plan = constants_plan,

@@ -243,4 +243,9 @@ std::string constants_unable(const Case& config, const DeviceInfo& device) {
   return "";
 }
 
+AnswerSpec constants_answer() {
+  return {.claims = {"run_time", "cost", "startup_100ms", "startup_1s", "disk_hit", "disk_speedup", "start_disk",
+                     "archive_load", "archive_speedup", "start_archive", "workers", "pch"}};
+}
+
 }  // namespace attn

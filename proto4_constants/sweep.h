@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 #include "proto4_constants/variants.h"
 
@@ -33,5 +34,8 @@ std::string constants_unable(const Case& config, const DeviceInfo& device);
 Variant run_variant(const Case& config);
 /// Returns the variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec constants_answer();
 
 }  // namespace attn

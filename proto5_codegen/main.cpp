@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
                                .compared_axes = {"generator"},
                                .default_tile = false,
                                .claims = [](const DeviceInfo&) { return codegen_claims(); },
+                               .answer = codegen_answer(),
                                .sweep = codegen_sweep,
                                .complete = complete_codegen,
                                .plan = codegen_case_plan,

@@ -74,4 +74,9 @@ void complete_codegen(Case& config, const DeviceInfo& device) {
   if (work != "attention" && work != "modified") config.set("causal", int64_t{0});
 }
 
+AnswerSpec codegen_answer() {
+  return {.choices = {{.what = "generator of a kernel", .axes = {"generator"}, .by = {"work", "dtype", "head_dim"}}},
+          .claims = {"published", "schedule", "autoscheduler", "search", "generation"}};
+}
+
 }  // namespace attn

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -13,5 +14,8 @@ std::vector<AxisInfo> codegen_axes();
 Sweep codegen_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. An axis that the case's work does not have gets the value 0.
 void complete_codegen(Case& config, const DeviceInfo& device);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec codegen_answer();
 
 }  // namespace attn

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
                                .compared_axes = linear_compared_axes(),
                                .default_tile = false,
                                .claims = linear_claims,
+                               .answer = linear_answer(),
                                .sweep = linear_sweep,
                                .complete = complete_linear,
                                .plan = linear_case_plan,

@@ -196,4 +196,23 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   }
 }
 
+AnswerSpec linear_answer() {
+  return {.choices = {{.what = "form of linear attention: variant, scan, chunk",
+                       .axes = {"variant", "scan", "chunk"},
+                       .by = {"dtype", "head_dim", "causal", "gate"},
+                       .takes =
+                           [](const Case& config) {
+                             const std::string& variant = config.text("variant");
+                             return (variant == "phases" || variant == "fused") && config.text("lengths") == "equal" &&
+                                    config.integer("value_dim") == config.integer("head_dim") &&
+                                    config.integer("normalised") == 0 && config.text("feature") == "identity" &&
+                                    config.text("layout") == "bhsd" && config.integer("state") == 0 &&
+                                    config.integer("segments") == 0;
+                           },
+                       .at_least = 2}},
+          .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised", "feature",
+                     "gate_head", "gate_token", "gate_channel", "segments"},
+          .alternatives = {"variant", "scan", "chunk", "segments"}};
+}
+
 }  // namespace attn

@@ -21,4 +21,7 @@ Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
 /// off: 0, "none" or "identity".
 void complete_linear(Case& config, const DeviceInfo& device);
 
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec linear_answer();
+
 }  // namespace attn

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
                                .default_tile = false,
                                .narrowing_axes = variants_narrowing_axes(),
                                .claims = [](const DeviceInfo&) { return variants_claims(); },
+                               .answer = variants_answer(),
                                .sweep = variants_sweep,
                                .complete = complete_variants,
                                .plan = variants_case_plan,

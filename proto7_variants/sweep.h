@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -24,5 +25,8 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. The task becomes attention, heads are found by an index, and modifiers are
 /// off; the other axes get the values that complete them for attention. Axes that mean nothing for the task are off.
 void complete_variants(Case& config, const DeviceInfo& device);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec variants_answer();
 
 }  // namespace attn

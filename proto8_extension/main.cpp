@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
                                .compared_axes = extension_compared_axes(),
                                .default_tile = false,
                                .claims = [](const DeviceInfo&) { return extension_claims(); },
+                               .answer = extension_answer(),
                                .sweep = extension_sweep,
                                .complete = complete_extension,
                                .plan = extension_plan,

@@ -68,4 +68,9 @@ FlashConfig extension_config(const Case& config, const DeviceInfo& device) {
   return flash;
 }
 
+AnswerSpec extension_answer() {
+  return {.claims = {"c_overhead", "dlpack_overhead", "concept_overhead", "torch_overhead", "copies_overhead",
+                     "break_even", "first_call_compiler", "first_call_disk", "first_call_archive", "allocations"}};
+}
+
 }  // namespace attn

@@ -7,6 +7,7 @@
 
 #include "common/attention/flash.h"
 #include "common/device/device.h"
+#include "common/experiment/answer.h"
 #include "common/records/case.h"
 
 namespace attn {
@@ -21,5 +22,8 @@ void complete_extension(Case& config, const DeviceInfo& device);
 
 /// The attention of a case, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
+
+/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+AnswerSpec extension_answer();
 
 }  // namespace attn

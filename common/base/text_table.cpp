@@ -1,7 +1,13 @@
 #include "common/base/text_table.h"
 
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace attn {
 
@@ -24,6 +30,47 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, Align 
     text += line + "\n";
   }
   return text;
+}
+
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::string found, line;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = text.find_first_not_of(' ', at);
+    if (begin == text.npos) break;
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    // The first line keeps its spaces, which may align columns.
+    const std::string gap =
+        line.find_first_not_of(' ') == line.npos && !found.empty() ? "" : text.substr(at, begin - at);
+    const std::string word = text.substr(begin, end - begin);
+    if (line.find_first_not_of(' ') != line.npos && line.size() + gap.size() + word.size() > width) {
+      found += line + "\n";
+      line = std::string(indent, ' ') + word;
+    } else {
+      line += gap + word;
+    }
+    at = end;
+  }
+  return found + line + "\n";
+}
+
+std::string format_seconds(double seconds) {
+  for (const auto& [unit, name] : {std::pair{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}}) {
+    if (seconds >= 0.99995 * unit) {
+      const double value = seconds / unit;
+      return fmt::format("{:.{}f} {}", value, value < 9.9995 ? 3 : value < 99.995 ? 2 : 1, name);
+    }
+  }
+  return fmt::format("{:.1f} ns", 1e9 * seconds);
+}
+
+std::string format_ratio(double ratio) {
+  return fmt::format("{:.{}f}x", ratio, ratio < 0.1 ? 3 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0);
+}
+
+size_t output_width() {
+  winsize size{};
+  const bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+  return terminal && size.ws_col > 0 ? size.ws_col : 100;
 }
 
 }  // namespace attn

@@ -1,6 +1,7 @@
 // Rows of cells as a table of plain text.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,5 +12,17 @@ enum class Align { left, right };
 /// Returns a text with a line for each row. A column is as wide as its widest cell. The last cell of a row is not
 /// padded, and stands at the left of its column.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align);
+
+/// Returns a paragraph in lines of at most `width` characters, broken at spaces; lines after the first begin with
+/// `indent` spaces. A longer word stands alone on its line.
+std::string wrapped(const std::string& text, size_t width, size_t indent);
+
+/// A time with four digits and the unit that fits: "1.234 ms".
+std::string format_seconds(double seconds);
+/// "1.07x"; three digits from 10 on.
+std::string format_ratio(double ratio);
+
+/// The characters of a line of stdout: of its terminal, or 100 where it is none.
+size_t output_width();
 
 }  // namespace attn

@@ -1,13 +1,32 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 
+#include "common/base/shell.h"
+#include "common/base/text_table.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
 
 namespace attn {
+namespace {
+
+/// The first digits of a record's id, as many as tell it from the other results.
+std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
+  size_t digits = std::min(min_replay_digits, id.size());
+  const auto ambiguous = [&] {
+    return std::ranges::count_if(
+               results, [&](const Measurement& result) { return result.id.starts_with(id.substr(0, digits)); }) > 1;
+  };
+  while (digits < id.size() && ambiguous()) ++digits;
+  return id.substr(0, digits);
+}
+
+}  // namespace
 
 std::vector<Case> Experiment::State::cases_of(const Conclusion& conclusion) const {
   std::vector<Case> cases;
@@ -82,6 +101,76 @@ bool Experiment::State::in_replay(const Conclusion& conclusion) const {
                                 replayed.at("data").at("device") == device_name(device->info()));
 }
 
+Json Experiment::State::answer_json(const std::vector<Json>& findings) {
+  const std::string where = device_name(device->info());
+  const bool whole = options.axes.empty() && options.input.empty() && options.shard_count == 1 && replayed.is_null() &&
+                     std::ranges::all_of(options.files, [](const auto& file) { return file.second.empty(); });
+  AnswerInput input = {.spec = spec.answer,
+                       .claims = claims,
+                       .device = where,
+                       .results = results,
+                       .comparisons = comparisons,
+                       .findings = findings,
+                       .known = known_of(source_root(), spec.name, where),
+                       .whole_sweep = whole && !options.only_verify,
+                       .complete = [&](Case& config) {
+                         if (spec.complete) spec.complete(config, device->info());
+                       }};
+  Json found = {{"schema", "answer/1"}, {"experiment", spec.name}, {"run", run["id"]}};
+  try {
+    found.update(answer(input));
+  } catch (const Json::exception& error) {
+    progress.note(fmt::format("{}/findings: no records of this version: {}", source_root(), error.what()));
+    input.known = {};
+    found.update(answer(input));
+  }
+  found["warnings"] = disturbances(device->info(), results, comparisons, started.cores, others(started, core_times()));
+  found["measurements"] = options.measurements_path;
+  found["findings"] = options.findings_path;
+  return found;
+}
+
+std::string Experiment::State::end_text(const Json& answer, const std::string& verdicts) const {
+  const size_t width = output_width();
+  std::string text = "\n";
+  std::istringstream lines(verdicts);
+  for (std::string line; std::getline(lines, line);) text += wrapped(line, width, 13);
+  if (!verdicts.empty()) text += "\n";
+  for (const Json& warning : answer.at("warnings")) text += wrapped("WARNING " + warning.get<std::string>(), width, 2);
+  if (!options.only_verify && !replays_finding()) {
+    const size_t records = answer.at("records");
+    text += wrapped(
+        fmt::format("ANSWER for {}, {}", answer.at("device").get<std::string>(),
+                    records > 0 ? fmt::format("by this run and {} recorded figures", records) : "by this run alone"),
+        width, 2);
+    text += answer_text(answer, width) + "\n";
+  }
+  std::vector<std::string> counts;
+  for (const auto& [status, count] : answer.at("counts").items())
+    counts.push_back(fmt::format("{} {}", count.get<int>(), status));
+  text += fmt::format("{}\n", fmt::join(counts, ", "));
+  text += fmt::format("records: {} {}\n", options.measurements_path, options.findings_path);
+  const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
+  if (std::filesystem::exists(report)) {  // not where only the programs are installed
+    text += fmt::format("report:  {}\n", shell_command({std::filesystem::proximate(report).string(),
+                                                        options.measurements_path, options.findings_path}));
+  }
+  const auto last = std::ranges::find(results, "ok", &Measurement::status);
+  const std::string id = !answer.at("choices").empty() ? answer["choices"][0]["measurement"].get<std::string>()
+                         : last != results.end()       ? last->id
+                                                       : std::string();
+  if (!id.empty()) {
+    std::vector<std::string> words = {options.arguments.front()};
+    if (options.measurements_path != Options().measurements_path) {
+      words.insert(words.end(), {"--measurements", options.measurements_path});
+    }
+    if (options.findings_path != Options().findings_path) words.insert(words.end(), {"--out", options.findings_path});
+    words.insert(words.end(), {"--replay", short_id(id, results)});
+    text += fmt::format("replay:  {}\n", shell_command(words));
+  }
+  return text;
+}
+
 int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
     return result.status == "wrong" || result.status == "failed" || result.status == "timeout";
@@ -92,6 +181,7 @@ int Experiment::State::exit_status() const {
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
   progress.clear();
   std::string verdicts;
+  std::vector<Json> findings;
   if (!options.only_verify) {
     raise_ceilings();  // now that the device is warm
     std::vector<std::string> problems;
@@ -106,7 +196,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
       if (judged.empty() && !has_header) finding_file->append(header());
-      const Json finding = find(conclusion, known);
+      const Json& finding = findings.emplace_back(find(conclusion, known));
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
       if (finding["data"]["verdict"]["state"] != name(attn::State::inconclusive) && finding["confidence"].is_number()) {
@@ -130,10 +220,18 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
                               doubts.size(), expected_wrong(doubts));
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
-  if (!options.json) {
-    fmt::print("{}", table(results, ceilings.value_or(Ceilings{})));
-    if (!verdicts.empty()) fmt::print("\n{}", verdicts);
-    fmt::print("\nmeasurements: {}  findings: {}\n", options.measurements_path, options.findings_path);
+  const TableOptions shown = {options.all_columns, output_width(),
+                              spec.answer.alternatives.empty() ? spec.compared_axes : spec.answer.alternatives,
+                              options.baseline, options.filter};
+  if (options.csv) {
+    fmt::print("{}", csv(results, ceilings.value_or(Ceilings{}), shown));
+  } else {
+    const Json answer = answer_json(findings);
+    print_json(answer);
+    if (!options.json) {
+      fmt::print("{}", table(results, ceilings.value_or(Ceilings{}), shown));
+      fmt::print("{}", end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+    }
   }
   return exit_status();
 }

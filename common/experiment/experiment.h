@@ -11,6 +11,7 @@
 #include "common/data/compare.h"
 #include "common/device/device.h"
 #include "common/device/pipeline_cache.h"
+#include "common/experiment/answer.h"
 #include "common/experiment/options.h"
 #include "common/experiment/setting.h"
 #include "common/launch/plan.h"
@@ -80,6 +81,8 @@ struct ExperimentSpec {
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
+  /// What the answer at the end of a run has.
+  AnswerSpec answer = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
@@ -155,7 +158,7 @@ class Experiment {
   int run();
   /// The last two steps of run(), for a body whose earlier steps differ from those of run().
   int compare_and_conclude();
-  /// Judges, writes findings, prints table and verdicts. Returns the exit status.
+  /// Judges, writes findings, prints table and answer. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
   const std::vector<Measurement>& results() const;  // results of this run, and of the run that --resume continues

@@ -16,8 +16,6 @@
 namespace attn {
 namespace {
 
-constexpr size_t min_replay_digits = 6;
-
 constexpr std::string_view footer = R"(
 AXES
   --axis NAME=V1,V2          these values            --axis head_dim=64,128
@@ -28,22 +26,36 @@ AXES
   tuned variant unless --axis names `variant`.
 
 TABLE
-  One line per configuration. Axes that have one value in all configurations stand above the table.
-  median_us    median device time of one launch in microseconds, with caches as the launch before left them; for a case
-               that launches nothing, the median time of its work on the host
-  ci_%         half the 95 % confidence interval of the median, in percent of the median
+  One line per configuration. Axes that have one value in all configurations stand above the table; so do axes that
+  have one value in nearly all of them, if the table would be wider than the terminal (100 characters where there is
+  none). Then columns are left out, too. Empty columns do not appear.
+  time         median device time of one launch, with caches as the launch before left them; for a case that memory
+               limits, with caches flushed before each sample; for a case that launches nothing, of its work on the
+               host. +-: half the 95 % confidence interval of the median
+  vs           time over the time of the fastest case that differs only in its choices (tile, variant); with
+               --baseline over the time of that case
+  status       of a case that is not ok: wrong, failed, timeout or oom. '!': the device reported throttling
+  GFLOP/s      or TFLOP/s: work over time; causal counts unmasked pairs only
+  matrix_%     the same in percent of the arithmetic rate that this run measured on the device for the dtype
+  cold         median device time with caches flushed before each sample (full profile; memory-bound cases in every
+               profile)
+  GB/s         of a case that memory limits: each input read once and each output written once, over the time
+  copy_%       the same in percent of the copy rate that this run measured on the device
+  max_abs      of a case that was only checked: largest difference from the double-precision oracle
+  More columns with --columns all:
+  host         median time of one launch from submit to completion, as the host sees it
+  hot_GB/s     GB/s of any launch, with warm caches
+  hot_copy_%   the same in percent of the copy rate
   cv_%         standard deviation over mean of all samples, in percent
   n            samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
-  cold_us      median device time with caches flushed before each sample (full profile; memory-bound
-               cases in every profile)
-  host_us      median time of one launch from submit to completion, as the host sees it
-  tflops       work over median; causal counts unmasked pairs only
-  matrix_%     tflops in percent of the arithmetic rate that this run measured on the device for the dtype
-  gbps         each input read once and each output written once, over the median
-  copy_%       gbps in percent of the copy rate that this run measured on the device
-  max_abs      largest difference from the double-precision oracle
-  status       ok; skipped, wrong, failed, timeout or oom, with the reason. '!': the device reported throttling
+  error        largest difference from the double-precision oracle
+
+ANSWER
+  What to take and what to avoid, by this run and by the recorded runs of the device in findings/ of the source tree.
+  An option is as good as the fastest if its interval reaches the interval of the fastest. A ratio is a time over the
+  time of the fastest. A line that begins with '-' is the advice of a claim: its cases, its figures, [its name]. A
+  verdict of this run, or of the records, counts if the other does not contradict it. --list has the claims.
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS
@@ -156,7 +168,16 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* replay = text("--replay", options.replay, "ID",
                       "measure the recorded measurement or finding ID again, under its own case, seed\n"
                       "and device; the first 6 or more digits of the id are enough");
-  app.add_flag("--json", options.json, "print measurements and findings as JSON lines instead of the table");
+  auto* json = app.add_flag("--json", options.json,
+                            "print measurements, findings and the answer as JSON lines instead of the table");
+  std::string columns, baseline;
+  auto* csv = app.add_flag("--csv", options.csv, "print the table as CSV, with all columns, and nothing else");
+  csv->excludes(json);
+  text("--columns", columns, "all", "all columns of the table, however wide");
+  text("--filter", options.filter, "WORDS",
+       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE");
+  text("--baseline", baseline, "AXIS=VALUE", "compare the cases of the table with this one of their group");
+  app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
   try {
     app.parse(argc, argv);
@@ -178,6 +199,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   }
   one_of("--profile", options.profile, {"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
+  if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();
+  if (!baseline.empty()) {
+    options.baseline = parse_axis(baseline, spec.axes);
+    if (options.baseline->values.size() != 1) {
+      throw BadInput(fmt::format("--baseline {}: not allowed; one value, as in variant=naive", baseline));
+    }
+  }
   if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
   if (!processes.empty()) options.processes = parse_number("--processes", processes, 1, 100);
   if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);

@@ -20,12 +20,18 @@ struct ExperimentSpec;
 
 using DeviceOpener = std::function<std::unique_ptr<Device>(std::string_view spec)>;
 
+/// The fewest digits of a record's id that --replay takes.
+inline constexpr size_t min_replay_digits = 6;
+
 struct Options {
   std::vector<std::string> arguments;  // argv
   std::string device = "cpu";
   std::string profile = "quick";  // or "full"
   std::vector<Axis> axes;         // given with --axis
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
+  bool all_columns = false, csv = false, verdicts = false;  // of what a run prints
+  std::string filter;                                       // words that the cases of the table have
+  std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
   uint64_t seed = 1;
   std::string input, dump_output;

@@ -6,15 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/base/text_table.h"
 #include "common/experiment/options.h"
 
 namespace attn {
 namespace {
-
-constexpr size_t max_status = 100;  // longest status in the table; the record has the whole text
-
-using Row = std::vector<std::string>;
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
@@ -22,33 +17,6 @@ std::string microseconds(double seconds) { return fmt::format("{:.{}f}", 1e6 * s
 std::string microseconds(const Timing* timing) { return timing ? microseconds(timing->median_s) : ""; }
 
 double half_interval(const Timing& timing) { return (timing.ci_hi_s - timing.ci_lo_s) / 2; }
-
-bool throttled(const Measurement& result) {
-  return result.clocks.is_object() && !result.clocks.value("throttle_reasons", Json::array()).empty();
-}
-
-Row result_row(const Measurement& result, const Ceilings& ceilings) {
-  const Timing* main = result.main_timing();
-  const bool launched = main && main->scope == Scope::device_hot;
-  const double tflops = result.tflops(), gbps = result.gbps();
-  Row row;
-  row.push_back(microseconds(main));
-  row.push_back(main ? percent(half_interval(*main), main->median_s) : "");
-  row.push_back(main ? fmt::format("{:.1f}", 100 * main->cv) : "");
-  row.push_back(main ? std::to_string(main->n) : "");
-  row.push_back(main ? main->stop : "");
-  row.push_back(microseconds(result.timing(Scope::device_cold)));
-  row.push_back(microseconds(result.timing(Scope::host)));
-  row.push_back(launched ? fmt::format("{:.4g}", tflops) : "");
-  row.push_back(result.matrix_pct ? fmt::format("{:.1f}", result.matrix_pct->value) : "");
-  row.push_back(launched ? fmt::format("{:.4g}", gbps) : "");
-  row.push_back(launched ? percent(gbps, ceilings.copy_gbps) : "");
-  row.push_back(result.check ? fmt::format("{:.1e}", result.check->max_abs) : "");
-  std::string status = result.status + (throttled(result) ? " !" : "");
-  if (!result.reason.empty()) status += ": " + result.reason;
-  row.push_back(status.size() <= max_status ? status : status.substr(0, max_status - 2) + "..");
-  return row;
-}
 
 }  // namespace
 
@@ -65,36 +33,6 @@ std::string summary(const Measurement& measurement) {
     if (main->scope == Scope::device_hot) line += fmt::format(", {:.4g} TFLOP/s", measurement.tflops());
   }
   return line;
-}
-
-std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings) {
-  if (results.empty()) return "no cases\n";
-  // Axes with one value in all cases stand above the table.
-  std::vector<Case> cases;
-  for (const Measurement& result : results) cases.push_back(result.config);
-  const std::vector<std::string> varying = varying_axes(cases);
-  std::vector<std::string> constant;
-  for (const auto& axis : cases.front().axes()) {
-    if (std::find(varying.begin(), varying.end(), axis.first) == varying.end()) constant.push_back(axis.first);
-  }
-
-  Row head = varying;
-  for (const char* column : {"median_us", "ci_%", "cv_%", "n", "stop", "cold_us", "host_us", "tflops", "matrix_%",
-                             "gbps", "copy_%", "max_abs", "status"}) {
-    head.emplace_back(column);
-  }
-  std::vector<Row> rows{head};
-  for (const Measurement& result : results) {
-    Row row;
-    for (const std::string& axis : varying) {
-      const std::string pair = result.config.key({axis});
-      row.push_back(pair.empty() ? "" : pair.substr(axis.size() + 1));
-    }
-    const Row figures = result_row(result, ceilings);
-    row.insert(row.end(), figures.begin(), figures.end());
-    rows.push_back(std::move(row));
-  }
-  return results.front().config.key(constant) + "\n" + text_table(rows, Align::right);
 }
 
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,

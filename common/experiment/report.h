@@ -1,4 +1,4 @@
-// The texts that a run prints: the table of measurements, the verdicts, --list and --dry-run.
+// The texts that a run prints: results in one line, verdicts, --list and --dry-run.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,6 @@ std::string format_interval(const Timing& timing);
 
 /// The result of one measurement, in one line.
 std::string summary(const Measurement& measurement);
-
-/// The table that --help describes.
-std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings);
 
 /// The text of --list: axes, their values in these cases, and the hypotheses.
 std::string list(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,

@@ -19,9 +19,11 @@
 
 #include "common/base/error.h"
 #include "common/base/stopwatch.h"
+#include "common/experiment/busy.h"
 #include "common/experiment/ceilings.h"
 #include "common/experiment/experiment.h"
 #include "common/experiment/report.h"
+#include "common/experiment/table.h"
 
 namespace attn {
 
@@ -188,6 +190,10 @@ struct Experiment::State {
   Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
+  /// The answer (answer.h) with its experiment, what disturbed the run, and the commands that show and repeat it.
+  Json answer_json(const std::vector<Json>& findings);
+  /// What a run prints at its end: warnings, answer, and the commands.
+  std::string end_text(const Json& answer, const std::string& verdicts) const;
   int exit_status() const;
 
   Experiment& lab;
@@ -211,6 +217,7 @@ struct Experiment::State {
   std::vector<std::string> label_axes;
   size_t cases_left = 0;
   double measured_s = 0;
+  CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;
   std::unordered_map<KernelSource, std::string, KernelSourceHash> source_hashes;
   std::set<std::string> compiler_messages;            // already shown

@@ -1,4 +1,7 @@
-"""Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json."""
+"""Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json.
+
+pick_option() of common/experiment/answer.cpp has the same rule for what is best and what is as good;
+scripts/tests/picks.json has cases that both must decide alike."""
 
 import collections
 

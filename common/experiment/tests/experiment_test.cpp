@@ -395,7 +395,7 @@ bool tile_is(const Case& config, int64_t tile) { return config.integer("tile") =
 
 TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
-  const Outcome outcome = run({});
+  const Outcome outcome = run({"--verdicts"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(measurements().size(), 6u);
   const Json record = measurement(128, 32);
@@ -435,7 +435,7 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
   EXPECT_NEAR(run_line["env"]["ceilings"]["f32_tflops"].get<double>(), fma_tflops, 1e-6);
   EXPECT_NEAR(run_line["env"]["ceilings"]["copy_gbps"].get<double>(), copy_rate_gbps, 1e-6);
   EXPECT_TRUE(run_line["env"].contains("git"));
-  EXPECT_NE(outcome.out.find("median_us"), std::string::npos);
+  EXPECT_NE(outcome.out.find("vs fastest"), std::string::npos);
   EXPECT_NE(outcome.out.find("SUPPORTED    tile32 (n=128): tile 32 takes 0.50 of tile 16\n             ratio of"),
             std::string::npos)
       << outcome.out;
@@ -729,7 +729,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   const int counted = record["time"][0]["n"];
   EXPECT_GE(counted, 3);
   EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one sample is checked, and the check after timing takes no other";
-  EXPECT_NE(outcome.out.find("  2000"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("2.000 s"), std::string::npos) << outcome.out;
 
   world.samples = 0;
   outcome = run({"--axis", "n=9", "--axis", "tile=16,32"});
@@ -1096,6 +1096,11 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
   std::vector<Json> recorded = measurements();
   for (const Json& finding : findings()) recorded.push_back(finding);
   EXPECT_EQ(recorded.size(), 3u);
+  ASSERT_EQ(printed.size(), 4u);
+  EXPECT_EQ(printed.back()["schema"], "answer/1");
+  EXPECT_EQ(printed.back()["run"], recorded.front()["run_id"]);
+  EXPECT_EQ(printed.back()["counts"]["ok"], 2);
+  printed.pop_back();
   EXPECT_EQ(printed, recorded);
 }
 
@@ -1116,7 +1121,36 @@ TEST_F(ExperimentTest, AFullDiskIsAnError) {
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
   const Outcome outcome = run({"--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.err, "");
-  EXPECT_NE(outcome.out.find("median_us"), std::string::npos);
+  EXPECT_NE(outcome.out.find("time"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
+  spec_.answer = {.choices = {{.what = "tile", .axes = {"tile"}, .by = {"n"}}}, .claims = {"tile32", "no_such_claim"}};
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : tile_is(config, 24) ? 0.8e-3 : 1e-3; };
+  const std::vector<std::string> arguments = {"--axis",        "n=8,4096", "--axis",
+                                              "tile=16,24,32", "--axis",   "variant=tuned"};
+  const Outcome outcome = run(arguments);
+  const std::string id = measurement(8, 32)["id"].get<std::string>().substr(0, 6);
+  const std::string end = outcome.out.substr(outcome.out.find("ANSWER"));
+  EXPECT_TRUE(
+      end.starts_with("ANSWER for fake, 2 units, by this run alone\n"
+                      "tile\n"
+                      "  n=8  take 32; avoid 16 2.00x, 24 (the default) 1.60x\n"
+                      "- Take tile 32: 0.50x [tile32]\n"
+                      "\n3 ok, 0 wrong, 3 skipped\n"))
+      << outcome.out;
+  EXPECT_NE(end.find("records: " + path("measurements.jsonl") + " " + path("out.jsonl")), std::string::npos) << end;
+  EXPECT_NE(end.find(" --replay " + id), std::string::npos) << end;
+  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "--verdicts prints verdicts";
+  EXPECT_EQ(run({"--replay", id}).status, 0);
+  world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
+  EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "another device, another answer";
+}
+
+TEST_F(ExperimentTest, CsvIsAllThatIsPrinted) {
+  const Outcome outcome = run({"--csv", "--quiet", "--axis", "n=8", "--axis", "tile=16,32"});
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 3) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
 }
 
 TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
@@ -1125,7 +1159,9 @@ TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
   run(arguments);
   run(arguments);
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
-  const Outcome refuted = run(arguments);
+  std::vector<std::string> with_verdicts = arguments;
+  with_verdicts.emplace_back("--verdicts");
+  const Outcome refuted = run(with_verdicts);
   EXPECT_NE(refuted.out.find("REFUTED      tile32 (n=8): claimed: \"tile 32 is faster\"\n"
                              "             tile 32 takes 2.00 of tile 16\n"),
             std::string::npos)
@@ -1531,27 +1567,29 @@ TEST_F(ExperimentTest, DryRunSaysWhatIsSkipped) {
 TEST_F(ExperimentTest, HelpExplainsOptionsColumnsAndExitStatus) {
   const Outcome outcome = run({"--help"});
   EXPECT_EQ(outcome.status, 0);
-  for (const char* text : {"--device",    "--profile",      "--axis",   "--list",    "--dry-run",
-                           "--only",      "--budget",       "--seed",   "--input",   "--dump-output",
-                           "--out",       "--measurements", "--resume", "--shard",   "--threadgroup-memory",
-                           "--replay",    "--json",         "--quiet",  "--version", "cpu:threads=N",
+  for (const char* text : {"--device",    "--profile",      "--axis",   "--list",     "--dry-run",
+                           "--only",      "--budget",       "--seed",   "--input",    "--dump-output",
+                           "--out",       "--measurements", "--resume", "--shard",    "--threadgroup-memory",
+                           "--replay",    "--json",         "--quiet",  "--version",  "cpu:threads=N",
+                           "--columns",   "--csv",          "--filter", "--baseline", "--verdicts",
                            "EXIT STATUS", "DIFFERS",        "  130  "}) {
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text;
   }
   EXPECT_TRUE(run({"--version"}).out.starts_with("fake_experiment "));
   EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
   // Every column of the table is explained.
-  const Outcome table = run({"--axis", "n=8", "--axis", "tile=16"});
+  const Outcome table = run({"--axis", "n=8", "--axis", "tile=16,32", "--columns", "all"});
   std::istringstream lines(table.out);
   std::string head;
-  while (std::getline(lines, head) && head.find("median_us") == head.npos) {
+  while (std::getline(lines, head) && head.find("vs fastest") == head.npos) {
   }
-  std::istringstream columns(head);
+  head.replace(head.find("vs fastest"), 10, "vs");
+  std::istringstream columns(head.substr(head.find("time")));
   int count = 0;
   for (std::string column; columns >> column; ++count) {
     EXPECT_NE(outcome.out.find("\n  " + column + " "), std::string::npos) << column;
   }
-  EXPECT_GE(count, 13);
+  EXPECT_GE(count, 9);
 }
 
 TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
@@ -1564,6 +1602,10 @@ TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
       {{"--device"}, "--device"},
       {{"--profile", "medium"}, "quick or full"},
       {{"--only", "measure"}, "verify"},
+      {{"--columns", "few"}, "all"},
+      {{"--baseline", "variant=tuned,naive"}, "one value"},
+      {{"--baseline", "color=red"}, "color"},
+      {{"--csv", "--json"}, "--json"},
       {{"--budget", "abc"}, "a number from 0"},
       {{"--budget", "-1"}, "a number from 0"},
       {{"--budget", "nan"}, "a number from 0"},

@@ -1,0 +1,539 @@
+#include "common/experiment/answer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "common/base/file.h"
+#include "common/base/text_table.h"
+#include "common/records/finding.h"
+
+namespace attn {
+namespace {
+
+constexpr double worth_avoiding = 1.05;  // the answer's lines name options above this multiple of the fastest time
+constexpr size_t most_avoided = 3;       // and at most so many
+constexpr size_t most_values = 4;        // and at most so many values of an axis
+
+using Names = std::set<std::string>;
+
+/// Shapes of cases in which the options of a choice were measured, with the same values of Choice::by.
+struct Shape {
+  Case config;  // of the shape, without the choice's axes
+  Picked picked;
+  std::vector<std::pair<std::string, const Measurement*>> options;
+};
+
+std::string option_name(const Choice& choice, const std::function<std::string(const std::string&)>& value) {
+  std::vector<std::string> values;
+  for (const std::string& axis : choice.axes) {
+    const std::string text = value(axis);
+    if (!text.empty() && text != "none") values.push_back(text);
+  }
+  return fmt::format("{}", fmt::join(values, choice.between));
+}
+
+std::string value_of(const Case& config, const std::string& axis) {
+  const std::string pair = config.key({axis});
+  return pair.empty() ? "" : pair.substr(axis.size() + 1);
+}
+
+std::string option_of(const Choice& choice, const Case& config) {
+  return option_name(choice, [&](const std::string& axis) { return value_of(config, axis); });
+}
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+Case without(const Case& config, const std::vector<std::string>& axes) {
+  Case rest;
+  for (const auto& [axis, value] : config.axes()) {
+    if (std::ranges::find(axes, axis) == axes.end()) rest.set(axis, value);
+  }
+  return rest;
+}
+
+/// Time of one option / time of another, as the comparison of the two says, else as their medians say.
+double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
+  for (const Comparison& comparison : comparisons) {
+    if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
+    if (comparison.contender == best.config && comparison.baseline == option.config) return 1 / comparison.ratio.value;
+  }
+  return seconds(option) / seconds(best);
+}
+
+/// The options that records call the best, or as good, for a shape; empty where no record has the shape.
+Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInput& input) {
+  Names names;
+  const Json& tuning = input.known.tuning;
+  const Case& config = shape.config;
+  const auto has = [&](const char* axis) { return config.has(axis); };
+  const auto named = [&](const Json& params) {
+    return option_name(
+        choice, [&](const std::string& axis) { return params.contains(axis) ? text_of(params[axis]) : std::string(); });
+  };
+  const std::string experiment = shape.picked.best->experiment;
+  const bool square = has("q_len") && (!has("kv_len") || config.integer("kv_len") == config.integer("q_len"));
+  if (has("dtype") && has("head_dim") && square) {
+    const Json::json_pointer place = Json::json_pointer() / "devices" / input.device / config.text("dtype") /
+                                     std::to_string(config.integer("head_dim"));
+    for (const Json& entry : tuning.contains(place) ? tuning[place] : Json::array()) {
+      const bool compared = entry.at("tiles_compared") > 1 && entry.at("experiment") == experiment;
+      const Json& lengths = entry.at("measured_at");
+      const bool here = std::ranges::find(lengths, Json(config.integer("q_len"))) != lengths.end() &&
+                        entry.at("causal") == (has("causal") ? config.integer("causal") : 0);
+      const std::string gate = entry.value("/modifiers/gate"_json_pointer, "none");
+      const bool plain = !entry.contains("modifiers") || entry["modifiers"].size() == entry["modifiers"].count("gate");
+      if (!compared || !here || !plain || gate != (has("gate") ? config.text("gate") : "none")) continue;
+      names.insert(named(entry.at("params")));
+      for (const Json& tied : entry.at("tied")) names.insert(tied.get<std::string>());
+    }
+  }
+  const Json::json_pointer place = Json::json_pointer() / "choices" / input.device;
+  for (const Json& entry : tuning.contains(place) ? tuning[place] : Json::array()) {
+    if (entry.at("experiment") != experiment || Case::from_json(entry.at("case")).key() != config.key()) continue;
+    names.insert(named(entry.at("params")));
+    for (const Json& values : entry.at("as_good")) {
+      Json params;
+      for (size_t i = 0; i < choice.axes.size(); ++i) params[choice.axes[i]] = values.at(i);
+      names.insert(named(params));
+    }
+  }
+  return names;
+}
+
+Names common(const Names& a, const Names& b) {
+  Names both;
+  std::ranges::set_intersection(a, b, std::inserter(both, both.end()));
+  return both;
+}
+
+/// The line of a choice for shapes; null where no option is as good in all shapes.
+Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
+  Names good, all, slower;
+  std::map<std::string, double> ratios;  // the largest of all shapes
+  for (const Shape& shape : shapes) {
+    Names own = {option_of(choice, shape.picked.best->config)}, here;
+    for (const Measurement* option : shape.picked.as_good) own.insert(option_of(choice, option->config));
+    for (const auto& [name, result] : shape.options) {
+      here.insert(name);
+      if (result->main_timing()->ci_lo_s > shape.picked.best->main_timing()->ci_hi_s) slower.insert(name);
+      double& most = ratios[name];
+      most = std::max(most, ratio_of(*result, *shape.picked.best, input.comparisons));
+    }
+    good = &shape == &shapes.front() ? own : common(good, own);
+    all = &shape == &shapes.front() ? here : common(all, here);
+  }
+  if (good.empty() && shapes.size() > 1) return nullptr;
+  const auto faster = [&](const std::string& a, const std::string& b) { return ratios.at(a) < ratios.at(b); };
+  std::vector<std::string> order(good.begin(), good.end());
+  std::ranges::stable_sort(order, faster);
+  Json line = {{"what", choice.what}, {"where", where.json()}, {"shapes", Json::array()}, {"of", all.size()}};
+  for (const Shape& shape : shapes) line["shapes"].push_back(shape.config.json());
+  std::string undecided;
+  Names recorded = good;
+  for (const Shape& shape : shapes) {
+    const Names names = recorded_options(choice, shape, input);
+    if (names.empty()) continue;
+    line["records"] = true;
+    recorded = common(recorded, names);
+    if (recorded.empty() && undecided.empty()) {
+      undecided = fmt::format("this run says {}, the records say {}", order.front(), fmt::join(names, ", "));
+    }
+  }
+  if (!recorded.empty()) std::erase_if(order, [&](const std::string& name) { return !recorded.contains(name); });
+  std::vector<std::string> bad, unclear;
+  for (const std::string& name : all) {
+    if (!good.contains(name)) (slower.contains(name) ? bad : unclear).push_back(name);
+  }
+  std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
+  const bool narrowed = recorded.size() < good.size();  // by the records
+  if (undecided.empty() && bad.empty() && !narrowed && all.size() > 1) {
+    undecided = unclear.empty() ? fmt::format("all {} options are as good", all.size())
+                                : fmt::format("the noise hides which of {} options is the fastest", all.size());
+  }
+  line["take"] = undecided.empty() ? Json(order.front()) : Json(nullptr);
+  line["undecided"] = undecided;
+  line["as_good"] = undecided.empty() ? Json(std::vector(order.begin() + 1, order.end())) : Json(order);
+  const Measurement* taken = shapes.front().picked.best;
+  for (const auto& [name, result] : shapes.front().options) {
+    if (name == order.front()) taken = result;
+  }
+  line["measurement"] = taken->id;
+  line["avoid"] = Json::array();
+  for (const std::string& name : bad) line["avoid"].push_back({{"option", name}, {"ratio", ratios.at(name)}});
+  line["unclear"] = unclear;
+  if (input.complete) {
+    Names defaults;
+    for (const Shape& shape : shapes) {
+      Case config = shape.config;
+      input.complete(config);
+      if (std::ranges::all_of(choice.axes, [&](const std::string& axis) { return config.has(axis); })) {
+        defaults.insert(option_of(choice, config));
+      }
+    }
+    if (defaults.size() == 1) {
+      const std::string& name = *defaults.begin();
+      line["default"] = {{"option", name}, {"ratio", ratios.contains(name) ? Json(ratios.at(name)) : Json(nullptr)}};
+    }
+  }
+  return line;
+}
+
+Json choices_of(const AnswerInput& input) {
+  Json lines = Json::array();
+  for (const Choice& choice : input.spec.choices) {
+    Results taken;
+    for (const Measurement& result : input.results) {
+      const bool timed = result.status == "ok" && result.main_timing() && result.main_timing()->n > 0;
+      if (timed && (!choice.takes || choice.takes(result.config))) taken.push_back(&result);
+    }
+    std::vector<std::pair<Case, std::vector<Shape>>> rows;
+    // The shapes have the order of their first results.
+    const std::set<std::string> free(choice.axes.begin(), choice.axes.end());
+    const std::map<std::string, Results> groups = grouped(taken, free);
+    for (const Measurement* first : taken) {
+      const Results& options = groups.at(first->config.key_without(free));
+      if (options.front() != first) continue;
+      if (options.size() < choice.at_least) continue;
+      Shape shape = {without(options.front()->config, choice.axes), pick_option(options, choice.within), {}};
+      for (const Measurement* option : options) shape.options.emplace_back(option_of(choice, option->config), option);
+      Case where;
+      for (const std::string& axis : choice.by) {
+        const auto place = std::ranges::find(shape.config.axes(), axis, &std::pair<std::string, AxisValue>::first);
+        if (place != shape.config.axes().end()) where.set(axis, place->second);
+      }
+      auto row = std::ranges::find(rows, where, &std::pair<Case, std::vector<Shape>>::first);
+      if (row == rows.end()) row = rows.insert(rows.end(), {where, {}});
+      row->second.push_back(std::move(shape));
+    }
+    for (const auto& [where, shapes] : rows) {
+      if (const Json line = choice_line(choice, shapes, where, input); !line.is_null()) {
+        lines.push_back(line);
+        continue;
+      }
+      // No option is as good in all shapes: each shape has a line, with the axes in which the shapes differ.
+      std::vector<Case> configs;
+      for (const Shape& shape : shapes) configs.push_back(shape.config);
+      const std::vector<std::string> differing = varying_axes(configs);
+      for (const Shape& shape : shapes) {
+        Case own = where;
+        for (const auto& [axis, value] : shape.config.axes()) {
+          if (std::ranges::find(differing, axis) != differing.end()) own.set(axis, value);
+        }
+        lines.push_back(choice_line(choice, {shape}, own, input));
+      }
+    }
+  }
+  return lines;
+}
+
+/// What is known about one case of a claim.
+struct Judged {
+  std::string subject;
+  State state = State::inconclusive;
+  double low = 0, high = 0;  // of the figures
+  bool contradicted = false;
+  std::string id;  // of the finding of this run, else of the latest recorded finding
+};
+
+State state_of(const std::string& text) {
+  return text == name(State::supported) ? State::supported
+         : text == name(State::refuted) ? State::refuted
+                                        : State::inconclusive;
+}
+
+/// The cases of a claim, by this run and by the records.
+std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& input) {
+  std::map<std::string, const Json*> recorded;  // by claim_key
+  for (const Json& line : input.known.claims) {
+    if (line.at("hypothesis") == hypothesis) recorded.emplace(line.at("claim_key").get<std::string>(), &line);
+  }
+  const auto judge_record = [](const Json& line) {
+    const bool advised = line.value("advised", false);
+    const double value = line.at("/estimate/value"_json_pointer);
+    return Judged{line.at("subject"),
+                  advised ? state_of(line.at("/verdict/state"_json_pointer)) : State::inconclusive,
+                  value,
+                  value,
+                  false,
+                  line.value("latest", "")};
+  };
+  std::vector<Judged> found;
+  for (const Json& finding : input.findings) {
+    const Json& data = finding.at("data");
+    if (data.at("/hypothesis/id"_json_pointer) != hypothesis) continue;
+    const double value = data.at("/estimate/value"_json_pointer);
+    Judged own = {data.at("subject"), state_of(data.at("/verdict/state"_json_pointer)), value, value, false,
+                  finding.at("id")};
+    const auto record = recorded.find(finding.at("claim_key"));
+    if (record != recorded.end()) {
+      const Judged known = judge_record(*record->second);
+      recorded.erase(record);
+      if (own.state == State::inconclusive) {
+        // An undecided figure of this run says no more than the record.
+        if (known.state != State::inconclusive) own = known;
+      } else if (known.state != State::inconclusive) {
+        own.contradicted = known.state != own.state;
+        if (own.contradicted) own.state = State::inconclusive;
+        own.low = std::min(own.low, known.low);
+        own.high = std::max(own.high, known.high);
+      }
+    }
+    found.push_back(std::move(own));
+  }
+  if (input.whole_sweep) {
+    for (const auto& [key, line] : recorded) found.push_back(judge_record(*line));
+  }
+  return found;
+}
+
+std::map<std::string, std::string> axes_of(const std::string& subject) {
+  std::map<std::string, std::string> axes;
+  std::istringstream words(subject);
+  for (std::string word; words >> word;) {
+    if (const size_t at = word.find('='); at != word.npos) axes[word.substr(0, at)] = word.substr(at + 1);
+  }
+  return axes;
+}
+
+/// Says which cases of a claim `some` are: by the values of the first axis that no other case shares, else by number.
+std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
+  if (some.size() == all.size()) {
+    return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
+  }
+  const auto values = [&](const std::string& axis, bool mine) {
+    Names found;
+    for (const Judged& one : all) {
+      const bool is_mine = std::ranges::find(some, one.subject, &Judged::subject) != some.end();
+      const auto axes = axes_of(one.subject);
+      if (is_mine == mine) found.insert(axes.contains(axis) ? axes.at(axis) : "");
+    }
+    return found;
+  };
+  std::istringstream words(all.front().subject);
+  std::vector<std::string> named, differing;  // axes, and the same with their first values in `some`
+  for (std::string word; words >> word;) {
+    const std::string axis = word.substr(0, word.find('='));
+    const Names mine = values(axis, true);
+    const bool follows = std::ranges::any_of(named, [&](const std::string& before) {
+      return std::ranges::all_of(all, [&](const Judged& one) {
+        const auto axes = axes_of(one.subject);
+        return axes.contains(axis) && axes.contains(before) && axes.at(axis) == axes.at(before);
+      });
+    });
+    if (!follows && mine != values(axis, false)) {
+      named.push_back(axis);
+      differing.push_back(fmt::format("{} {}", axis, *mine.begin()));
+    }
+    if (mine.contains("") || mine.size() > most_values || !common(mine, values(axis, false)).empty()) continue;
+    return fmt::format("at {} {}", axis, fmt::join(mine, ", "));
+  }
+  if (some.size() == 1 && !differing.empty()) return fmt::format("at {}", fmt::join(differing, ", "));
+  return fmt::format("in {} of {} cases", some.size(), all.size());
+}
+
+/// The unit of a claim's figures: "x" for a ratio of times.
+std::string unit_of(const Claim& claim) {
+  const std::string& metric = claim.hypothesis.metric;
+  const std::string first = metric.substr(0, metric.find(' '));
+  if (kind_of(claim.compared, metric) == FigureKind::absolute) return " " + first;
+  if (first == "%") return " %";
+  const bool of_times = (claim.compared && !claim.figure) || metric.find(" / time") != metric.npos;
+  return of_times ? "x" : "";
+}
+
+}  // namespace
+
+Picked pick_option(const Results& options, double within) {
+  Picked picked;
+  picked.best = fastest(options);
+  if (!picked.best) return picked;
+  const Timing& best = *picked.best->main_timing();
+  for (const Measurement* option : options) {
+    const Timing& time = *option->main_timing();
+    const bool good = within > 0 ? time.median_s <= within * best.median_s : time.ci_lo_s <= best.ci_hi_s;
+    if (option != picked.best && good) picked.as_good.push_back(option);
+  }
+  return picked;
+}
+
+Known known_of(const std::string& root, const std::string& experiment, const std::string& device) {
+  Known known;
+  const std::string pooled = root + "/findings/pooled.jsonl";
+  if (std::filesystem::exists(pooled)) {
+    std::vector<std::string> problems;  // of the source tree's own file, which the tests check
+    for (Json& line : read_records(pooled, problems)) {
+      if (line.value("experiment", "") == experiment && line.value("device", "") == device) {
+        known.claims.push_back(std::move(line));
+      }
+    }
+  }
+  known.tuning = Json::parse(read_file(root + "/findings/tuning.json").value_or("{}"), nullptr, false);
+  return known;
+}
+
+Json answer(const AnswerInput& input) {
+  Json claims = Json::array(), undecided = Json::array();
+  std::vector<std::string> ids = input.spec.claims;
+  if (ids.empty() && input.spec.choices.empty()) {
+    for (const Claim& claim : input.claims) ids.push_back(claim.hypothesis.id);
+  }
+  for (const std::string& id : ids) {
+    const auto claim = std::ranges::find_if(input.claims, [&](const Claim& one) { return one.hypothesis.id == id; });
+    if (claim == input.claims.end()) continue;
+    const std::vector<Judged> all = judged(id, input);
+    if (all.empty()) continue;
+    for (const State state : {State::supported, State::refuted, State::inconclusive}) {
+      std::vector<Judged> some;
+      std::ranges::copy_if(all, std::back_inserter(some), [&](const Judged& one) { return one.state == state; });
+      if (some.empty()) continue;
+      double low = some.front().low, high = some.front().high;
+      for (const Judged& one : some) {
+        low = std::min(low, one.low);
+        high = std::max(high, one.high);
+      }
+      Json line = {{"hypothesis", id},
+                   {"metric", claim->hypothesis.metric},
+                   {"cases", some.size()},
+                   {"of", all.size()},
+                   {"low", low},
+                   {"high", high},
+                   {"unit", unit_of(*claim)}};
+      if (state == State::inconclusive) {
+        line["contradicted"] = std::ranges::count(some, true, &Judged::contradicted);
+        undecided.push_back(line);
+        continue;
+      }
+      const std::string& words = state == State::supported ? claim->advice.holds : claim->advice.refuted;
+      if (words.empty()) continue;
+      line["advice"] = render(words, {{"threshold", claim->hypothesis.threshold}});
+      line["state"] = name(state);
+      line["where"] = where(some, all);
+      line["id"] = some.front().id;
+      claims.push_back(line);
+    }
+  }
+  Json counts = {{"ok", 0}, {"wrong", 0}, {"skipped", 0}};
+  for (const Measurement& result : input.results) {
+    counts[result.status] = counts.value(result.status, 0) + 1;
+  }
+  return {{"device", input.device},       {"records", input.known.claims.size()},
+          {"choices", choices_of(input)}, {"claims", claims},
+          {"undecided", undecided},       {"counts", counts}};
+}
+
+namespace {
+
+std::string figure_text(double value, const std::string& unit) {
+  if (unit == "x") return format_ratio(value);
+  if (unit == " s" || unit == " ms" || unit == " us" || unit == " ns") {
+    const double scale = unit == " s" ? 1 : unit == " ms" ? 1e-3 : unit == " us" ? 1e-6 : 1e-9;
+    if (value > 0) return format_seconds(scale * value);
+  }
+  return std::abs(value) < 1000 ? fmt::format("{:.3g}{}", value, unit) : fmt::format("{:.0f}{}", value, unit);
+}
+
+std::string range_text(const Json& line) {
+  const std::string unit = line.at("unit");
+  std::string low = figure_text(line.at("low"), unit);
+  const std::string high = figure_text(line.at("high"), unit);
+  if (low == high) return low;
+  const size_t space = low.find(' ');  // the unit is said once
+  if (space != low.npos && high.ends_with(low.substr(space))) low.resize(space);
+  return low + " to " + high;
+}
+
+/// "f32 head_dim=64": the values of axes, with the names of those that are numbers.
+std::string label_of(const Json& where) {
+  std::vector<std::string> words;
+  for (const auto& [axis, value] : where.items()) {
+    words.push_back(value.is_string() ? value.get<std::string>() : axis + "=" + value.dump());
+  }
+  return words.empty() ? "all cases" : fmt::format("{}", fmt::join(words, " "));
+}
+
+std::string list_of(const std::vector<std::string>& names, size_t most) {
+  const std::vector<std::string> first(names.begin(), names.begin() + std::min(most, names.size()));
+  const std::string more = names.size() > most ? fmt::format(" and {} more", names.size() - most) : "";
+  return fmt::format("{}{}", fmt::join(first, ", "), more);
+}
+
+std::string choice_text(const Json& line) {
+  std::vector<std::string> parts;
+  const Json chosen = line.value("default", Json());
+  const auto named = [&](const std::string& option) {
+    return chosen.is_object() && chosen["option"] == option ? option + " (the default)" : option;
+  };
+  std::vector<std::string> good;
+  for (const Json& option : line.at("as_good")) good.push_back(named(option));
+  const std::string undecided = line.at("undecided");
+  if (undecided.empty()) {
+    parts.push_back("take " + named(line.at("take")));
+    if (!good.empty()) parts.push_back("as good: " + list_of(good, most_values));
+  } else {
+    parts.push_back("undecided: " + undecided);
+    if (!good.empty()) parts.push_back("the fastest here: " + list_of(good, most_values));
+  }
+  std::vector<std::string> avoided;
+  bool default_named = false;
+  for (const Json& option : line.at("avoid")) {
+    if (option["ratio"].get<double>() < worth_avoiding || avoided.size() == most_avoided) break;
+    const std::string name = option["option"];
+    default_named = default_named || named(name) != name;
+    avoided.push_back(fmt::format("{} {}", named(name), format_ratio(option["ratio"])));
+  }
+  std::vector<std::string> unclear;
+  for (const Json& option : line.at("unclear")) unclear.push_back(named(option));
+  if (!unclear.empty()) parts.push_back("unclear: " + list_of(unclear, most_values));
+  if (!avoided.empty()) parts.push_back("avoid " + fmt::format("{}", fmt::join(avoided, ", ")));
+  const bool bad =
+      chosen.is_object() && chosen["ratio"].is_number() && !default_named &&
+      std::ranges::any_of(line.at("avoid"), [&](const Json& option) { return option["option"] == chosen["option"]; });
+  if (bad) {
+    parts.push_back(
+        fmt::format("the default {} takes {}", chosen["option"].get<std::string>(), format_ratio(chosen["ratio"])));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace
+
+std::string answer_text(const Json& answer, size_t width) {
+  std::string text;
+  std::string last;
+  size_t longest = 0;
+  for (const Json& line : answer.at("choices")) longest = std::max(longest, label_of(line.at("where")).size());
+  longest = std::min(longest, width / 3);
+  for (const Json& line : answer.at("choices")) {
+    if (const std::string what = line.at("what"); what != last) text += (last = what) + "\n";
+    text += wrapped(fmt::format("  {:<{}}  {}", label_of(line.at("where")), longest, choice_text(line)), width,
+                    std::min(longest + 4, width / 3));
+  }
+  for (const Json& line : answer.at("claims")) {
+    std::string words = line.at("advice");
+    if (words.ends_with('.')) words.pop_back();
+    const std::string place = line.at("where");
+    text += wrapped(fmt::format("- {}{}{}: {} [{}]", words, place.empty() ? "" : ", ", place, range_text(line),
+                                line.at("hypothesis").get<std::string>()),
+                    width, 2);
+  }
+  std::vector<std::string> undecided;
+  for (const Json& line : answer.at("undecided")) {
+    const size_t cases = line.at("cases"), contradicted = line.at("contradicted");
+    undecided.push_back(fmt::format("{} {}{}", line.at("hypothesis").get<std::string>(), range_text(line),
+                                    contradicted > 0 ? ", where this run and the records contradict each other"
+                                    : cases > 1      ? fmt::format(" ({} cases)", cases)
+                                                     : ""));
+  }
+  if (!undecided.empty()) text += wrapped(fmt::format("undecided: {}", fmt::join(undecided, "; ")), width, 2);
+  return text.empty() ? "nothing: these cases leave no choice, and decide no claim\n" : text;
+}
+
+}  // namespace attn

@@ -1,0 +1,81 @@
+// The answer of a run: which option of each choice to take, what the claims advise, and what is undecided. It follows
+// from this run and from the records of the device in the source tree.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/records/claim.h"
+
+namespace attn {
+
+/// A choice that a user has to make, such as a tile. Its options are the values of some axes.
+struct Choice {
+  std::string what;                  // "tile (block_r x block_c)"
+  std::vector<std::string> axes;     // an option is named by the values of these axes; a value "none" is left out
+  std::string between = " ";         // stands between the values: "x" for 256x128
+  std::vector<std::string> by = {};  // the answer has a line for each combination of these axes
+  std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
+  /// An option is as good as the fastest up to this multiple of its time. 0: if its interval reaches the fastest one's.
+  double within = 0;
+  size_t at_least = 3;  // smaller groups of options are left out
+};
+
+/// What an experiment's answer has. Without choices and without claims: all claims.
+struct AnswerSpec {
+  std::vector<Choice> choices = {};
+  /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has
+  /// is left out.
+  std::vector<std::string> claims = {};
+  /// Axes of cases that compute the same. The table compares such cases. Empty: the experiment's compared axes.
+  std::vector<std::string> alternatives = {};
+};
+
+/// The option that takes the least time among results of cases that differ only in their options, and the options that
+/// are as good. scripts/pages/tuning.py has the same rule: entry_of() for intervals, best_choices() for `within`.
+struct Picked {
+  const Measurement* best = nullptr;
+  Results as_good = {};  // without `best`, in the order of the results
+};
+Picked pick_option(const Results& options, double within);
+
+/// What the source tree's records say about a device.
+struct Known {
+  std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
+  Json tuning = nullptr;          // the content of findings/tuning.json
+};
+/// Reads both files of `root`; a missing file says nothing.
+Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
+
+/// All that an answer follows from.
+struct AnswerInput {
+  const AnswerSpec& spec;
+  const std::vector<Claim>& claims;
+  std::string device;  // as in findings
+  const std::vector<Measurement>& results;
+  const std::vector<Comparison>& comparisons;
+  const std::vector<Json>& findings;  // of this run
+  Known known = {};
+  bool whole_sweep = true;  // the answer also has recorded claims that this run did not judge
+  /// Sets the axes of a choice to their defaults, in a case that lacks them; empty where there are no defaults.
+  std::function<void(Case&)> complete = {};
+};
+
+/// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
+///
+/// A choice has "where", the number "of" options, the option to "take", the options that are "as_good", those to
+/// "avoid" with their ratios, the "unclear" ones, "default" where there is one, and "undecided": why there is nothing
+/// to take. An option is unclear if it is not as good, but its interval reaches the fastest one's. A ratio is that of
+/// the pair's comparison, or of the two medians where the pair was not compared. If several shapes were measured, an
+/// option to take is as good in all of them, and in the records of these shapes.
+///
+/// A claim has the advice, the range of its figures, and where it holds. A verdict of this run, or of the records,
+/// counts if the other does not contradict it.
+Json answer(const AnswerInput& input);
+
+/// The answer as lines of at most `width` characters.
+std::string answer_text(const Json& answer, size_t width);
+
+}  // namespace attn

@@ -1,0 +1,108 @@
+#include "common/experiment/busy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace attn {
+namespace {
+
+constexpr double steady_cv = 0.25;      // samples of a quiet machine differ less
+constexpr double steady_floor = 0.05;   // and A' differs from A by less
+constexpr double little_overlap = 0.1;  // of a thread that shares its core with another program
+
+double used_s(int who) {
+  rusage usage{};
+  getrusage(who, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+CoreTimes core_times() {
+  CoreTimes times{.own_s = used_s(RUSAGE_SELF) + used_s(RUSAGE_CHILDREN), .at = std::chrono::steady_clock::now()};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return times;
+  std::ifstream stat("/proc/stat");
+  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  for (std::string line; std::getline(stat, line);) {
+    std::istringstream words(line);
+    std::string core;
+    words >> core;
+    if (!core.starts_with("cpu") || core.size() < 4) continue;
+    if (const int number = std::stoi(core.substr(3)); number >= CPU_SETSIZE || !CPU_ISSET(number, &allowed)) continue;
+    double user = 0, nice = 0, system = 0, idle = 0, wait = 0, interrupts = 0, soft_interrupts = 0, stolen = 0;
+    words >> user >> nice >> system >> idle >> wait >> interrupts >> soft_interrupts >> stolen;
+    times.busy_s += (user + nice + system + interrupts + soft_interrupts + stolen) / ticks;
+    ++times.cores;
+  }
+  return times;
+}
+
+double others(const CoreTimes& begin, const CoreTimes& end) {
+  const double elapsed = std::chrono::duration<double>(end.at - begin.at).count();
+  if (begin.cores == 0 || begin.cores != end.cores || elapsed <= 0) return 0;
+  return std::max(0.0, ((end.busy_s - begin.busy_s) - (end.own_s - begin.own_s)) / elapsed);
+}
+
+std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
+                                      const std::vector<Comparison>& comparisons, int cores, double others) {
+  const int units = static_cast<int>(device.units);
+  std::vector<std::string> lines;
+  if (device.on_host && cores > 0 && units > cores) {
+    lines.push_back(fmt::format("{} threads on {} core{}: threads wait for each other; --device cpu:threads={}", units,
+                                cores, cores == 1 ? "" : "s", cores));
+  }
+  std::vector<std::string> signs;
+  const double overlap = others + units - cores;  // cores that two programs wanted
+  if (device.on_host && cores > 0 && units <= cores && overlap > little_overlap * units) {
+    signs.push_back(fmt::format("other programs used {:.1f} of {} cores", others, cores));
+  }
+  size_t timed = 0, unsteady = 0;
+  double worst = 0;
+  for (const Measurement& result : results) {
+    if (!result.main_timing()) continue;
+    ++timed;
+    unsteady += result.main_timing()->cv > steady_cv;
+    worst = std::max(worst, result.main_timing()->cv);
+  }
+  if (unsteady > 0) {
+    signs.push_back(
+        fmt::format("the samples of {} of {} cases scatter, by up to {:.0f} % (cv)", unsteady, timed, 100 * worst));
+  }
+  const auto apart =
+      std::ranges::count_if(comparisons, [](const Comparison& one) { return one.aa_floor() > steady_floor; });
+  if (apart > 0) {
+    signs.push_back(fmt::format("in {} of {} comparisons a case differs from itself by more than {:.0f} %", apart,
+                                comparisons.size(), 100 * steady_floor));
+  }
+  if (!signs.empty()) {
+    lines.push_back(fmt::format("the machine was busy: {}; measure again when it is quiet", fmt::join(signs, "; ")));
+  }
+  size_t throttled = 0;
+  std::set<std::string> reasons;
+  for (const Measurement& result : results) {
+    if (!result.clocks.is_object()) continue;
+    const Json own = result.clocks.value("throttle_reasons", Json::array());
+    throttled += !own.empty();
+    for (const Json& reason : own) reasons.insert(reason.get<std::string>());
+  }
+  if (throttled > 0) {
+    lines.push_back(fmt::format("the device throttled in {} of {} cases ({})", throttled, results.size(),
+                                fmt::join(reasons, ", ")));
+  }
+  return lines;
+}
+
+}  // namespace attn

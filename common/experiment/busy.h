@@ -1,0 +1,31 @@
+// Says whether something disturbed a run: other programs, throttling, or more threads than cores.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "common/device/device.h"
+#include "common/records/comparison.h"
+
+namespace attn {
+
+/// The time that the cores of this process's affinity mask have worked since the machine started, and the time of this
+/// process and of the processes that it has waited for.
+struct CoreTimes {
+  int cores = 0;
+  double busy_s = 0;  // of all programs, and of the hypervisor's other machines
+  double own_s = 0;
+  std::chrono::steady_clock::time_point at = {};
+};
+/// Reads /proc/stat; `cores` is 0 where that fails.
+CoreTimes core_times();
+/// The cores that other programs used on average between two readings; 0 where a reading failed.
+double others(const CoreTimes& begin, const CoreTimes& end);
+
+/// One line for each disturbance of a run. `cores` are the cores that the process may use, `others` the cores that
+/// other programs used meanwhile.
+std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
+                                      const std::vector<Comparison>& comparisons, int cores, double others);
+
+}  // namespace attn

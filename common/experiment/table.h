@@ -1,0 +1,31 @@
+// The table of measurements that a run prints, and its CSV form.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/records/measurement.h"
+
+namespace attn {
+
+struct TableOptions {
+  bool all_columns = false;                     // every column, however wide the table gets
+  size_t width = 100;                           // characters of a line, if not all columns are asked for
+  std::vector<std::string> compared_axes = {};  // cases that differ only in these axes are a group
+  /// The cases that the others of their group are compared with; empty: the fastest case of each group.
+  std::optional<Axis> baseline = {};
+  /// Words. The table has the cases whose axes, or whose status, contain each word. A word with "=" is a whole axis and
+  /// its whole value. Empty: all cases.
+  std::string filter = {};
+};
+
+/// The table that --help describes. Axes with one value in all cases stand above it, skipped cases below it with one
+/// line for each reason, and the whole reason of each case that failed.
+std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
+
+/// All columns of the same cases as CSV, times in seconds.
+std::string csv(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
+
+}  // namespace attn

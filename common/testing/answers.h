@@ -1,0 +1,60 @@
+// Answers about a made-up device, for tests of what an experiment's answer has.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/experiment/answer.h"
+
+namespace attn::test {
+
+/// Returns the answer of a run in which each case took these seconds, without claims and without records.
+inline Json made_up_answer(const AnswerSpec& spec, const std::vector<Case>& cases,
+                           const std::function<double(const Case&)>& seconds,
+                           const std::function<void(Case&)>& complete = {}) {
+  std::vector<Measurement> results;
+  for (const Case& config : cases) {
+    Measurement& result = results.emplace_back();
+    result.id = fmt::format("{:016x}", results.size());
+    result.config = config;
+    const double time = seconds(config);
+    result.time = {{Scope::device_hot, 10, 10, time, 0.999 * time, 1.001 * time, 0.01, time, "ci"}};
+  }
+  return answer({.spec = spec,
+                 .claims = {},
+                 .device = "made up",
+                 .results = results,
+                 .comparisons = {},
+                 .findings = {},
+                 .known = {},
+                 .complete = complete});
+}
+
+/// The options that the lines of an answer take.
+inline std::set<std::string> taken(const Json& answer) {
+  std::set<std::string> options;
+  for (const Json& line : answer.at("choices")) options.insert(line.at("take").is_null() ? "" : line["take"]);
+  return options;
+}
+
+/// The ids among the answer's claims that none of these claims has.
+inline std::vector<std::string> unknown_claims(const AnswerSpec& spec, const std::vector<Claim>& claims) {
+  std::vector<std::string> unknown = spec.claims;
+  std::erase_if(unknown, [&](const std::string& id) {
+    return std::ranges::any_of(claims, [&](const Claim& claim) { return claim.hypothesis.id == id; });
+  });
+  return unknown;
+}
+
+/// The claims of two devices together.
+inline std::vector<Claim> both(std::vector<Claim> claims, const std::vector<Claim>& others) {
+  claims.insert(claims.end(), others.begin(), others.end());
+  return claims;
+}
+
+}  // namespace attn::test
