@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -84,9 +85,21 @@ bool Experiment::State::in_replay(const Conclusion& conclusion) const {
 
 int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
-    return result.status == "wrong" || result.status == "failed" || result.status == "timeout";
+    return result.status != "ok" && result.status != "skipped";
   });
   return bad ? 1 : 0;
+}
+
+std::optional<std::string> Experiment::State::nothing_ran() const {
+  std::map<std::string, int> reasons;
+  for (const Measurement& result : results) {
+    if (result.status != "skipped" || result.reason == budget_spent) return {};
+    ++reasons[result.reason];
+  }
+  if (results.size() == cases_resumed) return {};  // there was nothing left to do
+  const auto commonest = std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
+  return fmt::format("none of {} cases can run here; {} of them: {}", results.size(), commonest->second,
+                     commonest->first);
 }
 
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
@@ -132,6 +145,10 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     fmt::print("{}", table(results, ceilings.value_or(Ceilings{})));
     if (!verdicts.empty()) fmt::print("\n{}", verdicts);
     fmt::print("\nmeasurements: {}  findings: {}\n", options.measurements_path, options.findings_path);
+  }
+  if (const auto reason = replayed.is_null() ? nothing_ran() : std::nullopt) {
+    progress.note(fmt::format("{}: {}", spec.name, *reason));
+    return 4;
   }
   return exit_status();
 }

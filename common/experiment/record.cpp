@@ -75,7 +75,9 @@ void Experiment::State::store_skipped(Measurement record, std::string reason) {
 
 void Experiment::State::print_json(const Json& json) const {
   if (!options.json) return;
-  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  // The run goes on without a reader of stdout; run_experiment() reports the loss at the end.
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -5,6 +5,7 @@
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
 //   parts.cpp      measures pairs and cases again in other processes
+//   watch.cpp      runs all of this in a worker process
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
@@ -22,6 +23,7 @@
 #include "common/experiment/ceilings.h"
 #include "common/experiment/experiment.h"
 #include "common/experiment/report.h"
+#include "common/experiment/watch.h"
 
 namespace attn {
 
@@ -76,6 +78,8 @@ struct Experiment::State {
   std::string replay_command() const;
   /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
   void open_records();
+  /// The command line that goes on with this run.
+  std::vector<std::string> resuming() const;
   void resume();
   /// Takes over the comparisons from findings whose measurements --resume has taken over.
   void resume_comparisons();
@@ -83,6 +87,13 @@ struct Experiment::State {
   bool is_done(const Measurement& record);
   /// Whether the plan has the kernels of the record, with the same source code.
   bool is_current(const Measurement& record, const Plan& plan);
+
+  /// Notes for the process that watches this one which cases this process is at, and then the case: a number in the
+  /// list, or -1.
+  void note_cases(const std::vector<Case>& cases);
+  void at_case(int number) const;
+  /// Records the case that ended the worker before this one.
+  void store_lost();
 
   // verify.cpp
   /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
@@ -109,6 +120,13 @@ struct Experiment::State {
   /// The seconds that the sweep may still take. The rest of the budget is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
+  /// "at most 500 ms may": the end of the reason of a case whose launch is too long.
+  std::string launch_limit() const;
+  /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if it
+  /// may be short enough.
+  std::optional<std::string> too_long(const Work& work);
+  /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
+  std::optional<std::string> too_large(const CasePlan& plan) const;
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
@@ -189,6 +207,8 @@ struct Experiment::State {
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
   int exit_status() const;
+  /// The commonest reason why cases were skipped, if no case of this run could run; else nothing.
+  std::optional<std::string> nothing_ran() const;
 
   Experiment& lab;
   std::unique_ptr<Device> device;
@@ -209,7 +229,7 @@ struct Experiment::State {
   std::vector<std::vector<Case>> groups;
   std::unordered_map<std::string, CasePlan> plans;  // by the case's key
   std::vector<std::string> label_axes;
-  size_t cases_left = 0;
+  size_t cases_left = 0, cases_resumed = 0;
   double measured_s = 0;
   std::optional<RecordFile> measurement_file, finding_file, sample_file;
   std::unordered_map<KernelSource, std::string, KernelSourceHash> source_hashes;

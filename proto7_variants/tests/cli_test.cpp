@@ -154,6 +154,15 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
 #endif
 }
 
+// After the guard jumps out of such a function, it returns to an address that the function has overwritten.
+TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackCostsItsOwnCase) {
+  expect_failed(
+      "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) {\n"
+      "    char own = 0;\n    volatile char* volatile place = &own;\n"
+      "    for (int i = 0; i < 1 << 26; ++i) place[i] = 1;\n  }\n  return s;\n}\n",
+      "failed", "device lost: the process of the run was ended by signal");
+}
+
 TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k) {\n  volatile bool on = q == 30 && k == 7;\n"
@@ -209,6 +218,16 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   outcome = run_line("--axis rope=kernel --axis rotary_dim=20");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
+}
+
+TEST_F(VariantsCliTest, SkipsWhatDoesNotFit) {
+  const std::string one_head = " --axis task=attention --axis q_heads=1 --axis kv_heads=1 --axis head_dim=8 --quiet";
+  Outcome outcome = run_line("--axis bias=bhqk --axis q_len=1048576" + one_head);
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("GB of the host's memory"), std::string::npos) << outcome.err;
+  outcome = run_line("--axis block_sparse=25 --axis q_len=16777216" + one_head);
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("block_sparse with kv_len 16777216: at most 1048576"), std::string::npos) << outcome.err;
 }
 
 // A user may ask for a value that makes no sense with a value of the sweep. The run skips such cases.
