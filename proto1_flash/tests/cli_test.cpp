@@ -124,14 +124,15 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
 }
 
 constexpr const char* one_tile =
-    "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 ";
+    "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 "
+    "--axis block_c=64 ";
 
 // The second case launches a kernel for a minute. The signal comes while its inputs are made, or in the launch.
 TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableFollows) {
   for (const int signal : {SIGINT, SIGTERM}) {
     std::filesystem::remove(path("measurements.jsonl"));
     std::vector<std::string> arguments = {"--only", "verify", "--max-launch", "1e6", "--axis", "q_len=64,262144"};
-    std::istringstream words(std::string(one_tile) + "--axis head_dim=64");
+    std::istringstream words(std::string(one_tile) + "--axis block_r=32 --axis head_dim=64");
     for (std::string word; words >> word;) arguments.push_back(word);
     const pid_t child = start(arguments);
     while (!text_of(path("measurements.jsonl")).ends_with('\n')) {
@@ -147,7 +148,8 @@ TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableFollows) {
 }
 
 TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
-  const Outcome outcome = run_line(one_tile + std::string("--axis head_dim=8 --axis q_len=2097152 --quiet"));
+  const Outcome outcome =
+      run_line(one_tile + std::string("--axis block_r=32 --axis head_dim=8 --axis q_len=2097152 --quiet"));
   EXPECT_EQ(outcome.status, 4) << outcome.err;
   EXPECT_NE(outcome.err.find("one launch would take"), std::string::npos) << outcome.err;
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
@@ -157,7 +159,7 @@ TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
 // What is measured is kept, whichever streams are closed or full.
 TEST_F(CliTest, StreamsThatCannotBeWritten) {
   const std::string one =
-      one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 1 --processes 1 ");
+      one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 0.2 --processes 1 ");
   struct Streams {
     const char* redirections;
     int status;

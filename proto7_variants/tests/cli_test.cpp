@@ -158,7 +158,7 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
 TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackCostsItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) {\n"
-      "    char own = 0;\n    volatile char* volatile place = &own;\n"
+      "    auto* const place = static_cast<volatile char*>(__builtin_frame_address(0));\n"
       "    for (int i = 0; i < 1 << 26; ++i) place[i] = 1;\n  }\n  return s;\n}\n",
       "failed", "device lost: the process of the run was ended by signal");
 }
@@ -243,13 +243,14 @@ TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
     std::filesystem::remove(path("measurements.jsonl"));
     const Outcome outcome =
         run_line(std::string(axes) + " --axis task=attention --axis q_len=20 --axis head_dim=16 --only verify");
-    EXPECT_EQ(outcome.status, 0) << outcome.err;
-    int skipped = 0;
+    int skipped = 0, others = 0;
     for (const auto& record : records("measurements.jsonl")) {
-      if (record["status"] == "skipped")
-        skipped += record["reason"].get<std::string>().find(reason) != std::string::npos;
+      const bool so =
+          record["status"] == "skipped" && record["reason"].get<std::string>().find(reason) != std::string::npos;
+      ++(so ? skipped : others);
     }
     EXPECT_GT(skipped, 0) << axes;
+    EXPECT_EQ(outcome.status, others > 0 ? 0 : 4) << outcome.err;
   }
 }
 
