@@ -232,6 +232,8 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     } catch (const DeviceMissing& error) {
       return complain(first_line(error.what()), 3);
     } catch (const std::exception& error) {
+      // In a case, the error may come from a function that overwrote data of this process.
+      if (worker && worker->activity.at() >= 0) worker->activity.end_case("failed", first_line(error.what()));
       return std::ferror(stdout) ? 1 : complain(first_line(error.what()), 1);
     }
   };

@@ -149,6 +149,11 @@ std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) co
   return needed.host > available ? std::optional(lacks(needed.host, available, "host")) : std::nullopt;
 }
 
+std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
+  if (auto reason = too_large(plan)) return reason;
+  return plan.host || plan.work_is_limit ? std::nullopt : too_long(plan.work);
+}
+
 const Ceilings& Experiment::State::measured_ceilings() {
   if (!ceilings) ceilings = measure_ceilings(*device, *pipelines, ceilings_s);
   return *ceilings;

@@ -260,7 +260,7 @@ void Experiment::State::store_lost() {
   if (!before.run_id.empty()) run["id"] = before.run_id;
   if (before.lost.is_null()) return;
   Measurement record = new_trial(Case::from_json(before.lost)).record;
-  fail(record, "failed", fmt::format("{}the process of the run {}", device_lost, before.how));
+  fail(record, before.status, device_lost + before.reason);
   progress.note(record.reason + "; going on in a new process");
   const size_t left = cases_left;
   progress.add(1);

@@ -64,8 +64,6 @@ std::string device_name(const DeviceInfo& info);
 
 /// Sets status and reason of a case that fails, and removes its times.
 void fail(Measurement& record, std::string status, std::string reason);
-/// Does what fail() does, for a case that lost the device.
-void fail_lost(Measurement& record, const DeviceLost& error);
 
 struct Experiment::State {
   State(Experiment& owner, ExperimentSpec experiment, Options given);
@@ -112,6 +110,9 @@ struct Experiment::State {
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
+  /// Does what fail() does, for a case that lost the device. A kernel that faults on the host may have overwritten any
+  /// data of this process, so there a worker ends, and the next worker records the case.
+  void fail_lost(Measurement& record, const DeviceLost& error) const;
 
   // measure.cpp
   /// Measures for at most `most_s` seconds.
@@ -127,6 +128,8 @@ struct Experiment::State {
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
+  /// The reason of too_large() or too_long(), as far as the plan tells; nothing if the case may run.
+  std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();

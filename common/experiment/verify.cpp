@@ -55,8 +55,8 @@ void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
   if (options.worker && !options.worker->before.compile_ahead) return;
   std::vector<KernelSource> sources;
   for (const Case& config : cases) {
-    const Plan& todo = plan(config);
-    if (todo.host || skip_reason(todo, device->info())) continue;
+    const CasePlan& todo = plan(config);
+    if (todo.host || skip_reason(todo, device->info()) || foreseen(todo)) continue;
     for (const Launch& launch : todo.launches) sources.push_back(launch.source);
   }
   if (sources.empty()) return;
@@ -83,9 +83,7 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
   if (trial.plan.host && !options.dump_output.empty()) {
     throw BadInput("--dump-output: a case that launches nothing has no output");
   }
-  std::optional<std::string> reason = too_large(trial.plan);
-  if (!reason && !trial.plan.host && !trial.plan.work_is_limit) reason = too_long(trial.plan.work);
-  if (reason) {
+  if (const auto reason = foreseen(trial.plan)) {
     if (!options.dump_output.empty()) throw BadInput("--dump-output: the case cannot run here: " + *reason);
     store_skipped(std::move(trial.record), *reason);
     return std::nullopt;

@@ -85,9 +85,8 @@ End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
 }
 
 std::string how_it_ended(int status) {
-  if (!WIFSIGNALED(status)) return fmt::format("ended with status {}", WEXITSTATUS(status));
-  const int signal = WTERMSIG(status);
-  return fmt::format("was ended by signal {} ({}){}", signal, strsignal(signal),
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  return fmt::format("the process of the run was ended by signal {} ({}){}", signal, strsignal(signal),
                      signal == SIGKILL ? ", which the system sends if memory is short" : "");
 }
 
@@ -96,6 +95,8 @@ std::string how_it_ended(int status) {
 struct Activity::Shared {
   std::atomic<int> at = -1;
   std::atomic<bool> another = false;
+  std::array<char, 16> status = {};
+  std::array<char, 1024> reason = {};
   size_t bytes = 0;
   std::array<char, most_notes_bytes> text;
 };
@@ -124,6 +125,16 @@ Json Activity::notes() const {
 
 void Activity::at(int number) { shared_->at.store(number, std::memory_order_relaxed); }
 int Activity::at() const { return shared_->at; }
+
+void Activity::end_case(std::string_view status, std::string_view reason) {
+  shared_->status[status.copy(shared_->status.data(), shared_->status.size() - 1)] = '\0';
+  shared_->reason[reason.copy(shared_->reason.data(), shared_->reason.size() - 1)] = '\0';
+  _exit(1);
+}
+
+std::pair<std::string, std::string> Activity::end_of_case() const {
+  return {shared_->status.data(), shared_->reason.data()};
+}
 
 void Activity::go_on_in_another() {
   shared_->another = true;
@@ -155,7 +166,10 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     }
     const End end = wait_for(worker, before.interrupted, kept);
     const bool asked = end.signals > 0 || before.interrupted;
-    if (WIFEXITED(end.status) && !activity.asks_for_another()) return WEXITSTATUS(end.status);
+    const bool lost_device = activity.asks_for_another();
+    auto [status, reason] = activity.end_of_case();
+    if (WIFEXITED(end.status) && !lost_device && status.empty()) return WEXITSTATUS(end.status);
+    if (status.empty()) status = "failed", reason = how_it_ended(end.status);
 
     const Json notes = activity.notes();
     const Json resume = notes.value("resume", Json::array());
@@ -165,14 +179,12 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     const int number = activity.at();
     const Json cases = notes.value("cases", Json::array());
     const bool in_case = number >= 0 && number < static_cast<int>(cases.size());
-    const bool lost_device = activity.asks_for_another();
-    const std::string how = how_it_ended(end.status);
     // A worker that ends while it compiles several kernels at once is followed by a worker that compiles one at a time.
     const bool compiled_ahead = !cases.empty() && before.compile_ahead;
     if (!asked && !lost_device && (resume.empty() || (!in_case && !compiled_ahead))) {
       const std::string doing = in_case ? "in the case " + cases[static_cast<size_t>(number)].dump()
                                         : notes.value("doing", std::string("in no case"));
-      return complain(fmt::format("the process of the run {}, {}", how, doing), notes.value("status", 1));
+      return complain(fmt::format("{}, {}", reason, doing), notes.value("status", 1));
     }
     if (before.run_id.empty()) before.resumed = notes.value("resumed", false);
     before.run_id = notes.value("run", std::string());
@@ -181,7 +193,8 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     if (!asked && !lost_device) {
       if (in_case) {
         before.lost = cases[static_cast<size_t>(number)];
-        before.how = how;
+        before.status = status;
+        before.reason = reason;
       } else {
         before.compile_ahead = false;
       }

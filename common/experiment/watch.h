@@ -8,6 +8,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace attn {
@@ -27,6 +29,11 @@ class Activity {
   /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
   void at(int number);
   int at() const;
+  /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
+  /// with this status and reason.
+  [[noreturn]] void end_case(std::string_view status, std::string_view reason);
+  /// The status and the reason that the worker gave; empty if it gave none.
+  std::pair<std::string, std::string> end_of_case() const;
   /// Ends the worker, and asks for another worker that goes on: for a worker that cannot use its device any more.
   [[noreturn]] void go_on_in_another();
   bool asks_for_another() const;
@@ -41,7 +48,7 @@ struct Before {
   std::string run_id;           // empty for the first worker
   bool resumed = false;         // whether the user gave --resume
   nlohmann::ordered_json lost;  // the case that ended the last worker, or null
-  std::string how;              // how it ended: "was ended by signal 11 (Segmentation fault)"
+  std::string status, reason;   // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
   bool compile_ahead = true;    // false after a worker ended while it compiled several kernels at once
   bool interrupted = false;     // the worker only has to show what was measured
 };

@@ -46,8 +46,9 @@ TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLast) {
       worker.activity.at(1);
       end_by(SIGSEGV);
     }
-    return expected(before.lost == "two" && before.how.find("signal 11") != std::string::npos &&
-                    before.run_id == "abc" && !before.resumed && arguments.back() == "--resume");
+    return expected(before.lost == "two" && before.status == "failed" &&
+                    before.reason.find("signal 11") != std::string::npos && before.run_id == "abc" && !before.resumed &&
+                    arguments.back() == "--resume");
   });
   EXPECT_EQ(status, as_expected);
 }
@@ -74,6 +75,19 @@ TEST(WatchTest, AnEndInNoCaseIsOneLine) {
   EXPECT_EQ(status, 2);
   EXPECT_NE(err.find("while it compiled f.cpp"), std::string::npos) << err;
   EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+}
+
+TEST(WatchTest, AWorkerMayGiveTheReasonForItsEnd) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    const Before& before = worker.before;
+    if (before.run_id.empty()) {
+      worker.activity.note(notes);
+      worker.activity.at(0);
+      worker.activity.end_case("timeout", "no end");
+    }
+    return expected(before.lost == "one" && before.status == "timeout" && before.reason == "no end");
+  });
+  EXPECT_EQ(status, as_expected);
 }
 
 TEST(WatchTest, AWorkerThatLostItsDeviceIsFollowedByAnother) {
