@@ -12,7 +12,7 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_sparse_keys = int64_t{1} << 20;  // the blocks of block_sparse are then drawn in seconds
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // the blocks of block_sparse are then counted in seconds
 
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;
