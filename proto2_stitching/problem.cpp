@@ -302,7 +302,10 @@ CasePlan stitch_case_plan(const Case& config, const Setting& setting) {
   const StitchConfig stitch = StitchConfig::from(config, setting.device);
   StitchCase one{stitch, function_of(stitch, setting.file(function_option))};
   Plan plan = stitch_plan(one.config, setting.device, one.function);
-  return {std::move(plan), std::move(one)};
+  const Memory memory = flash_memory(one.config.flash, 1);
+  CasePlan planned{std::move(plan), std::move(one)};
+  planned.memory = memory;
+  return planned;
 }
 
 StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs,

@@ -135,6 +135,23 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
+// The host keeps tensors of the longest length for all sequences, as they were drawn and as the cache has them, and one
+// cache while it is uploaded. The device keeps both caches. A page of each sequence may be empty except for one token.
+Memory paged_memory(const PagedConfig& paged) {
+  const AttentionShape& shape = paged.decode.shape;
+  const auto number = [](int64_t n) { return static_cast<double>(n); };
+  const double batch = number(shape.batch), row = number(shape.kv_heads) * number(shape.head_dim);
+  const double element = number(size_bytes(paged.decode.cache_dtype));
+  const double drawn = has_scales(paged.decode.cache_dtype) ? sizeof(float) + element : element;
+  double tokens = 0;
+  for (const int64_t length : paged.sequence_lengths()) tokens += number(length);
+  const double cache = paged.decode.page_size == 0 ? batch * number(shape.kv_len) * row * element
+                                                   : (tokens + batch * number(paged.decode.page_size)) * row * element;
+  const double queries = batch * number(shape.q_heads) * number(shape.q_len) * number(shape.head_dim) *
+                         (number(size_bytes(paged.decode.dtype)) + number(size_bytes(paged.decode.out_dtype)));
+  return {.device = 2 * cache + queries, .host = 2 * batch * number(shape.kv_len) * row * drawn + cache + queries};
+}
+
 }  // namespace
 
 PagedConfig PagedConfig::from(const Case& config) {
@@ -242,14 +259,18 @@ PoolFigures pool_figures(const PagedConfig& config) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
   };
   const int64_t slots = table.pool * tokens, held = std::accumulate(filled.begin(), filled.end(), int64_t{0});
-  return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours), .tokens = held};
+  return {.waste = share(slots - held, slots), .fragmentation = share(gaps, neighbours)};
 }
 
 double repeated_bytes(const PagedConfig& config) {
+  if (config.decode.page_size == 0) return 0;
   const std::vector<int64_t> lengths = config.sequence_lengths();
-  const int64_t all = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  return static_cast<double>((all - pool_figures(config).tokens) * 2 * config.decode.shape.kv_heads *
-                             config.decode.shape.head_dim) *
+  const int64_t tokens = tokens_of_page(config), shared = shared_prefix(config) / tokens;
+  int64_t repeated = 0;  // computed without the page table, which takes much memory for a large cache
+  for (size_t b = 1; b < lengths.size(); ++b) {
+    repeated += std::min(shared, config.cached_tokens(lengths[b]) / tokens) * tokens;
+  }
+  return static_cast<double>(repeated * 2 * config.decode.shape.kv_heads * config.decode.shape.head_dim) *
          static_cast<double>(size_bytes(config.decode.cache_dtype));
 }
 
@@ -310,7 +331,9 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
 
 CasePlan paged_case_plan(const Case& config, const Setting& setting) {
   const PagedConfig paged = PagedConfig::from(config);
-  return {paged_plan(paged, setting.device), paged};
+  CasePlan plan{paged_plan(paged, setting.device), paged};
+  plan.memory = paged_memory(paged);
+  return plan;
 }
 
 PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t seed_)

@@ -66,7 +66,6 @@ PageTable page_table(const PagedConfig& config);
 struct PoolFigures {
   double waste = 0;          // the share of slots (places for tokens) that are empty
   double fragmentation = 0;  // the share of a sequence's neighbouring pages that are no neighbours in the pool
-  int64_t tokens = 0;        // tokens that the pool holds; shared tokens count once
 };
 PoolFigures pool_figures(const PagedConfig& config);
 /// Returns the bytes of K and V that are read again where several sequences read a shared page. The first read of the

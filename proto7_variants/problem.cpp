@@ -12,6 +12,8 @@ namespace attn {
 
 namespace {
 
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // the blocks of block_sparse are then counted in seconds
+
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;
   return {.batch = shape.batch,
@@ -48,6 +50,21 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
+// The inputs, a second copy where RoPE turns them or heads are copied, and the bias.
+Memory variants_memory(const VariantsConfig& variants) {
+  Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
+  if (variants.copies_heads) {
+    const Memory copies = flash_memory(variants.attention(), 1);
+    memory.device += copies.device, memory.host += copies.host;
+  }
+  if (variants.modifiers.bias == "none") return memory;
+  const ModifiedAttention attention(variants.modifiers, variants.attention());
+  const double bias = static_cast<double>(attention.bias_elements()) * sizeof(float);
+  // On the host the bias is drawn, and then appended to the data of the hooks.
+  memory.device += bias, memory.host += 2 * bias;
+  return memory;
+}
+
 }  // namespace
 
 CopiedInputs::CopiedInputs(Device& device, std::shared_ptr<FlashInputs> shared, const FlashConfig& config,
@@ -82,6 +99,11 @@ Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
     before.work.bytes += copies.work.bytes;
   }
   if (!variants.pointless.empty()) return {.unable = variants.pointless};
+  if (variants.modifiers.block_sparse > 0 && variants.flash.shape.kv_len > most_sparse_keys) {
+    return {.unable = fmt::format("block_sparse with kv_len {}: at most {}, because the list of its blocks grows with "
+                                  "the square of the length",
+                                  variants.flash.shape.kv_len, most_sparse_keys)};
+  }
   if (std::string reason = variants.functions.unable(device); !reason.empty()) return {.unable = reason};
   const FlashConfig flash = variants.attention();
   const ModifiedAttention attention(variants.modifiers, flash);
@@ -96,7 +118,10 @@ Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
 
 CasePlan variants_case_plan(const Case& config, const Setting& setting) {
   const VariantsConfig variants = VariantsConfig::from(config, setting.files);
-  return {variants_plan(variants, setting.device), variants};
+  CasePlan plan{variants_plan(variants, setting.device), variants};
+  plan.work_is_limit = variants.functions.mask.has_value();
+  plan.memory = variants_memory(variants);
+  return plan;
 }
 
 std::shared_ptr<FlashInputs> VariantsInputs::shared() const {

@@ -13,6 +13,7 @@
 #include "common/base/temporary_folder.h"
 #include "common/cases/compare_rows.h"
 #include "common/cases/input_pool.h"
+#include "common/cases/inputs.h"
 #include "common/cases/reference.h"
 #include "proto8_extension/allocations.h"
 #include "proto8_extension/paths.h"
@@ -189,7 +190,9 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
     plan.unable = fmt::format("path {}: a kernel without tensors has none to describe or copy", path);
   }
   if (config.text("task") == "first_call" && path != "c") plan.unable = "task first_call: it is timed through path c";
-  return {std::move(plan), flash};
+  CasePlan planned{std::move(plan), flash};
+  if (op != "empty") planned.memory = flash_memory(flash, 1);
+  return planned;
 }
 
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems() {

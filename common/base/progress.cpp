@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/base/standard_streams.h"
+
 namespace attn {
 namespace {
 
@@ -28,17 +30,17 @@ void Progress::begin(const std::string& what) {
 void Progress::finish(const std::string& result) {
   done_ = std::min(done_ + 1, total_);
   if (terminal_) return draw();
-  if (!quiet_) fmt::print(stderr, "[{}/{}] {}\n", done_, total_, result);
+  if (!quiet_) to_stderr(fmt::format("[{}/{}] {}\n", done_, total_, result));
 }
 
 void Progress::note(const std::string& text) {
   clear();
-  fmt::print(stderr, "{}\n", text);
+  to_stderr(text + "\n");
   draw();
 }
 
 void Progress::clear() {
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_) to_stderr("\r\x1b[K");
   drawn_ = false;
 }
 
@@ -50,7 +52,7 @@ void Progress::draw() {
   const std::string left = done_ > 0 ? format_duration(elapsed * (total_ - done_) / done_) + " left" : "";
   const std::string line = fmt::format("[{}{}] {}/{} {}  {}", std::string(filled, '#'),
                                        std::string(bar_width - filled, '.'), done_, total_, left, what_);
-  fmt::print(stderr, "\r\x1b[K{}", line.substr(0, terminal_width() - 1));
+  to_stderr("\r\x1b[K" + line.substr(0, terminal_width() - 1));
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -8,6 +8,7 @@
 #include "common/attention/launch.h"
 #include "common/base/error.h"
 #include "common/cases/configurations.h"
+#include "common/cases/inputs.h"
 #include "common/data/tensor.h"
 
 namespace attn {
@@ -55,7 +56,9 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 
 CasePlan flash_plan(const Case& config, const Setting& setting) {
   const FlashConfig flash = flash_config_of(config);
-  return {attention_plan(flash, setting.device), flash};
+  CasePlan plan{attention_plan(flash, setting.device), flash};
+  plan.memory = flash_memory(flash, 2);  // random values and needles
+  return plan;
 }
 
 std::vector<Axis> flash_input_axes(const std::string& path) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -99,6 +100,29 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
   return inputs;
 }
 
+int64_t rows_checked(const AttentionShape& shape) {
+  const double products_per_row = static_cast<double>(shape.kv_len) * static_cast<double>(shape.head_dim);
+  const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+  if (rows * products_per_row <= full_check_products) return shape.batch * shape.q_heads * shape.q_len;
+  return std::max(least_rows_checked, static_cast<int64_t>(sampled_check_products / products_per_row));
+}
+
+Memory flash_memory(const FlashConfig& config, int copies) {
+  const AttentionShape& shape = config.shape;
+  const auto number = [](int64_t n) { return static_cast<double>(n); };
+  const double dim = number(shape.head_dim), keys = number(shape.kv_len);
+  const double rows = number(shape.batch) * number(shape.q_heads) * number(shape.q_len);
+  const double inputs =
+      (rows + 2 * number(shape.batch) * number(shape.kv_heads) * keys) * dim * number(size_bytes(config.dtype));
+  const double outputs = rows * (dim * number(size_bytes(config.out_dtype)) + sizeof(float));
+  // The oracle has a head's keys and values in double, the scores and weights of a row on each thread, and three
+  // doubles for each element of its rows.
+  const double threads = number(std::thread::hardware_concurrency());
+  const double oracle =
+      sizeof(double) * (2 * keys * (dim + threads) + 3 * std::min(rows, number(rows_checked(shape))) * dim);
+  return {.device = copies * (inputs + outputs), .host = copies * (inputs + oracle) + outputs};
+}
+
 FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input, InputKind kind)
     : FlashInputs(device, config, seed,
                   input.empty() ? make_inputs(config, seed, kind) : from_file(input, config.layout)) {}
@@ -123,13 +147,8 @@ const ReferenceRows& FlashInputs::reference(const std::string& name, const Score
   auto known = references_.find(name);
   if (known == references_.end()) {
     const AttentionShape& shape = config_.shape;
-    const double products_per_row = static_cast<double>(shape.kv_len * shape.head_dim);
-    const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
-    const auto sampled = std::max(least_rows_checked, static_cast<int64_t>(sampled_check_products / products_per_row));
-    const bool all = rows * products_per_row <= full_check_products;
-    ReferenceRows reference =
-        reference_attention(shape, inputs_.q, inputs_.k, inputs_.v,
-                            all ? all_rows(shape) : sample_rows(shape, sampled, seed_), score, sink);
+    ReferenceRows reference = reference_attention(shape, inputs_.q, inputs_.k, inputs_.v,
+                                                  sample_rows(shape, rows_checked(shape), seed_), score, sink);
     known = references_.emplace(name, std::move(reference)).first;
   }
   return known->second;

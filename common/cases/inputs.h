@@ -9,6 +9,7 @@
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
+#include "common/experiment/setting.h"
 
 namespace attn {
 
@@ -27,6 +28,12 @@ struct AttentionInputs {
   Tensor q, k, v;
 };
 AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind kind);
+
+/// The number of rows that the oracle checks: all rows of a small shape, else a sample.
+int64_t rows_checked(const AttentionShape& shape);
+
+/// The memory of `copies` FlashInputs (random values and needles are two), of their outputs, and of the oracle.
+Memory flash_memory(const FlashConfig& config, int copies);
 
 class FlashInputs {
  public:

@@ -173,6 +173,7 @@ bool ModifiedAttention::unmasked(int64_t q, int64_t k) const {
 }
 
 int64_t ModifiedAttention::keys_between(int64_t own, int64_t begin, int64_t end) const {
+  if (modifiers_.block_sparse == 0) return std::max<int64_t>(end - begin, 0);
   int64_t keys = 0;
   for (int64_t key = begin; key < end;) {
     const int64_t next = std::min(end, (key / sparse_block + 1) * sparse_block);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -294,8 +295,10 @@ ScoreFunction MaskOracle::reference() const {
 double MaskOracle::visible_pairs(const Range& range, const Seen& seen) const {
   const std::lock_guard lock(rows_->mutex);
   const AttentionShape& shape = rows_->shape;
-  const int64_t pairs = shape.batch * shape.q_heads * shape.q_len * shape.kv_len;
-  const int64_t step = std::min(shape.q_len, divided_up(pairs, most_pairs));
+  double pairs = 1;  // more than 2^63 for some shapes
+  for (const int64_t size : {shape.batch, shape.q_heads, shape.q_len, shape.kv_len}) pairs *= static_cast<double>(size);
+  const auto step = static_cast<int64_t>(
+      std::min(static_cast<double>(shape.q_len), std::ceil(pairs / static_cast<double>(most_pairs))));
   const int64_t sampled = divided_up(shape.q_len, step);
   double count = 0;
   for (int64_t batch = 0; batch < shape.batch; ++batch) {

@@ -102,10 +102,14 @@ std::string Experiment::State::describe(const Comparison& comparison) const {
 std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, double budget_s) {
   std::vector<Trial> trials;
   for (const Case& config : {duel.baseline, duel.contender, duel.baseline}) trials.push_back(new_trial(config));
+  note_cases({duel.baseline, duel.contender, duel.baseline});
+  const auto at = [&](const Trial& trial) { at_case(static_cast<int>(&trial - trials.data())); };
   const auto all_ok = [&] { return std::all_of(trials.begin(), trials.end(), is_ok); };
   for (Trial& trial : trials) {
+    at(trial);
     if (all_ok()) guarded(trial.record, [&] { make(trial, &trial == &trials.back() ? make_apart : spec.make); });
   }
+  at(trials[1]);
   std::vector<size_t> order = {0, 1, 2};
   std::vector<Measured> measured;
   ClockLog clocks(*device);
@@ -140,6 +144,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
   if (interrupted()) return std::nullopt;
   // A' is the case of A on other inputs, and no figure is about A' alone. So the check of A suffices.
   for (Trial& trial : std::span(trials).first(2)) {
+    at(trial);
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });
   }
   if (!all_ok()) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -130,6 +131,14 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   return found;
 }
 
+std::string Experiment::State::table_text() const {
+  const TableOptions shown = {options.all_columns, output_width(),
+                              spec.answer.alternatives.empty() ? spec.compared_axes : spec.answer.alternatives,
+                              options.baseline, options.filter};
+  const Ceilings known = ceilings.value_or(Ceilings{});
+  return options.csv ? csv(results, known, shown) : table(results, known, shown);
+}
+
 std::string Experiment::State::end_text(const Json& answer, const std::string& verdicts) const {
   const size_t width = output_width();
   std::string text = "\n";
@@ -173,9 +182,21 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
 
 int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
-    return result.status == "wrong" || result.status == "failed" || result.status == "timeout";
+    return result.status != "ok" && result.status != "skipped";
   });
   return bad ? 1 : 0;
+}
+
+std::optional<std::string> Experiment::State::nothing_ran() const {
+  std::map<std::string, int> reasons;
+  for (const Measurement& result : results) {
+    if (result.status != "skipped" || result.reason == budget_spent) return {};
+    ++reasons[result.reason];
+  }
+  if (results.size() == cases_resumed) return {};  // there was nothing left to do
+  const auto commonest = std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
+  return fmt::format("none of {} cases can run here; {} of them: {}", results.size(), commonest->second,
+                     commonest->first);
 }
 
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
@@ -220,18 +241,18 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
                               doubts.size(), expected_wrong(doubts));
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
-  const TableOptions shown = {options.all_columns, output_width(),
-                              spec.answer.alternatives.empty() ? spec.compared_axes : spec.answer.alternatives,
-                              options.baseline, options.filter};
   if (options.csv) {
-    fmt::print("{}", csv(results, ceilings.value_or(Ceilings{}), shown));
+    fmt::print("{}", table_text());
   } else {
     const Json answer = answer_json(findings);
     print_json(answer);
     if (!options.json) {
-      fmt::print("{}", table(results, ceilings.value_or(Ceilings{}), shown));
-      fmt::print("{}", end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+      fmt::print("{}{}", table_text(), end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
     }
+  }
+  if (const auto reason = replayed.is_null() ? nothing_ran() : std::nullopt) {
+    progress.note(fmt::format("{}: {}", spec.name, *reason));
+    return 4;
   }
   return exit_status();
 }

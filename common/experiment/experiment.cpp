@@ -1,10 +1,10 @@
 #include "common/experiment/experiment.h"
 
 #include <fmt/format.h>
-#include <linux/close_range.h>
 #include <spawn.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,33 +21,41 @@
 
 #include "common/base/error.h"
 #include "common/base/shell.h"
+#include "common/base/standard_streams.h"
 #include "common/experiment/state.h"
+#include "common/experiment/watch.h"
 
 namespace attn {
 namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect.
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. A write to a closed pipe is an error, and
+/// no signal.
 class SignalGuard {
  public:
-  SignalGuard() {
-    signal_received = 0;
+  /// In a worker the second signal has no effect, because the process that watches the worker gets it too.
+  explicit SignalGuard(const Worker* worker) {
+    signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
     struct sigaction action{};
     action.sa_handler = [](int number) { signal_received = number; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    action.sa_flags = static_cast<int>(SA_RESTART | (worker ? 0 : SA_RESETHAND));
     sigaction(SIGINT, &action, &old_interrupt_);
     sigaction(SIGTERM, &action, &old_terminate_);
+    struct sigaction ignored{};
+    ignored.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignored, &old_pipe_);
   }
   ~SignalGuard() {
     sigaction(SIGINT, &old_interrupt_, nullptr);
     sigaction(SIGTERM, &old_terminate_, nullptr);
+    sigaction(SIGPIPE, &old_pipe_, nullptr);
   }
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction old_interrupt_{}, old_terminate_{};
+  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{};
 };
 
 }  // namespace
@@ -88,10 +96,12 @@ const std::vector<Comparison>& Experiment::comparisons() const { return state_->
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   if (interrupted()) throw Interrupted{};
+  state_->note_cases(cases);
   state_->compile_ahead(cases);
   std::vector<Trial> trials;
   for (const Case& config : cases) {
     if (interrupted()) throw Interrupted{};
+    state_->at_case(static_cast<int>(&config - cases.data()));
     state_->progress.begin(state_->label(config));
     if (auto trial = state_->verify(config)) trials.push_back(std::move(*trial));
   }
@@ -107,6 +117,7 @@ void Experiment::measure(std::vector<Trial> trials, double share) {
   } else {
     state_->measure(std::move(trials), share * state_->budget_left());
   }
+  state_->at_case(-1);
   if (interrupted()) throw Interrupted{};
 }
 
@@ -135,16 +146,8 @@ int Experiment::compare_and_conclude() {
 
 int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
   if (interrupted()) throw Interrupted{};
+  state_->at_case(-1);
   return state_->conclude(conclusions);
-}
-
-void restart_process(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  std::fflush(nullptr);
-  close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);  // closing the device's files ends the kernels that still run on it
-  execv("/proc/self/exe", argv.data());
 }
 
 int run_part_process(const std::vector<std::string>& arguments) {
@@ -172,57 +175,84 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                    const std::function<int(Experiment&)>& body, const DeviceOpener& open_device,
                    const Restarter& restart, const PartRunner& run_part) {
   const auto complain = [&](const std::string& message, int status) {
-    fmt::print(stderr, "{}: {}\n", spec.name, message);
+    to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
-  const SignalGuard guard;
-  // spdlog's default logger writes to stdout, but stdout is for results only.
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
-  try {
-    auto options = parse_options(argc, argv, spec);
-    if (!options) return 0;
-    options->open_device = open_device;
-    Experiment lab(spec, *options);
-    Experiment::State& state = *lab.state_;
-    if (options->list) {
-      fmt::print("{}", options->json ? claims_json(spec.name, state.claims)
-                                     : list(spec, *options, state.groups, state.hypotheses));
-      return 0;
-    }
-    if (options->dry_run) {
-      fmt::print("{}", dry_run(*options, state.groups, lab.device().info(),
-                               [&](const Case& config) -> const Plan& { return state.plan(config); }));
-      return 0;
-    }
-    state.run_part_process = run_part;
-    state.open_records();
-    std::vector<std::string> resuming = options->arguments;
-    if (!options->resume && options->replay.empty()) resuming.emplace_back("--resume");
+  const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
+    const SignalGuard guard(worker);
+    // spdlog's default logger writes to stdout, but stdout is for results only.
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
     try {
-      if (!state.part.is_null()) return state.run_part();
-      return state.replays_measurement() ? state.replay_measurement() : body(lab);
-    } catch (const Interrupted&) {
-      state.progress.clear();
-      if (!state.part.is_null()) return 130;
-      return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
-                                  options->measurements_path, shell_command(resuming)),
-                      130);
-    } catch (const Restart&) {
-      if (!state.part.is_null()) return 1;
-      state.progress.note(state.results.back().reason + "; going on in a new process");
-      if (options->replay.empty()) restart(resuming);
-      return complain(
-          fmt::format("the device is lost; {} cases are kept in {}", state.results.size(), options->measurements_path),
-          1);
+      std::vector<const char*> texts;
+      for (const std::string& argument : arguments) texts.push_back(argument.c_str());
+      auto options = parse_options(static_cast<int>(texts.size()), texts.data(), spec);
+      if (!options) return 0;
+      if (!options->part.empty())
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a part does not outlive the run that asked for it
+      options->open_device = open_device;
+      options->worker = worker;
+      if (interrupted()) options->quiet = true;
+      Experiment lab(spec, *options);
+      Experiment::State& state = *lab.state_;
+      if (options->list) {
+        fmt::print("{}", options->json ? claims_json(spec.name, state.claims)
+                                       : list(spec, *options, state.groups, state.hypotheses));
+        return 0;
+      }
+      if (options->dry_run) {
+        fmt::print("{}", dry_run(*options, state.groups, lab.device().info(),
+                                 [&](const Case& config) -> const Plan& { return state.plan(config); }));
+        return 0;
+      }
+      state.run_part_process = run_part;
+      state.open_records();
+      try {
+        if (interrupted()) throw Interrupted{};
+        if (!state.part.is_null()) return state.run_part();
+        return state.replays_measurement() ? state.replay_measurement() : body(lab);
+      } catch (const Interrupted&) {
+        state.progress.clear();
+        if (!state.part.is_null()) return 130;
+        if (!options->json && !state.results.empty()) {
+          fmt::print("{}\n", state.table_text());
+        }
+        return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
+                                    options->measurements_path, shell_command(state.resuming())),
+                        130);
+      } catch (const Restart&) {
+        if (!state.part.is_null()) return 1;
+        state.progress.note(state.results.back().reason + "; going on in a new process");
+        if (options->replay.empty()) go_on(state.resuming());
+        return complain(fmt::format("the device is lost; {} cases are kept in {}", state.results.size(),
+                                    options->measurements_path),
+                        1);
+      }
+    } catch (const BadInput& error) {
+      return complain(error.what(), 2);
+    } catch (const DeviceMissing& error) {
+      return complain(first_line(error.what()), 3);
+    } catch (const std::exception& error) {
+      // In a case, the error may come from a function that overwrote data of this process.
+      if (worker && worker->activity.at() >= 0) worker->activity.end_case("failed", first_line(error.what()));
+      return std::ferror(stdout) ? 1 : complain(first_line(error.what()), 1);
     }
-  } catch (const BadInput& error) {
-    return complain(error.what(), 2);
-  } catch (const DeviceMissing& error) {
-    return complain(first_line(error.what()), 3);
-  } catch (const std::exception& error) {
-    return complain(first_line(error.what()), 1);
-  }
+  };
+  // A text for stdout may be lost although all records are kept.
+  const auto run_and_flush = [&](const std::vector<std::string>& arguments, const Restarter& go_on,
+                                 const Worker* worker) {
+    const int status = run(arguments, go_on, worker);
+    const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+    return lost ? complain("stdout cannot be written; all records are in their files", std::max(status, 1)) : status;
+  };
+  const std::vector<std::string> arguments(argv, argv + argc);
+  if (restart) return run_and_flush(arguments, restart, nullptr);
+  keep_standard_streams();
+  const auto another_process = [](const std::vector<std::string>&) {};
+  if (std::ranges::count(arguments, "--part") > 0) return run_and_flush(arguments, another_process, nullptr);
+  return watch(spec.name, arguments, [&](const std::vector<std::string>& given, const Worker& worker) {
+    return run_and_flush(given, [&](const std::vector<std::string>&) { worker.activity.go_on_in_another(); }, &worker);
+  });
 }
 
 }  // namespace attn

@@ -172,9 +172,8 @@ class Experiment {
   std::unique_ptr<State> state_;
 };
 
-/// Replaces this process by the same program with other arguments; returns only if that fails.
+/// Goes on in a new process with these arguments.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
-void restart_process(const std::vector<std::string>& arguments);
 
 /// Runs this program with other arguments in a new process. Returns its exit status, or 128 + the number of the signal
 /// that ended it. Throws std::runtime_error if no process can be started.
@@ -182,14 +181,18 @@ using PartRunner = std::function<int(const std::vector<std::string>& arguments)>
 int run_part_process(const std::vector<std::string>& arguments);
 
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
-/// wrong, failed or did not end; 2 bad arguments; 3 the device is missing; 130 interrupted, with all measurements so
-/// far kept. After an interruption verify(), measure() and compare() do not return, and run_experiment() prints the
-/// command that continues the run. After a loss of the device these three functions do not return either: the loss is
-/// recorded, and `restart` is called with the command line that continues the run. `run_part` runs the processes of
-/// --processes.
+/// wrong, failed or did not end, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;
+/// 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption verify(), measure()
+/// and compare() do not return, and run_experiment() prints the table of what was measured, and the command that
+/// continues the run. After a loss of the device these three functions do not return either: the loss is recorded, and
+/// the run goes on in a new process.
+///
+/// The run is in a worker process, which this process watches (watch.h). With `restart` the run is in this process, for
+/// tests: `restart` is called with the command line that continues the run after a loss of the device. `run_part` runs
+/// the processes of --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
-                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = &restart_process,
+                   const DeviceOpener& open_device = &Device::open, const Restarter& restart = {},
                    const PartRunner& run_part = &run_part_process);
 
 }  // namespace attn

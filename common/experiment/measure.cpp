@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <stdexcept>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/host_memory.h"
 #include "common/experiment/clock_log.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
@@ -15,7 +17,6 @@
 namespace attn {
 namespace {
 
-constexpr double max_launch_s = 0.5;      // a longer launch may trip a display's watchdog, and hides clock changes
 constexpr double compare_share = 1 / 2.;  // share of the budget for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
@@ -50,10 +51,15 @@ std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, con
 /// memory ceilings, and phases without ceilings.
 class GroupTimer {
  public:
-  GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed)
-      : trials_(trials), clocks_(device), seed_(seed) {}
+  GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed, std::function<void(size_t trial)> on_turn)
+      : trials_(trials), clocks_(device), seed_(seed), on_turn_(std::move(on_turn)) {}
 
-  size_t running = 0;  // the trial whose turn it is
+  /// Says whose turn begins.
+  void begin(size_t trial) {
+    running_ = trial;
+    on_turn_(trial);
+  }
+  Trial& running() { return trials_[running_]; }
 
   /// Calls the samplers of `subjects` and of `ceilings` in turn. Returns the results of the subjects, followed by the
   /// results of the ceilings.
@@ -63,7 +69,7 @@ class GroupTimer {
     std::vector<Sampler> samplers;
     for (const auto& [trial, sampler] : subjects) {
       samplers.emplace_back([this, trial = trial, sampler = sampler] {
-        running = trial;
+        begin(trial);
         return sampler();
       });
     }
@@ -82,6 +88,8 @@ class GroupTimer {
   std::vector<Trial>& trials_;
   ClockLog clocks_;
   const uint64_t seed_;
+  const std::function<void(size_t)> on_turn_;
+  size_t running_ = 0;
 };
 
 template <typename Ceiling>
@@ -106,6 +114,44 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
   policy.max_samples = share(policy.max_samples);
   policy.budget_s = budget_s;
   return policy;
+}
+
+std::string Experiment::State::launch_limit() const {
+  return fmt::format("at most {:.0f} ms may", 1e3 * options.max_launch_s);
+}
+
+std::optional<std::string> Experiment::State::too_long(const Work& work) {
+  // The ceilings take time to measure. A launch that is short at this rate needs no ceilings: each unit of a device
+  // computes faster.
+  constexpr double least_unit_flops = 1e9;
+  const DeviceInfo& info = device->info();
+  if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings) return {};
+  const double tflops = measured_ceilings().matrix_tflops(work.dtype);
+  const double seconds = work.flops / (1e12 * tflops);
+  if (seconds <= options.max_launch_s) return {};
+  return fmt::format("one launch would take {:.0f} ms or more, at the {:.3g} TFLOPS that the device reaches; {}",
+                     1e3 * seconds, tflops, launch_limit());
+}
+
+std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) const {
+  const DeviceInfo& info = device->info();
+  Memory needed = plan.memory;
+  if (needed.device == 0 && needed.host == 0 && !plan.host) needed = {plan.work.bytes, plan.work.bytes};
+  const auto lacks = [](double bytes, double available, const char* where) {
+    return fmt::format("the case needs {:.1f} GB of the {}'s memory, which has {:.1f} GB free", 1e-9 * bytes, where,
+                       1e-9 * available);
+  };
+  if (info.on_host) needed = {0, needed.device + needed.host};
+  if (info.memory_bytes > 0 && needed.device > static_cast<double>(info.memory_bytes)) {
+    return lacks(needed.device, static_cast<double>(info.memory_bytes), "device");
+  }
+  const double available = available_host_bytes();
+  return needed.host > available ? std::optional(lacks(needed.host, available, "host")) : std::nullopt;
+}
+
+std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
+  if (auto reason = too_large(plan)) return reason;
+  return plan.host || plan.work_is_limit ? std::nullopt : too_long(plan.work);
 }
 
 const Ceilings& Experiment::State::measured_ceilings() {
@@ -183,11 +229,11 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     return measure(std::move(host), most_s / 2);
   }
   std::erase_if(trials, [&](Trial& trial) {
-    const bool too_long = !trial.host && trial.launch_s > max_launch_s;
+    const bool too_long = !trial.host && trial.launch_s > options.max_launch_s;
     if (!too_long && sweep_budget() > 0) return false;
-    store_skipped(std::move(trial.record), too_long ? fmt::format("one launch takes {:.0f} ms; at most {:.0f} ms may",
-                                                                  1e3 * trial.launch_s, 1e3 * max_launch_s)
-                                                    : budget_spent);
+    store_skipped(
+        std::move(trial.record),
+        too_long ? fmt::format("one launch takes {:.0f} ms; {}", 1e3 * trial.launch_s, launch_limit()) : budget_spent);
     return true;
   });
   if (trials.empty()) return;
@@ -216,14 +262,17 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   const double for_cold = cold ? cold_share * share : 0;
 
   const Stopwatch stopwatch;
-  GroupTimer timer(trials, *device, options.seed);
+  std::vector<Case> cases;
+  for (const Trial& trial : trials) cases.push_back(trial.config);
+  note_cases(cases);
+  GroupTimer timer(trials, *device, options.seed, [this](size_t trial) { at_case(static_cast<int>(trial)); });
   std::vector<int> launches;
   GroupTimer::Subjects hot_subjects, cold_subjects, phase_subjects;
   std::vector<Measured> hot, cold_measured, phases;
   std::string failure;
   try {
     for (size_t i = 0; i < trials.size(); ++i) {
-      timer.running = i;
+      timer.begin(i);
       const Trial& trial = trials[i];
       launches.push_back(launches_per_sample(trial));
       if (trial.host) {
@@ -248,7 +297,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
       cold_measured = timer.take_turns(cold_subjects, memory_samplers, policy(rounds, for_cold));
     if (phased) phases = timer.take_turns(phase_subjects, {}, policy(rounds, for_phases));
   } catch (const DeviceLost& error) {
-    Trial& culprit = trials[timer.running];
+    Trial& culprit = timer.running();
     fail_lost(culprit.record, error);
     store(std::move(culprit.record));  // does not return
   } catch (const std::exception& error) {
@@ -306,6 +355,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     }
     trial.record.clocks = timer.clocks();
     if (host) trial.record.values = trial.host->values();
+    at_case(static_cast<int>(i));
     guarded(trial.record, [&] { check_again(trial); });
     const Timing* main = trial.record.main_timing();
     const Measured* main_of =

@@ -58,11 +58,12 @@ ANSWER
   verdict of this run, or of the records, counts if the other does not contradict it. --list has the claims.
 
 EXIT STATUS
-  0    done; also after a replay that prints DIFFERS
-  1    a case was wrong, failed or did not end, or a record could not be written
+  0    done; also after a replay that prints DIFFERS, and if some cases are skipped
+  1    a case was wrong, failed or did not end, an allocation failed, or a record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
-  130  interrupted; everything measured so far is kept, and --resume goes on from there
+  4    no case of the selection can run here; one line has the commonest reason
+  130  interrupted; everything measured so far is kept and shown, and --resume goes on from there
 )";
 
 template <typename Number>
@@ -120,7 +121,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   Options options;
   options.arguments.assign(argv, argv + argc);
   // CLI11 takes values as texts, and this function parses them, so that every message says what is allowed.
-  std::string budget, seed, shard, threadgroup_memory, only, processes;
+  std::string budget, max_launch, seed, shard, threadgroup_memory, only, processes;
   std::vector<std::string> axes;
 
   CLI::App app(spec.summary, spec.name);
@@ -144,6 +145,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+  text("--max-launch", max_launch, "SECONDS",
+       "skip a case whose launch takes longer, or would take longer at the rate\n"
+       "that the device reaches; default 0.5");
   text("--processes", processes, "N",
        "measure comparisons and the figures of claims in N new processes after the sweep;\n"
        "1: in this process; default 3, and 5 in the full profile on a cpu");
@@ -207,6 +211,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     }
   }
   if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
+  if (!max_launch.empty()) options.max_launch_s = parse_number("--max-launch", max_launch, 1e-6, 1e7);
   if (!processes.empty()) options.processes = parse_number("--processes", processes, 1, 100);
   if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);
   if (!shard.empty()) parse_shard(shard, options);

@@ -17,6 +17,7 @@
 namespace attn {
 
 struct ExperimentSpec;
+struct Worker;
 
 using DeviceOpener = std::function<std::unique_ptr<Device>(std::string_view spec)>;
 
@@ -33,6 +34,7 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
+  double max_launch_s = 0.5;  // a longer launch may trip a display's watchdog, and hides clock changes
   uint64_t seed = 1;
   std::string input, dump_output;
   Files files;  // the paths of the experiment's own file options
@@ -44,6 +46,7 @@ struct Options {
   std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
   int part_number = 1, parts = 1;  // from the task
   DeviceOpener open_device = &Device::open;
+  const Worker* worker = nullptr;  // null in a process that nobody watches
 
   /// Seconds to measure for: --budget, or the profile's default. The full profile takes minutes on a GPU and an hour on
   /// a cpu.

@@ -1,10 +1,8 @@
 // Measures comparisons, and the cases that claims are judged by, in processes of their own. A process has an address
 // space, memory and a warm-up of its own. So the spread between processes shows how far the next run may differ.
 #include <fmt/format.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <utility>
 
@@ -114,7 +112,9 @@ std::vector<std::string> Experiment::State::part_arguments(const std::string& ta
                                         "--profile",
                                         options.profile,
                                         "--seed",
-                                        std::to_string(options.seed)};
+                                        std::to_string(options.seed),
+                                        "--max-launch",
+                                        fmt::format("{}", options.max_launch_s)};
   const auto add = [&](const std::string& option, const std::string& value) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };
@@ -177,7 +177,6 @@ void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const 
 }
 
 int Experiment::State::run_part() {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // a part does not outlive the run that asked for it
   // A part's budget covers the whole time of its process, because the run that started the part waits for it.
   const Stopwatch stopwatch;
   for (const std::vector<Case>& cases : groups) {

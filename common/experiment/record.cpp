@@ -18,9 +18,11 @@ void fail(Measurement& record, std::string status, std::string reason) {
   for (Phase& phase : record.phases) phase.time = {};
 }
 
-void fail_lost(Measurement& record, const DeviceLost& error) {
-  fail(record, dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed",
-       device_lost + first_line(error.what()));
+void Experiment::State::fail_lost(Measurement& record, const DeviceLost& error) const {
+  const std::string status = dynamic_cast<const DeviceTimeout*>(&error) ? "timeout" : "failed";
+  const std::string reason = first_line(error.what());
+  if (options.worker && device->info().on_host) options.worker->activity.end_case(status, reason);
+  fail(record, status, device_lost + reason);
 }
 
 Measurement Experiment::State::blank(const Case& config) const {
@@ -75,7 +77,9 @@ void Experiment::State::store_skipped(Measurement record, std::string reason) {
 
 void Experiment::State::print_json(const Json& json) const {
   if (!options.json) return;
-  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  // The run goes on without a reader of stdout; run_experiment() reports the loss at the end.
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -217,11 +218,55 @@ void Experiment::State::open_records() {
   }
   measurement_file.emplace(options.measurements_path);
   finding_file.emplace(options.findings_path);
+  if (options.worker) store_lost();
   if (options.resume) resume();
+  note_cases({});
   progress.add(cases_left);
   if (options.quiet || options.only_verify) return;
   progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left, device_name(device->info()),
                             format_duration(options.budget(device->info()))));
+}
+
+std::vector<std::string> Experiment::State::resuming() const {
+  std::vector<std::string> arguments = options.arguments;
+  if (!options.resume && options.replay.empty()) arguments.emplace_back("--resume");
+  return arguments;
+}
+
+void Experiment::State::note_cases(const std::vector<Case>& cases) {
+  if (!options.worker) return;
+  Json notes = {{"run", run["id"]}, {"resumed", options.resume}, {"cases", Json::array()}};
+  for (const Case& config : cases) notes["cases"].push_back(config.json());
+  const bool goes_on = options.replay.empty() && std::filesystem::is_regular_file(options.measurements_path);
+  if (goes_on) notes["resume"] = resuming();
+  std::string texts;
+  for (const auto& [option, path] : options.files) {
+    if (!path.empty()) texts += fmt::format(" {} {}", option, path);
+  }
+  if (cases.empty() && results.empty() && !texts.empty()) {
+    notes["doing"] = "while it compiled" + texts;
+    notes["status"] = 2;
+    notes.erase("resume");
+  }
+  options.worker->activity.note(notes);
+}
+
+void Experiment::State::at_case(int number) const {
+  if (options.worker) options.worker->activity.at(number);
+}
+
+void Experiment::State::store_lost() {
+  const Before& before = options.worker->before;
+  if (!before.run_id.empty()) run["id"] = before.run_id;
+  if (before.lost.is_null()) return;
+  Measurement record = new_trial(Case::from_json(before.lost)).record;
+  fail(record, before.status, device_lost + before.reason);
+  progress.note(record.reason + "; going on in a new process");
+  const size_t left = cases_left;
+  progress.add(1);
+  store(std::move(record));
+  results.clear();  // resume() takes the record over
+  cases_left = left;
 }
 
 /// Takes over the records of an earlier run with the same code and conditions, and its run id.
@@ -239,6 +284,9 @@ void Experiment::State::resume() {
                        [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
         continue;
       }
+      // The user asked for a new run, and this worker goes on with it: earlier runs in the file do not count.
+      const Before* const before = options.worker ? &options.worker->before : nullptr;
+      if (before && !before->run_id.empty() && !before->resumed && record.at("run_id") != before->run_id) continue;
       for (const char* field : session_fields) {
         const Json recorded = condition(record.at("run"), field);
         if (recorded != session[field]) throw OtherSession{field, recorded, session[field]};
@@ -266,6 +314,7 @@ void Experiment::State::resume() {
     });
   }
   std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
+  cases_resumed = results.size();
   resume_comparisons();
   if (!options.quiet) {
     progress.note(fmt::format("resumed: cases recorded {}, left {}, pairs compared {}", results.size(), cases_left,
@@ -299,13 +348,19 @@ void Experiment::State::resume_comparisons() {
 }
 
 bool Experiment::State::is_done(const Measurement& record) {
-  if (record.status == "failed" && !record.reason.starts_with(device_lost)) return false;
+  const bool lost = record.reason.starts_with(device_lost);
+  if (record.status == "failed" && !lost) return false;
   if (record.reason == budget_spent) return false;
+  // --max-launch may allow a launch now that was too long.
+  if (record.status == "skipped" && !record.pipeline.is_null() && !record.reason.ends_with(launch_limit()))
+    return false;
   const Timing* timing = record.main_timing();
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   const Plan& today = plan(record.config);
   if (record.pipeline.is_null()) {
-    return record.status == "skipped" && record.reason == skip_reason(today, device->info());
+    // A case that ended its process has no kernels in its record. It belongs to the same session, so its code is
+    // today's.
+    return lost || (record.status == "skipped" && record.reason == skip_reason(today, device->info()));
   }
   return is_current(record, today);
 }

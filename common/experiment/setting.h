@@ -24,6 +24,11 @@ struct Setting {
   std::string file(const std::string& option) const { return file_of(files, option); }
 };
 
+/// The bytes that the tensors and the oracle of a case take, on the device and in the host's memory.
+struct Memory {
+  double device = 0, host = 0;
+};
+
 /// The plan of a case, with the case's typed configuration. The configuration is parsed once, for the plan and for the
 /// plan's problem.
 class CasePlan : public Plan {
@@ -40,6 +45,12 @@ class CasePlan : public Plan {
     if (!kept) throw std::logic_error("the plan has no configuration of this type");
     return *kept;
   }
+
+  /// What the problem of the plan will allocate. Without it the loop supposes that device and host each keep the bytes
+  /// that the launches move.
+  Memory memory = {};
+  /// True: `work` is the most that the launches may do, and Problem::work() says how much they do.
+  bool work_is_limit = false;
 
  private:
   std::any config_;

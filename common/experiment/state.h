@@ -5,6 +5,7 @@
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
 //   parts.cpp      measures pairs and cases again in other processes
+//   watch.cpp      runs all of this in a worker process
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
@@ -24,6 +25,7 @@
 #include "common/experiment/experiment.h"
 #include "common/experiment/report.h"
 #include "common/experiment/table.h"
+#include "common/experiment/watch.h"
 
 namespace attn {
 
@@ -64,8 +66,6 @@ std::string device_name(const DeviceInfo& info);
 
 /// Sets status and reason of a case that fails, and removes its times.
 void fail(Measurement& record, std::string status, std::string reason);
-/// Does what fail() does, for a case that lost the device.
-void fail_lost(Measurement& record, const DeviceLost& error);
 
 struct Experiment::State {
   State(Experiment& owner, ExperimentSpec experiment, Options given);
@@ -78,6 +78,8 @@ struct Experiment::State {
   std::string replay_command() const;
   /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
   void open_records();
+  /// The command line that goes on with this run.
+  std::vector<std::string> resuming() const;
   void resume();
   /// Takes over the comparisons from findings whose measurements --resume has taken over.
   void resume_comparisons();
@@ -85,6 +87,13 @@ struct Experiment::State {
   bool is_done(const Measurement& record);
   /// Whether the plan has the kernels of the record, with the same source code.
   bool is_current(const Measurement& record, const Plan& plan);
+
+  /// Notes for the process that watches this one which cases this process is at, and then the case: a number in the
+  /// list, or -1.
+  void note_cases(const std::vector<Case>& cases);
+  void at_case(int number) const;
+  /// Records the case that ended the worker before this one.
+  void store_lost();
 
   // verify.cpp
   /// Compiles the kernels of the cases, several at once. The case of a kernel that does not compile reports the error.
@@ -103,6 +112,9 @@ struct Experiment::State {
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
+  /// Does what fail() does, for a case that lost the device. A kernel that faults on the host may have overwritten any
+  /// data of this process, so there a worker ends, and the next worker records the case.
+  void fail_lost(Measurement& record, const DeviceLost& error) const;
 
   // measure.cpp
   /// Measures for at most `most_s` seconds.
@@ -111,6 +123,15 @@ struct Experiment::State {
   /// The seconds that the sweep may still take. The rest of the budget is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
+  /// "at most 500 ms may": the end of the reason of a case whose launch is too long.
+  std::string launch_limit() const;
+  /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if it
+  /// may be short enough.
+  std::optional<std::string> too_long(const Work& work);
+  /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
+  std::optional<std::string> too_large(const CasePlan& plan) const;
+  /// The reason of too_large() or too_long(), as far as the plan tells; nothing if the case may run.
+  std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
@@ -192,9 +213,13 @@ struct Experiment::State {
   bool in_replay(const Conclusion& conclusion) const;
   /// The answer (answer.h) with its experiment, what disturbed the run, and the commands that show and repeat it.
   Json answer_json(const std::vector<Json>& findings);
+  /// The table of the results, or with --csv their text for other programs.
+  std::string table_text() const;
   /// What a run prints at its end: warnings, answer, and the commands.
   std::string end_text(const Json& answer, const std::string& verdicts) const;
   int exit_status() const;
+  /// The commonest reason why cases were skipped, if no case of this run could run; else nothing.
+  std::optional<std::string> nothing_ran() const;
 
   Experiment& lab;
   std::unique_ptr<Device> device;
@@ -215,7 +240,7 @@ struct Experiment::State {
   std::vector<std::vector<Case>> groups;
   std::unordered_map<std::string, CasePlan> plans;  // by the case's key
   std::vector<std::string> label_axes;
-  size_t cases_left = 0;
+  size_t cases_left = 0, cases_resumed = 0;
   double measured_s = 0;
   CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;

@@ -52,10 +52,11 @@ Trial Experiment::State::new_trial(const Case& config) {
 
 void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
   if (!options.only_verify && sweep_budget() <= 0) return;
+  if (options.worker && !options.worker->before.compile_ahead) return;
   std::vector<KernelSource> sources;
   for (const Case& config : cases) {
-    const Plan& todo = plan(config);
-    if (todo.host || skip_reason(todo, device->info())) continue;
+    const CasePlan& todo = plan(config);
+    if (todo.host || skip_reason(todo, device->info()) || foreseen(todo)) continue;
     for (const Launch& launch : todo.launches) sources.push_back(launch.source);
   }
   if (sources.empty()) return;
@@ -82,8 +83,16 @@ std::optional<Trial> Experiment::State::verify(const Case& config) {
   if (trial.plan.host && !options.dump_output.empty()) {
     throw BadInput("--dump-output: a case that launches nothing has no output");
   }
+  if (const auto reason = foreseen(trial.plan)) {
+    if (!options.dump_output.empty()) throw BadInput("--dump-output: the case cannot run here: " + *reason);
+    store_skipped(std::move(trial.record), *reason);
+    return std::nullopt;
+  }
   guarded(trial.record, [&] {
     make(trial);
+    if (const auto counted = trial.plan.work_is_limit ? too_long(trial.plan.work) : std::nullopt) {
+      return fail(trial.record, "skipped", *counted);
+    }
     launch_and_check(trial);
     if (!options.dump_output.empty()) trial.problem->dump(options.dump_output);
   });

@@ -109,6 +109,15 @@ class ProgramTest : public testing::Test {
     return run(arguments);
   }
 
+  /// Runs the program in a shell, with the redirections of `line`; `before` are commands of the shell.
+  Outcome run_shell(const std::string& line, const std::string& before = "") const {
+    const std::string command = "cd " + folder_.path().string() + " && exec </dev/null >run.out 2>run.err; " + before +
+                                "exec " + program_.string() + " " + line;
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(path("run.out")),
+            text_of(path("run.err"))};
+  }
+
   /// Returns false if the schema refuses a record of the files. Without python3-jsonschema this function prints that
   /// nothing is checked, and returns true.
   bool schema_accepts(const std::vector<std::string>& files) const {

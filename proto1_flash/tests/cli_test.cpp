@@ -9,6 +9,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "common/cases/reference.h"
@@ -119,6 +121,62 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
   expect_each_case_once(whole, small_cases);
   std::set<std::string> claims;
   for (const Json& finding : findings()) EXPECT_TRUE(claims.insert(finding["claim_key"]).second);
+}
+
+constexpr const char* one_tile =
+    "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 "
+    "--axis block_c=64 ";
+
+// The second case launches a kernel for a minute. The signal comes while its inputs are made, or in the launch.
+TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableFollows) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(path("measurements.jsonl"));
+    std::vector<std::string> arguments = {"--only", "verify", "--max-launch", "1e6", "--axis", "q_len=64,262144"};
+    std::istringstream words(std::string(one_tile) + "--axis block_r=32 --axis head_dim=64");
+    for (std::string word; words >> word;) arguments.push_back(word);
+    const pid_t child = start(arguments);
+    while (!text_of(path("measurements.jsonl")).ends_with('\n')) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    kill(child, signal);
+    const Outcome outcome = finish(child);
+    EXPECT_EQ(outcome.status, 130) << outcome.err;
+    EXPECT_EQ(records("measurements.jsonl").size(), 1u);
+    EXPECT_NE(outcome.out.find("ok"), std::string::npos) << "the table has the first case: " << outcome.out;
+    EXPECT_NE(outcome.err.find("go on with:"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
+  const Outcome outcome =
+      run_line(one_tile + std::string("--axis block_r=32 --axis head_dim=8 --axis q_len=2097152 --quiet"));
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("one launch would take"), std::string::npos) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_EQ(records("measurements.jsonl").at(0)["status"], "skipped");
+}
+
+// What is measured is kept, whichever streams are closed or full.
+TEST_F(CliTest, StreamsThatCannotBeWritten) {
+  const std::string one =
+      one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 0.2 --processes 1 ");
+  struct Streams {
+    const char* redirections;
+    int status;
+    bool says;  // whether stderr has a line about stdout
+  };
+  for (const auto& [redirections, status, says] : {Streams{"2>/dev/full", 0, false},
+                                                   {"2>&-", 0, false},
+                                                   {"</dev/null >/dev/full", 1, true},
+                                                   {"--json >/dev/full", 1, true},
+                                                   {">/dev/full 2>/dev/full", 1, false},
+                                                   {"<&- >&- 2>&-", 1, false}}) {
+    std::filesystem::remove(path("measurements.jsonl"));
+    const Outcome outcome = run_shell(one + redirections);
+    EXPECT_EQ(outcome.status, status) << redirections << ": " << outcome.err;
+    EXPECT_EQ(outcome.err.find("stdout cannot be written") != std::string::npos, says) << redirections << outcome.err;
+    EXPECT_EQ(records("measurements.jsonl").size(), 2u) << redirections;
+  }
 }
 
 TEST_F(CliTest, InputAndOutputAreSafetensors) {

@@ -67,6 +67,24 @@ TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
+// The compiler's stack is too small for a million additions in one expression.
+TEST_F(StitchCliTest, AFunctionThatEndsTheCompilerIsOneLineAndStatus2) {
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer ends the program with a report";
+  std::string text = "#define A0 +s\n";
+  for (int i = 1; i <= 6; ++i) {
+    const std::string last = " A" + std::to_string(i - 1);
+    text += "#define A" + std::to_string(i);
+    for (int n = 0; n < 10; ++n) text += last;
+    text += "\n";
+  }
+  write_text("f.cpp", text + "float score(float s, int, int, const ScoreContext&) { return s A6; }\n");
+  const Outcome outcome =
+      run_shell(std::string(small) + "--only verify --quiet --score-function f.cpp", "ulimit -s 8192; ulimit -c 0; ");
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  EXPECT_NE(outcome.err.find("while it compiled --score-function f.cpp"), std::string::npos) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+}
+
 TEST_F(StitchCliTest, BadInputIsStatus2) {
   write_text("other.cpp", "float other(float s) { return s; }\n");
   write_text("ok.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");

@@ -76,6 +76,14 @@ TEST_F(PagedCliTest, RecordsOf8BitCachesSayTheirError) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
+TEST_F(PagedCliTest, SkipsACacheThatDoesNotFit) {
+  const Outcome outcome = run_line(
+      "--axis task=decode --axis kv_len=16777216 --axis batch=4096 --axis page_size=16 --axis lengths=chat --quiet");
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  for (const auto& record : records("measurements.jsonl")) EXPECT_EQ(record["status"], "skipped");
+  EXPECT_NE(outcome.err.find("GB of the host's memory"), std::string::npos) << outcome.err;
+}
+
 TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
   const std::pair<const char*, const char*> bad[] = {
       {"--axis page_size=-1", "page_size"},

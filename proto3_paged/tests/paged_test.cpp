@@ -880,6 +880,15 @@ TEST(PagedPlan, CountsSharedPagesOnce) {
   paged.page_order = "shared";
   const double bytes_of_key = 2. * 2 * 64 * static_cast<double>(size_bytes(paged.decode.cache_dtype));
   EXPECT_EQ(repeated_bytes(paged), 3 * 32 * bytes_of_key);
+
+  paged.lengths = "ragged";
+  std::set<int> seen;
+  double repeated = 0;
+  for (const int page : page_table(paged).pages) {
+    if (page >= 0 && !seen.insert(page).second) repeated += static_cast<double>(paged.decode.page_size) * bytes_of_key;
+  }
+  EXPECT_GT(repeated, 0);
+  EXPECT_EQ(repeated_bytes(paged), repeated);
 }
 
 // With a window of 20 keys the last query sees 21 of 100 keys. The last four queries together see 24 keys.

@@ -27,6 +27,7 @@
 #include "common/backends/cpu/threadgroups.h"
 #include "common/base/asan.h"
 #include "common/base/error.h"
+#include "common/base/host_memory.h"
 
 namespace attn {
 
@@ -160,8 +161,7 @@ class CpuDevice : public Device {
   void* allocate(size_t bytes) override {
     // Linux hands out more memory than it has, and kills the process later. So this function first asks how much is
     // available.
-    const std::string available = proc_field("/proc/meminfo", "MemAvailable");
-    const bool fits = available.empty() || bytes / 1024 < std::strtoull(available.c_str(), nullptr, 10);
+    const bool fits = static_cast<double>(bytes) < available_host_bytes();
     if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
     throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);
   }

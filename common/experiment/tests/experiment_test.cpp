@@ -860,9 +860,71 @@ TEST_F(ExperimentTest, AnUnwrittenOutputIsWrong) {
 }
 
 TEST_F(ExperimentTest, SkippedCasesAreNoFailure) {
-  EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16,32"}).status, 0);
+  EXPECT_EQ(run({"--axis", "n=8,4096", "--axis", "tile=16,32"}).status, 0);
   EXPECT_EQ(measurement(4096, 32)["status"], "skipped");
+}
+
+TEST_F(ExperimentTest, ARunWhoseCasesAreAllSkippedSaysWhy) {
+  const Outcome outcome = run({"--axis", "n=4096", "--axis", "tile=16", "--quiet"});
+  EXPECT_EQ(outcome.status, 4);
+  EXPECT_NE(outcome.err.find("none of 1 cases can run here"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_EQ(world.makes, 0);
+  EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0) << "nothing is left to do";
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--budget", "0"}).status, 0) << "the case could run";
+}
+
+TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
+  const std::vector<std::string> arguments = {"--axis", "n=8", "--axis", "tile=16"};
+  world.flops = fma_tflops * 1e12;  // one second
+  world.seconds = [](const Case&) { return 1.25; };
+  Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_EQ(world.makes, 0);
+  const std::string reason = measurement(8, 16)["reason"];
+  EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("at most 500 ms may"), std::string::npos) << reason;
+
+  fs::remove(path("measurements.jsonl"));
+  std::vector<std::string> longer = arguments;
+  longer.insert(longer.end(), {"--max-launch", "2"});
+  outcome = run(longer);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(measurement(8, 16)["status"], "ok");
+}
+
+// The plan has the most work that the launches may do. Only the problem knows how much they do.
+TEST_F(ExperimentTest, ACaseWhoseWorkIsCountedIsSkippedAfterItIsMade) {
+  const auto plan = spec_.plan;
+  spec_.plan = [plan](const Case& config, const Setting& setting) {
+    CasePlan limited = plan(config, setting);
+    limited.work_is_limit = true;
+    return limited;
+  };
+  world.flops = fma_tflops * 1e12;
+  world.counted = Work{.flops = 1e6, .bytes = 1e3};
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
+  EXPECT_EQ(measurement(8, 16)["status"], "ok");
+
+  fs::remove(path("measurements.jsonl"));
+  world.counted->flops = fma_tflops * 1e12;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 4);
+  EXPECT_NE(measurement(8, 16)["reason"].get<std::string>().find("would take"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
+  world.bytes = 1e18;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 4);
+  EXPECT_EQ(world.makes, 0);
+  const std::string reason = measurement(8, 16)["reason"];
+  EXPECT_NE(reason.find("needs 1000000000.0 GB of the host's memory"), std::string::npos) << reason;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
+}
+
+TEST_F(ExperimentTest, AFailedAllocationIsStatus1) {
+  world.on_make = [](const Case&) { throw std::bad_alloc(); };
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 1);
+  EXPECT_EQ(measurement(8, 16)["status"], "oom");
 }
 
 TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
@@ -1321,6 +1383,7 @@ TEST_F(ExperimentTest, InterruptionKeepsWhatWasMeasured) {
   EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
+  EXPECT_FALSE(outcome.out.empty()) << "the table has what was measured";
   EXPECT_TRUE(findings().empty());
 
   EXPECT_EQ(run({"--resume"}).status, 0);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -118,7 +119,7 @@ TEST_P(ReverseTest, ThePlanOfEveryCaseSaysWhyItDoesNotRun) {
 
 TEST_P(ReverseTest, EveryCaseThatRunsIsRight) {
   const Outcome outcome = run_line(std::string("--device reverse --only verify --quiet ") + GetParam().narrowed);
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  ASSERT_EQ(outcome.status, GetParam().runs ? 0 : 4) << outcome.err;
   std::map<std::string, size_t> count = expect_honest(records("measurements.jsonl"));
   EXPECT_EQ(count["ok"] > 0, GetParam().runs);
   EXPECT_GT(count["skipped"], 0u);
@@ -209,8 +210,9 @@ TEST_P(FunctionReverseTest, RunsOrSaysWhatIsMissing) {
   const std::string file = write_text("function.cpp", function.text);
   const Outcome outcome = run_line(fmt::format("--device reverse --only verify --quiet --axis q_len=40 {} {} {}",
                                                function.option, file, function.narrowed));
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::vector<Json> all = records("measurements.jsonl");
+  const bool some_ran = std::ranges::any_of(all, [](const Json& record) { return record["status"] == "ok"; });
+  ASSERT_EQ(outcome.status, some_ran ? 0 : 4) << outcome.err;
   size_t with_function = 0, run = 0;
   for (const Json& record : all) {
     if (record["case"].dump().find("file-") == std::string::npos) continue;

@@ -1,0 +1,13 @@
+// The memory that this process can still get.
+#pragma once
+
+#include <filesystem>
+
+namespace attn {
+
+/// Bytes of memory that this process can use in addition to its own, without swapping and within the limits of its
+/// control groups (version 1 or 2). Infinity where the system does not say. Memory that holds only cached files counts
+/// as free. `root` is the folder that has /proc and /sys.
+double available_host_bytes(const std::filesystem::path& root = "/");
+
+}  // namespace attn

@@ -1,0 +1,55 @@
+#include "common/base/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "common/base/temporary_folder.h"
+
+namespace attn {
+namespace {
+
+class HostMemoryTest : public testing::Test {
+ protected:
+  void write(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((folder_.path() / file).parent_path());
+    std::ofstream(folder_.path() / file) << text;
+  }
+  double available() const { return available_host_bytes(folder_.path()); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(HostMemoryTest, WhereNothingIsKnownThereIsNoLimit) { EXPECT_TRUE(std::isinf(available())); }
+
+TEST_F(HostMemoryTest, AGroupMayHaveLessThanTheMachine) {
+  write("proc/meminfo", "MemTotal:  9000 kB\nMemFree:  100 kB\nMemAvailable:  4000 kB\n");
+  EXPECT_EQ(available(), 4000 * 1024);
+  write("proc/self/cgroup", "0::/outer/inner\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  write("sys/fs/cgroup/outer/inner/memory.current", "10\n");
+  EXPECT_EQ(available(), 4000 * 1024) << "max is no limit";
+  write("sys/fs/cgroup/outer/memory.max", "3000\n");
+  write("sys/fs/cgroup/outer/memory.current", "2500\n");
+  EXPECT_EQ(available(), 500) << "the outer group has a limit";
+  write("sys/fs/cgroup/outer/memory.stat", "anon 2300\ninactive_file 200\nactive_file 7\n");
+  EXPECT_EQ(available(), 700) << "cached files can go";
+}
+
+TEST_F(HostMemoryTest, GroupsOfVersion1) {
+  write("proc/meminfo", "MemAvailable:  4000 kB\n");
+  write("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n");
+  write("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "8000\n");
+  write("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(available(), 7000);
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "900\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(available(), 0);
+}
+
+}  // namespace
+}  // namespace attn

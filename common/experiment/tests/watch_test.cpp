@@ -1,0 +1,132 @@
+// Workers that end badly, and the process that watches them.
+#include "common/experiment/watch.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/temporary_folder.h"
+
+namespace attn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Arguments = std::vector<std::string>;
+
+const Json notes = {{"resume", {"program", "--resume"}}, {"run", "abc"}, {"resumed", false}, {"cases", {"one", "two"}}};
+
+/// A worker's exit statuses in these tests.
+enum Status { as_expected = 17, not_expected = 18 };
+int expected(bool ok) { return ok ? as_expected : not_expected; }
+
+void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+TEST(WatchTest, TheStatusOfAWorkerIsTheStatusOfTheRun) {
+  EXPECT_EQ(watch("program", {"program"}, [](const Arguments&, const Worker&) { return 4; }), 4);
+}
+
+TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLast) {
+  const int status = watch("program", {"program"}, [](const Arguments& arguments, const Worker& worker) {
+    const Before& before = worker.before;
+    if (before.run_id.empty()) {
+      worker.activity.note(notes);
+      worker.activity.at(1);
+      end_by(SIGSEGV);
+    }
+    return expected(before.lost == "two" && before.status == "failed" &&
+                    before.reason.find("signal 11") != std::string::npos && before.run_id == "abc" && !before.resumed &&
+                    arguments.back() == "--resume");
+  });
+  EXPECT_EQ(status, as_expected);
+}
+
+TEST(WatchTest, AWorkerThatEndsWhileItCompilesAheadIsFollowedByOneThatDoesNot) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    if (worker.before.compile_ahead) {
+      worker.activity.note(notes);
+      end_by(SIGSEGV);
+    }
+    return expected(worker.before.lost.is_null());
+  });
+  EXPECT_EQ(status, as_expected);
+}
+
+TEST(WatchTest, AnEndInNoCaseIsOneLine) {
+  testing::internal::CaptureStderr();
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    worker.activity.note({{"doing", "while it compiled f.cpp"}, {"status", 2}});
+    end_by(SIGSEGV);
+    return 0;
+  });
+  const std::string err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(status, 2);
+  EXPECT_NE(err.find("while it compiled f.cpp"), std::string::npos) << err;
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+}
+
+TEST(WatchTest, AWorkerMayGiveTheReasonForItsEnd) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    const Before& before = worker.before;
+    if (before.run_id.empty()) {
+      worker.activity.note(notes);
+      worker.activity.at(0);
+      worker.activity.end_case("timeout", "no end");
+    }
+    return expected(before.lost == "one" && before.status == "timeout" && before.reason == "no end");
+  });
+  EXPECT_EQ(status, as_expected);
+}
+
+TEST(WatchTest, AWorkerThatLostItsDeviceIsFollowedByAnother) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    if (worker.before.run_id.empty()) {
+      worker.activity.note(notes);
+      worker.activity.at(0);
+      worker.activity.go_on_in_another();
+    }
+    return expected(worker.before.lost.is_null());
+  });
+  EXPECT_EQ(status, as_expected);
+}
+
+// A worker that nothing interrupts is ended, and another shows what was measured.
+TEST(WatchTest, ASignalEndsAWorkerThatIsDeafToSignals) {
+  const TemporaryFolder folder;
+  const auto runs = folder.path() / "runs", shown = folder.path() / "shown";
+  const pid_t watcher = fork();
+  if (watcher == 0) {
+    _exit(watch("program", {"program"}, [&](const Arguments&, const Worker& worker) {
+      if (worker.before.interrupted) {
+        std::ofstream(shown) << "shown";
+        return 130;
+      }
+      std::signal(SIGTERM, SIG_IGN);
+      worker.activity.note(notes);
+      std::ofstream(runs) << "runs";
+      for (;;) pause();
+    }));
+  }
+  while (!std::filesystem::exists(runs)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(watcher, SIGTERM);
+  int status = 0;
+  waitpid(watcher, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_TRUE(std::filesystem::exists(shown));
+}
+
+}  // namespace
+}  // namespace attn

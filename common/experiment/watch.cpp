@@ -1,0 +1,206 @@
+#include "common/experiment/watch.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <new>
+#include <utility>
+
+#include "common/base/standard_streams.h"
+#include "common/base/stopwatch.h"
+
+namespace attn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t most_notes_bytes = size_t{4} << 20;  // pages that no notes touch cost nothing
+constexpr double showing_s = 5;                       // the most seconds that showing what was measured may take
+// A terminal and `timeout` may send one signal twice: to the process, and to its group.
+constexpr double one_signal_s = 0.2;
+
+/// Keeps SIGINT, SIGTERM and SIGCHLD for wait(), and gives them back to a worker.
+class KeptSignals {
+ public:
+  KeptSignals() {
+    sigemptyset(&kept_);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&kept_, signal);
+    sigprocmask(SIG_BLOCK, &kept_, &old_);
+  }
+  ~KeptSignals() { give_back(); }
+  KeptSignals(const KeptSignals&) = delete;
+  KeptSignals& operator=(const KeptSignals&) = delete;
+
+  void give_back() const { sigprocmask(SIG_SETMASK, &old_, nullptr); }
+  /// Returns the next signal, or 0 after `most_s` seconds.
+  int wait(double most_s) const {
+    const timespec most{static_cast<time_t>(most_s), static_cast<long>((most_s - static_cast<time_t>(most_s)) * 1e9)};
+    const int signal = sigtimedwait(&kept_, nullptr, &most);
+    return std::max(signal, 0);
+  }
+
+ private:
+  sigset_t kept_{}, old_{};
+};
+
+/// How a worker ended.
+struct End {
+  int status = 0;   // as waitpid() gives it
+  int signals = 0;  // SIGINT and SIGTERM that came meanwhile
+};
+
+End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
+  constexpr double hour_s = 3600;
+  End end;
+  Stopwatch since_signal;
+  while (waitpid(worker, &end.status, WNOHANG) == 0) {
+    const bool asked = end.signals > 0 || interrupted;
+    const double left_s = (interrupted ? showing_s : ending_s) - since_signal.seconds();
+    if (asked && (left_s <= 0 || end.signals > 1)) {
+      kill(worker, SIGKILL);
+      waitpid(worker, &end.status, 0);
+      return end;
+    }
+    const int signal = kept.wait(asked ? left_s : hour_s);
+    if (signal != SIGINT && signal != SIGTERM) continue;
+    if (end.signals == 0) {
+      since_signal = Stopwatch();
+      kill(worker, SIGTERM);
+    } else if (since_signal.seconds() < one_signal_s) {
+      continue;
+    }
+    ++end.signals;
+  }
+  return end;
+}
+
+std::string how_it_ended(int status) {
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  return fmt::format("the process of the run was ended by signal {} ({}){}", signal, strsignal(signal),
+                     signal == SIGKILL ? ", which the system sends if memory is short" : "");
+}
+
+}  // namespace
+
+struct Activity::Shared {
+  std::atomic<int> at = -1;
+  std::atomic<bool> another = false;
+  std::array<char, 16> status = {};
+  std::array<char, 1024> reason = {};
+  size_t bytes = 0;
+  std::array<char, most_notes_bytes> text;
+};
+
+Activity::Activity()
+    : shared_([] {
+        void* const memory =
+            mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) throw std::bad_alloc();
+        return new (memory) Shared;
+      }()) {}
+
+Activity::~Activity() { munmap(shared_, sizeof(Shared)); }
+
+void Activity::note(const Json& notes) {
+  shared_->at = -1;
+  const std::string text = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
+  shared_->bytes = text.size() <= most_notes_bytes ? text.size() : 0;
+  std::memcpy(shared_->text.data(), text.data(), shared_->bytes);
+}
+
+Json Activity::notes() const {
+  const Json notes = Json::parse(shared_->text.data(), shared_->text.data() + shared_->bytes, nullptr, false);
+  return notes.is_object() ? notes : Json::object();
+}
+
+void Activity::at(int number) { shared_->at.store(number, std::memory_order_relaxed); }
+int Activity::at() const { return shared_->at; }
+
+void Activity::end_case(std::string_view status, std::string_view reason) {
+  shared_->status[status.copy(shared_->status.data(), shared_->status.size() - 1)] = '\0';
+  shared_->reason[reason.copy(shared_->reason.data(), shared_->reason.size() - 1)] = '\0';
+  _exit(1);
+}
+
+std::pair<std::string, std::string> Activity::end_of_case() const {
+  return {shared_->status.data(), shared_->reason.data()};
+}
+
+void Activity::go_on_in_another() {
+  shared_->another = true;
+  std::fflush(nullptr);
+  _exit(1);  // without destructors, which would wait for the kernels that still run on the device
+}
+
+bool Activity::asks_for_another() const { return shared_->another; }
+
+int watch(const std::string& name, std::vector<std::string> arguments,
+          const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work) {
+  const auto complain = [&](const std::string& message, int status) {
+    to_stderr(fmt::format("{}: {}\n", name, message));
+    return status;
+  };
+  constexpr int interrupted_status = 130;
+  const KeptSignals kept;
+  Before before;
+  for (;;) {
+    Activity activity;
+    std::fflush(nullptr);
+    const pid_t watcher = getpid(), worker = fork();
+    if (worker < 0) return complain(fmt::format("no process can be started: {}", strerror(errno)), 1);
+    if (worker == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != watcher) _exit(1);
+      kept.give_back();
+      std::exit(work(arguments, {activity, before}));
+    }
+    const End end = wait_for(worker, before.interrupted, kept);
+    const bool asked = end.signals > 0 || before.interrupted;
+    const bool lost_device = activity.asks_for_another();
+    auto [status, reason] = activity.end_of_case();
+    if (WIFEXITED(end.status) && !lost_device && status.empty()) return WEXITSTATUS(end.status);
+    if (status.empty()) status = "failed", reason = how_it_ended(end.status);
+
+    const Json notes = activity.notes();
+    const Json resume = notes.value("resume", Json::array());
+    if (before.interrupted || end.signals > 1 || (asked && resume.empty())) {
+      return complain("interrupted", interrupted_status);
+    }
+    const int number = activity.at();
+    const Json cases = notes.value("cases", Json::array());
+    const bool in_case = number >= 0 && number < static_cast<int>(cases.size());
+    // A worker that ends while it compiles several kernels at once is followed by a worker that compiles one at a time.
+    const bool compiled_ahead = !cases.empty() && before.compile_ahead;
+    if (!asked && !lost_device && (resume.empty() || (!in_case && !compiled_ahead))) {
+      const std::string doing = in_case ? "in the case " + cases[static_cast<size_t>(number)].dump()
+                                        : notes.value("doing", std::string("in no case"));
+      return complain(fmt::format("{}, {}", reason, doing), notes.value("status", 1));
+    }
+    if (before.run_id.empty()) before.resumed = notes.value("resumed", false);
+    before.run_id = notes.value("run", std::string());
+    before.interrupted = asked;
+    before.lost = nullptr;
+    if (!asked && !lost_device) {
+      if (in_case) {
+        before.lost = cases[static_cast<size_t>(number)];
+        before.status = status;
+        before.reason = reason;
+      } else {
+        before.compile_ahead = false;
+      }
+    }
+    arguments = resume.get<std::vector<std::string>>();
+  }
+}
+
+}  // namespace attn

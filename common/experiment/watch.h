@@ -1,0 +1,78 @@
+// Runs the loop in a process of its own, the worker, and watches it. A worker may be ended at any moment: the records
+// that it wrote are whole, and the next worker goes on from them. So a case that ends its process (a user's function
+// that overwrites the stack, a compiler that fills its stack, too little memory) costs one case, and a signal ends a
+// launch that nothing else can end.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace attn {
+
+/// What a worker does, in memory that it shares with the process that watches it.
+class Activity {
+ public:
+  Activity();  // throws std::bad_alloc
+  ~Activity();
+  Activity(const Activity&) = delete;
+  Activity& operator=(const Activity&) = delete;
+
+  /// Replaces the notes. The worker is then at none of their cases.
+  void note(const nlohmann::ordered_json& notes);
+  /// The last notes; an empty object if there are none.
+  nlohmann::ordered_json notes() const;
+  /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
+  void at(int number);
+  int at() const;
+  /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
+  /// with this status and reason.
+  [[noreturn]] void end_case(std::string_view status, std::string_view reason);
+  /// The status and the reason that the worker gave; empty if it gave none.
+  std::pair<std::string, std::string> end_of_case() const;
+  /// Ends the worker, and asks for another worker that goes on: for a worker that cannot use its device any more.
+  [[noreturn]] void go_on_in_another();
+  bool asks_for_another() const;
+
+ private:
+  struct Shared;
+  Shared* const shared_;
+};
+
+/// What a worker has to know about the workers of the same run before it.
+struct Before {
+  std::string run_id;           // empty for the first worker
+  bool resumed = false;         // whether the user gave --resume
+  nlohmann::ordered_json lost;  // the case that ended the last worker, or null
+  std::string status, reason;   // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
+  bool compile_ahead = true;    // false after a worker ended while it compiled several kernels at once
+  bool interrupted = false;     // the worker only has to show what was measured
+};
+
+/// A worker's side of the watch.
+struct Worker {
+  Activity& activity;
+  const Before& before;
+};
+
+/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. Then it is ended.
+inline constexpr double ending_s = 1;
+
+/// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
+///   - SIGINT and SIGTERM are passed on. After ending_s the worker is ended, and another worker (Before::interrupted)
+///     shows what was measured. After a second signal nothing is shown. The status is 130.
+///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
+/// The notes of a worker have these members, each of which may be missing:
+///   resume       the command line with which another worker goes on; without it no worker follows
+///   run, resumed for Before
+///   cases        the cases that the worker is at, as a list
+///   doing        what it does apart from cases, for the message if it ends there
+///   status       the exit status if it ends there; else 1
+int watch(const std::string& name, std::vector<std::string> arguments,
+          const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);
+
+}  // namespace attn
