@@ -1,7 +1,9 @@
 #include "proto5_codegen/tuning.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -16,18 +18,31 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t least_accumulators = 8;  // keep two multiply-add units with a latency of 4 cycles busy
 
-/// Returns the content of a file of winners, or an empty object if there is no file. A process reads each file once.
-const Json& winners(const std::string& path) {
+/// read_winners(), once for each device's arch.
+const Json& winners(const DeviceInfo& device) {
   static std::mutex mutex;
   static std::map<std::string, Json> known;
   const std::lock_guard lock(mutex);
-  const auto [place, added] = known.try_emplace(path, Json::object());
-  if (!added) return place->second;
-  if (const auto text = read_file(source_root() + "/" + path)) {
-    place->second = Json::parse(*text, nullptr, false);
-    if (!place->second.is_object()) throw BadInput(path + " is no JSON object");
-  }
+  auto place = known.find(device.arch);
+  if (place == known.end()) place = known.emplace(device.arch, read_winners(device)).first;
   return place->second;
+}
+
+/// Throws BadInput if a value of a file of winners is not what the file has to have.
+void require(bool fits, const std::string& place, const Json& value, const std::string& allowed) {
+  if (fits) return;
+  const std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);
+  throw BadInput(fmt::format("{}: {} is not allowed; {}", place, shown, allowed));
+}
+
+/// Throws BadInput unless the winner has the fields that plans and records read.
+void require_winner(const Json& winner, const std::string& place) {
+  const char* fields = "an object with constants, tried and seconds";
+  require(winner.is_object() && winner.contains("constants") && winner["constants"].is_object(), place, winner, fields);
+  for (const char* field : {"tried", "seconds"}) {
+    require(winner.contains(field), place, winner, fields);
+    require(winner[field].is_number() && winner[field] >= 0, place + ": " + field, winner[field], "a number from 0 on");
+  }
 }
 
 std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
@@ -102,12 +117,25 @@ std::string tuning_key(const CodegenCase& config) {
 
 std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned/" + device.arch + ".json"; }
 
+nlohmann::ordered_json read_winners(const DeviceInfo& device) {
+  const std::string path = tuning_path(device);
+  const auto text = read_file(source_root() + "/" + path);
+  if (!text) return Json::object();
+  Json all = Json::parse(*text, nullptr, false);
+  if (!all.is_object()) throw BadInput(path + " is no JSON object");
+  for (const auto& [generator, cases] : all.items()) {
+    const std::string place = path + ": " + generator;
+    require(cases.is_object(), place, cases, "an object with a winner for each case");
+    for (const auto& [key, winner] : cases.items()) require_winner(winner, place + ": " + key);
+  }
+  return all;
+}
+
 namespace {
 
 /// Returns the entry of a case in the file of winners, or null if there is none.
 const Json* winner_of(const CodegenCase& config, const DeviceInfo& device) {
-  const std::string path = tuning_path(device);
-  const Json& all = winners(path);
+  const Json& all = winners(device);
   const auto cases = all.find(config.generator);
   if (cases == all.end()) return nullptr;
   const auto found = cases->find(tuning_key(config));
@@ -128,7 +156,16 @@ Json search_facts(const CodegenCase& config, const DeviceInfo& device) {
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device) {
   const Json* const winner = winner_of(config, device);
   if (!winner) return config;
-  for (const auto& [name, value] : winner->at("constants").items()) config.constants[name] = value.get<int64_t>();
+  const SearchSpace space = search_space(config, device);
+  const std::string place = fmt::format("{}: {}: {}: ", tuning_path(device), config.generator, tuning_key(config));
+  for (const auto& [name, value] : winner->at("constants").items()) {
+    const auto searched = std::ranges::find(space, name, [](const auto& one) { return one.first; });
+    if (searched == space.end()) throw BadInput(fmt::format("{}{} is no constant of this search", place, name));
+    const std::vector<int64_t>& allowed = searched->second;
+    const bool fits = value.is_number_integer() && std::ranges::find(allowed, value.get<int64_t>()) != allowed.end();
+    require(fits, place + name, value, fmt::format("one of {}", fmt::join(allowed, ", ")));
+    config.constants[name] = value.get<int64_t>();
+  }
   return config;
 }
 

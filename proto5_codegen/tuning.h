@@ -27,12 +27,18 @@ std::string tuning_key(const CodegenCase& config);
 /// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
+/// Returns the content of a device's file of winners, or an empty object if there is no file: for each generator, by
+/// tuning_key(), the winner with `constants`, `tried` and `seconds`. Throws BadInput with one line that names the file
+/// and what is allowed.
+nlohmann::ordered_json read_winners(const DeviceInfo& device);
+
 /// The facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s", the
 /// seconds of the search; "searched_q_len" and "searched_heads", the shape at which it ran. Null where nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
 /// Returns the case with the constants that a search found for it on devices of this arch, or the unchanged case if
-/// nobody searched.
+/// nobody searched. Throws BadInput as read_winners() does, and for a constant with a value that search_space() does
+/// not have.
 CodegenCase with_searched(CodegenCase config, const DeviceInfo& device);
 
 }  // namespace attn

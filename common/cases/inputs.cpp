@@ -1,5 +1,7 @@
 #include "common/cases/inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -7,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/parallel.h"
 
 namespace attn {
@@ -21,17 +24,31 @@ constexpr int64_t least_rows_checked = 64;
 constexpr int64_t signature_keys = 64;
 constexpr double needle_margin = 4;  // log of (weight of the needle / weight of all other keys together)
 
-Tensor from_stored(const StoredTensor& stored, Layout layout) {
-  Tensor tensor =
-      Tensor::zeros(stored.shape[0], stored.shape[1], stored.shape[2], stored.shape[3], stored.dtype, Layout::bhsd);
-  tensor.data = stored.data;
-  return layout == Layout::bhsd ? tensor : convert(tensor, stored.dtype, layout);
+/// Throws BadInput for a number that is not finite, because the oracle has no result for such inputs. `bhsd` is the
+/// tensor `name` of the file `path`.
+void require_finite(const Tensor& bhsd, const std::string& path, const std::string& name) {
+  std::vector<double> row(static_cast<size_t>(bhsd.dim));
+  for (int64_t i = 0; i < bhsd.batch * bhsd.heads * bhsd.seq; ++i) {
+    bhsd.load(i * bhsd.dim, row);
+    const auto found = std::ranges::find_if(row, [](double value) { return !std::isfinite(value); });
+    if (found == row.end()) continue;
+    throw BadInput(fmt::format("{}: {}[{}, {}, {}, {}] is {}; --input takes finite numbers", path, name,
+                               i / bhsd.seq / bhsd.heads, i / bhsd.seq % bhsd.heads, i % bhsd.seq, found - row.begin(),
+                               *found));
+  }
 }
 
 AttentionInputs from_file(const std::string& path, Layout layout) {
   const auto stored = read_safetensors(path, {"q", "k", "v"});
-  return {from_stored(stored.at("q"), layout), from_stored(stored.at("k"), layout),
-          from_stored(stored.at("v"), layout)};
+  const auto tensor_of = [&](const std::string& name) {
+    const StoredTensor& tensor = stored.at(name);
+    Tensor bhsd =
+        Tensor::zeros(tensor.shape[0], tensor.shape[1], tensor.shape[2], tensor.shape[3], tensor.dtype, Layout::bhsd);
+    bhsd.data = tensor.data;
+    require_finite(bhsd, path, name);
+    return layout == Layout::bhsd ? bhsd : convert(bhsd, tensor.dtype, layout);
+  };
+  return {tensor_of("q"), tensor_of("k"), tensor_of("v")};
 }
 
 // Returns 64 bits, each of which depends on every bit of x (the finaliser of splitmix64; Steele et al. 2014).

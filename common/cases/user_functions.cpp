@@ -27,8 +27,9 @@
 namespace attn {
 namespace {
 
-constexpr size_t most_bytes = size_t{1} << 20;  // the largest file
-constexpr size_t most_message_bytes = 400;      // the longest part of a compiler's message that an error repeats
+constexpr size_t most_bytes = size_t{1} << 20;                // the largest file
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // some editors begin a file in UTF-8 with this mark
+constexpr size_t most_message_bytes = 400;  // the longest part of a compiler's message that an error repeats
 // visible_pairs() counts at most most_pairs pairs. A launch of MaskOracle that evaluates several rows writes at most
 // most_chunk_bytes bytes.
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
@@ -159,8 +160,9 @@ UserFunction read_function(FunctionKind kind, const std::string& path) {
   if (is_regular_file(status) && std::filesystem::file_size(path, error) > most_bytes) {
     return refuse(fmt::format("has more than {} bytes", most_bytes));
   }
-  const std::optional<std::string> text = read_file(path);
+  std::optional<std::string> text = read_file(path);
   if (!text) return refuse("cannot be read");
+  if (text->starts_with(byte_order_mark)) text->erase(0, byte_order_mark.size());
   if (text->find_first_not_of(" \t\r\n") == text->npos) return refuse("is empty; wanted is " + wanted(kind));
   if (const auto why = refused_text(*text)) return refuse(*why);
   return {.name = path, .text = *text, .kind = kind, .guarded = true};

@@ -23,7 +23,7 @@ AXES
   --axis NAME=A:B:pow2       A, 2A, 4A .. up to B    --axis q_len=1024:65536:pow2
   An axis that is not named keeps the profile's values; --list shows axes, values and hypotheses.
   If the command line selects a single shape and names no tile, only the default tile for that shape runs, with the
-  tuned variant unless --axis names `variant`.
+  tuned variant unless --axis names `variant`. --dump-output without a tile takes the default tile, too.
 
 TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table; so do axes that
@@ -100,6 +100,32 @@ std::string one_of(const std::string& option, const std::string& text, const std
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+/// Whether two paths name one regular file, or one file that does not exist yet.
+bool same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(a, error) && !fs::is_regular_file(a, error)) return false;  // a pipe or /dev/null keeps nothing
+  return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
+}
+
+/// Throws BadInput if the run would write to a file that it reads, or would write outputs over records.
+void refuse_overwriting(const Options& options) {
+  const std::pair<std::string, std::string> outputs = {"--dump-output", options.dump_output},
+                                            findings = {"--out", options.findings_path},
+                                            measurements = {"--measurements", options.measurements_path};
+  std::vector<std::pair<std::string, std::string>> inputs = {{"--input", options.input}};
+  inputs.insert(inputs.end(), options.files.begin(), options.files.end());
+  const auto refuse = [](const auto& written, const auto& other) {
+    if (written.second.empty() || other.second.empty() || !same_file(written.second, other.second)) return;
+    throw BadInput(
+        fmt::format("{} {}: {} names the same file; name another file", written.first, written.second, other.first));
+  };
+  for (const auto& written : {outputs, findings, measurements}) {
+    for (const auto& input : inputs) refuse(written, input);
+  }
+  for (const auto& records : {findings, measurements}) refuse(outputs, records);
 }
 
 }  // namespace
@@ -240,6 +266,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
       throw BadInput(fmt::format("--axis {} is given twice; give it once, with all values", parsed.name));
     options.axes.push_back(std::move(parsed));
   }
+  refuse_overwriting(options);
   return options;
 }
 
@@ -291,7 +318,8 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
       std::any_of(named.begin(), named.end(), [&](const Axis& axis) { return !compared(axis.name); });
   const bool tile_named = std::any_of(named.begin(), named.end(),
                                       [&](const Axis& axis) { return compared(axis.name) && axis.name != "variant"; });
-  if (spec.default_tile && shape_named && !tile_named && group(cases, spec.compared_axes).size() == 1) {
+  const bool one_case = !options.dump_output.empty() || (shape_named && group(cases, spec.compared_axes).size() == 1);
+  if (spec.default_tile && one_case && !tile_named) {
     for (Block& block : sweep.blocks) {
       std::erase_if(block, [&](const Axis& axis) {
         return compared(axis.name) && !(axis.name == "variant" && options.axis("variant"));

@@ -143,6 +143,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
       progress(options.quiet) {
   if (!options.part.empty()) part = read_task(options);
   if (!options.replay.empty()) replayed = find_replayed(options, spec);
+  require_sources();
   device = options.open_device(options.device);
   if (options.threadgroup_memory_bytes) device->limit_threadgroup_memory(*options.threadgroup_memory_bytes);
   if (spec.claims) claims = spec.claims(device->info());
@@ -223,7 +224,8 @@ void Experiment::State::open_records() {
   note_cases({});
   progress.add(cases_left);
   if (options.quiet || options.only_verify) return;
-  progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left, device_name(device->info()),
+  progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left,
+                            with_one_unit(device_name(device->info())),
                             format_duration(options.budget(device->info()))));
 }
 

@@ -31,7 +31,8 @@ void Experiment::State::guarded(Measurement& record, const std::function<void()>
   } catch (const CompileError& error) {
     fail(record, "failed", first_line(error.what()));
     record.log = first_lines(error.what(), most_log_lines);
-    if (compiler_messages.insert(record.log).second) progress.note(record.log);
+    // The key differs between kernels that do not compile for one reason.
+    if (compiler_messages.insert(std::string(error.log())).second) progress.note(record.log);
   } catch (const OutOfMemory& error) {
     fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));
   } catch (const std::bad_alloc&) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "common/base/file.h"
 #include "common/source/kernel_source.h"
@@ -20,6 +21,15 @@ Spread spread_from_json(const Json& json) {
 std::string without_units(const std::string& device) {
   const size_t comma = device.rfind(", ");
   return comma != device.npos && device.ends_with(" units") ? device.substr(0, comma) : device;
+}
+
+std::string with_one_unit(std::string text) {
+  constexpr std::string_view recorded = ", 1 units";
+  for (size_t at = 0; (at = text.find(recorded, at)) != text.npos;) {
+    at += recorded.size();
+    text.erase(--at, 1);
+  }
+  return text;
 }
 
 std::string kind_of_device(const std::string& device) { return device.starts_with("NVIDIA") ? "cuda" : "cpu"; }

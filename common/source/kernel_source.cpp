@@ -194,6 +194,13 @@ std::string source_root() {
   return installed.empty() ? ATTN_SOURCE_ROOT : installed;
 }
 
+void require_sources() {
+  const std::string root = source_root();
+  std::error_code error;
+  if (fs::is_directory(fs::path(root) / "common/kernel", error)) return;
+  throw BadInput(root + " is no source tree: it has no common/kernel; ATTENTION_PROTO_SOURCE names the source tree");
+}
+
 bool is_program(std::string_view path) { return path.ends_with(".py"); }
 
 bool is_machine_code(std::string_view path) { return path.ends_with(".cubin"); }

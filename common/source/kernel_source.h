@@ -102,6 +102,9 @@ std::string cxx_prologue(const KernelSource& source,
 /// tree of the build.
 std::string source_root();
 
+/// Throws BadInput if source_root() has no kernels.
+void require_sources();
+
 /// Whether the file is not C++ but a program, *.py, that writes machine code.
 bool is_program(std::string_view path);
 

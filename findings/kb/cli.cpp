@@ -11,12 +11,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/progress.h"
 #include "common/base/text_table.h"
+#include "common/records/spread.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/compare.h"
 #include "findings/kb/export.h"
@@ -231,10 +233,11 @@ int run_search(const Arguments& given) {
       continue;
     }
     const Record& record = match.record;
-    print(fmt::format(
-        "{}  {} {} {}  {}\n    {}\n", record.id, record.kind == "note" ? "note" : record.experiment,
-        printable(record.topic + (record.state.empty() ? "" : " " + record.state)), confidence_text(record),
-        printable(record.title + (record.device.empty() ? "" : " (" + record.device + ")")), printable(match.snippet)));
+    print(
+        fmt::format("{}  {} {} {}  {}\n    {}\n", record.id, record.kind == "note" ? "note" : record.experiment,
+                    printable(record.topic + (record.state.empty() ? "" : " " + record.state)), confidence_text(record),
+                    printable(record.title + (record.device.empty() ? "" : " (" + with_one_unit(record.device) + ")")),
+                    printable(match.snippet)));
   }
   if (matches.empty() && !given.json)
     fmt::print(stderr, "kb: no finding and no note has all these words: {}\n", printable(query));
@@ -271,7 +274,7 @@ int run_show(const Arguments& given) {
                                   estimate.at("next_hi").get<double>(), estimate.at("processes").get<int64_t>(),
                                   estimate.at("sessions").get<int64_t>()));
     }
-    row("device", record.device);
+    row("device", with_one_unit(record.device));
     row("subject", text("/data/subject"));
     if (const Json& compare = data.at("compare"); !compare.is_null()) {
       row("baseline", Case::from_json(compare.at("baseline")).key());
@@ -289,7 +292,7 @@ int run_show(const Arguments& given) {
     }
   } else if (record.kind == "measurement") {
     row("experiment", record.experiment);
-    row("device", record.device);
+    row("device", with_one_unit(record.device));
     row("case", headline(record));
     row("status", record.state + (text("/reason").empty() ? "" : ": " + text("/reason")));
     for (const Json& time : json.at("time")) {
@@ -306,7 +309,7 @@ int run_show(const Arguments& given) {
     row("run", fmt::format("{}, {}", text("/run_id"), record.ts));
   } else if (record.kind == "run") {
     row("experiment", record.experiment);
-    row("device", record.device);
+    row("device", with_one_unit(record.device));
     row("run", fmt::format("{}, {}", record.run_id(), record.ts));
     row("command", joined_text(json.at("run").at("argv")));
     row("commit", text("/env/git/commit") + (text("/env/git/dirty") == "true" ? ", changed" : ""));
@@ -333,7 +336,8 @@ int run_list(const Arguments& given) {
     } else {
       const std::string what = record.kind == "note" ? record.domain : record.experiment;
       rows.push_back({record.id, record.kind, printable(record.topic.empty() ? what : what + "/" + record.topic),
-                      record.state, confidence_text(record), printable(record.device), headline(record)});
+                      record.state, confidence_text(record), printable(with_one_unit(record.device)),
+                      headline(record)});
     }
   }
   print(text_table(rows, Align::left));
@@ -354,7 +358,7 @@ int run_stats(const Arguments& given) {
     for (const auto& [from, to] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
       for (size_t at; (at = name.find(from)) != name.npos;) name.replace(at, 2, to);
     }
-    rows.push_back({printable(name), value.is_string() ? value.get<std::string>() : value.dump()});
+    rows.push_back({printable(with_one_unit(name)), value.is_string() ? value.get<std::string>() : value.dump()});
   }
   print(text_table(rows, Align::left));
   return 0;
@@ -474,7 +478,8 @@ int run_advice(const Arguments& given) {
     }
     const auto text = [&](const char* field) { return printable(claim.at(field).get<std::string>()); };
     print(given.json ? json_line(claim)
-                     : fmt::format("{}  {} ({}; {})\n", text("latest"), text("advice"), text("device"), text("title")));
+                     : fmt::format("{}  {} ({}; {})\n", text("latest"), text("advice"), with_one_unit(text("device")),
+                                   text("title")));
     advised.push_back(std::move(claim));
   }
   if (!given.json) {
@@ -510,6 +515,11 @@ int run_check(const Arguments& given) {
 }
 
 int run_fit(const Arguments& given) {
+  const std::string own = source_root() + "/findings/spread.json";
+  std::error_code error;
+  if (!given.files.empty() && (given.out.empty() || std::filesystem::equivalent(given.out, own, error))) {
+    throw BadInput("fit: FILEs need --out FILE: findings/spread.json is made from findings/recorded only");
+  }
   const std::vector<std::string> files = given.files.empty() ? recorded_files(source_root()) : given.files;
   if (files.empty()) throw BadInput("fit: the source tree has no recorded runs; name a FILE");
   Store store = Store::open(":memory:", Store::Mode::write);
@@ -517,7 +527,7 @@ int run_fit(const Arguments& given) {
   for (const std::string& file : files) bad |= !ingest(store, file).bad.empty();
   const Json fitted = fit_spreads(store.list({}));
   const std::string text = fitted.dump(2) + "\n";
-  const std::string out = given.out.empty() ? source_root() + "/findings/spread.json" : given.out;
+  const std::string out = given.out.empty() ? own : given.out;
   if (out == "-") {
     print(text);
   } else if (!PendingFile(out).write(text)) {
@@ -626,19 +636,22 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
     if (record.device == device) side.records.push_back(record);
   }
   if (!side.records.empty()) return side;
-  // A part of a device's name is enough if only one device has this part in its name.
-  std::map<std::string, std::vector<Record>> matching;
-  const std::string wanted = normal(device);
+  // A part of a device's name is enough if only one device with measurements has this part in its name. Findings about
+  // a pair of devices have both names.
+  std::set<std::string> matching;
+  const std::string wanted = normal(device).erase(0, 1);  // without the blank: a part may begin within a word
   for (const Record& record : records) {
-    if (!record.device.empty() && normal(record.device).find(wanted) != std::string::npos) {
-      matching[record.device].push_back(record);
+    if (record.kind == "measurement" && normal(record.device).find(wanted) != std::string::npos) {
+      matching.insert(record.device);
     }
   }
   if (matching.empty())
-    throw BadInput(fmt::format("{}: there are no records of that device; kb stats lists devices", device));
-  if (matching.size() > 1)
-    throw BadInput(fmt::format("{}: several devices have this in their name; give more of the name", device));
-  return {matching.begin()->first, std::move(matching.begin()->second)};
+    throw BadInput(fmt::format("{}: there are no measurements of that device; kb stats lists devices", device));
+  if (matching.size() > 1) {
+    throw BadInput(fmt::format("{}: several devices have this in their name: '{}'; give more of the name", device,
+                               with_one_unit(fmt::format("{}", fmt::join(matching, "', '")))));
+  }
+  return side_of_device(records, *matching.begin());
 }
 
 int run_compare(const Arguments& given) {
@@ -693,12 +706,15 @@ int run_compare(const Arguments& given) {
     }
   }
   print(text_table(rows, Align::left));
+  for (const std::string& note : result.notes) {
+    fmt::print(given.json ? stderr : stdout, "{}\n", printable(with_one_unit(note)));
+  }
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct only in A; {} configurations only "
       "in A, {} only in B\n",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
       result.only_b);
-  if (!given.json) print(printable(counts.substr(0, counts.size() - 1)) + "\n");
+  if (!given.json) print(printable(with_one_unit(counts.substr(0, counts.size() - 1))) + "\n");
   return result.regression() || bad ? 1 : 0;
 }
 
@@ -795,7 +811,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
                 "write findings/spread.json, which new runs read",
                 run_fit);
   list(sub, "FILE", given.files, "record files; default: findings/recorded of the source tree");
-  text(sub, "--out", given.out, "FILE", "write this file in place of findings/spread.json; '-' is stdout");
+  text(sub, "--out", given.out, "FILE",
+       "write this file in place of findings/spread.json; '-' is stdout; FILEs need it");
 
   sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
   sub->add_flag("--apply", given.apply,

@@ -87,6 +87,56 @@ class Floors {
   double typical_ = 0;
 };
 
+/// The machines with one name on a side: their ids, and the ceilings that their runs measured, by unit and dtype.
+struct Machines {
+  std::set<std::string> ids;
+  std::map<std::string, std::vector<double>> ceilings;
+};
+
+/// The machines of a side by the device's name. Records that name no machine are left out.
+std::map<std::string, Machines> machines_of(const Side& side) {
+  std::map<std::string, Machines> machines;
+  for (const Record& record : side.records) {
+    if (record.kind != "measurement") continue;
+    const Json json = record.json();
+    const Json id = json.value("/run/machine"_json_pointer, Json());
+    if (!id.is_string()) continue;
+    Machines& known = machines[record.device];
+    known.ids.insert(id.get<std::string>());
+    const Json& rate = json.at("rate");
+    const auto add = [&](const std::string& what, const char* figure, const char* percent) {
+      if (!rate.is_object() || !rate.value(percent, Json()).is_number()) return;
+      const double share = rate.at(percent).get<double>() / 100;
+      if (share > 0) known.ceilings[what].push_back(rate.at(figure).get<double>() / share);
+    };
+    add("TFLOP/s of " + json.value("dtype", "no type"), "tflops", "pct_matrix_best");
+    add("GB/s of a copy", "gbps", "pct_copy_ceiling");
+  }
+  return machines;
+}
+
+/// Returns a sentence for each device that the sides measured on different machines.
+std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
+  std::vector<std::string> notes;
+  const auto of_a = machines_of(a), of_b = machines_of(b);
+  for (const auto& [device, one] : of_a) {
+    const auto found = of_b.find(device);
+    if (found == of_b.end() || found->second.ids == one.ids) continue;
+    std::string note = fmt::format(
+        "A and B were measured on two machines with the name {} (or on one machine before and after a restart)",
+        device);
+    std::string separator = "; ceilings of A and B: ";
+    for (const auto& [what, rates] : one.ceilings) {
+      const auto other = found->second.ceilings.find(what);
+      if (other == found->second.ceilings.end()) continue;
+      note += fmt::format("{}{:.3g} and {:.3g} {}", separator, median(rates), median(other->second), what);
+      separator = ", ";
+    }
+    notes.push_back(std::move(note));
+  }
+  return notes;
+}
+
 std::string config_text(const Json& config) { return Case::from_json(config).key(); }
 
 /// Judges a configuration that both sides have: sets change, reason and ratio.
@@ -157,6 +207,7 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
   const Floors floors_a(a, by_device), floors_b(b, by_device);
 
   Comparisons result;
+  result.notes = notes_about_machines(a, b);
   bool common = false;
   const auto add = [&](const std::string& key, const Latest* one, const Latest* other) {
     const Json& any = (one ? one : other)->json;

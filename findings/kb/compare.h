@@ -40,6 +40,8 @@ struct Comparisons {
   std::vector<Compared> configurations;
   // Numbers of configurations. broken: correct in A, and neither correct nor skipped in B.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
+  // For each device that A and B measured on different machines of one name: a sentence with the ceilings of both.
+  std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };
 

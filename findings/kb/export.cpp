@@ -9,6 +9,7 @@
 
 #include "common/base/error.h"
 #include "common/base/shell.h"
+#include "common/records/spread.h"
 
 namespace attn::kb {
 namespace {
@@ -96,8 +97,8 @@ std::string citation(const Record& record) {
         "{}. {}: {}, {} {} {:g}: {}; confidence {}. {}, {}, {}, commit {}. attention-proto finding {}; replay: {}",
         record.title, data.at("hypothesis").at("metric").get<std::string>(), interval(data), record.state,
         data.at("hypothesis").at("op").get<std::string>(), data.at("hypothesis").at("threshold").get<double>(),
-        text_of(data, "/verdict/reason"), confidence_of(record), record.experiment, record.device, record.ts,
-        short_commit(data), record.id,
+        text_of(data, "/verdict/reason"), confidence_of(record), record.experiment, with_one_unit(record.device),
+        record.ts, short_commit(data), record.id,
         replay.empty() ? fmt::format("{} --replay {}", record.experiment, record.id) : replay));
   }
   if (record.kind == "note") {
@@ -108,12 +109,12 @@ std::string citation(const Record& record) {
   }
   if (record.kind == "run") {
     return printable(fmt::format("{}, {}, {}, commit {}. attention-proto run {}; replay: {}", record.experiment,
-                                 record.device, record.ts, short_commit(json), record.run_id(),
+                                 with_one_unit(record.device), record.ts, short_commit(json), record.run_id(),
                                  text_of(json, "/run/replay")));
   }
   return printable(fmt::format("{}: {}, {}, {}. attention-proto measurement {}; replay: {} --replay {}",
-                               record.experiment, Case::from_json(json.at("case")).key(), record.device, record.ts,
-                               record.id, record.experiment, record.id));
+                               record.experiment, Case::from_json(json.at("case")).key(), with_one_unit(record.device),
+                               record.ts, record.id, record.experiment, record.id));
 }
 
 std::string to_markdown(const std::vector<Record>& records) {
@@ -139,7 +140,7 @@ std::string to_markdown(const std::vector<Record>& records) {
     if (record.kind == "finding") {
       text += fmt::format("- **{}** ({}, {}, confidence {}) {} {}, {}, `{}`\n", escaped(record.title), record.state,
                           interval(json.at("data")), confidence_of(record), escaped(text_of(json, "/content")),
-                          escaped(record.device), record.ts, record.id);
+                          escaped(with_one_unit(record.device)), record.ts, record.id);
     } else {
       text += fmt::format("- **{}** (confidence {:g}) {} {}, `{}`\n", escaped(record.title), record.confidence,
                           escaped(text_of(json, "/content")), escaped(text_of(json, "/source")), record.id);
@@ -190,7 +191,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =
-        finding ? fmt::format("{} ({}; {})", record.title, record.state, record.device) : record.title;
+        finding ? fmt::format("{} ({}; {})", record.title, record.state, with_one_unit(record.device)) : record.title;
     const std::string evidence =
         finding ? fmt::format("{} {}", text_of(json, "/content"), citation(record)) : text_of(json, "/content");
     const std::string topic = finding ? fmt::format("{}/{}", record.experiment, record.topic) : record.topic;

@@ -155,6 +155,31 @@ void enter_wal(const Database& database) {
   }
 }
 
+/// The URI of a file that SQLite opens without its write-ahead log.
+std::string immutable_uri(const std::string& path) {
+  std::string uri = "file:";
+  for (const char c : fs::absolute(path).string()) {
+    uri += c == '%' ? "%25" : c == '?' ? "%3f" : c == '#' ? "%23" : std::string(1, c);
+  }
+  return uri + "?immutable=1";
+}
+
+Database open_database(const std::string& path, bool write) {
+  if (write) return {path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, busy_timeout_ms};
+  Database database(path, SQLITE_OPEN_READONLY, busy_timeout_ms);
+  try {
+    (void)database.integer("PRAGMA application_id");
+  } catch (const SqlError& error) {
+    // In a folder that cannot be written, SQLite cannot make the files of the write-ahead log. A file without such a
+    // log is complete, and can be read alone.
+    std::error_code none;
+    const bool has_log = fs::exists(path + "-wal", none) && fs::file_size(path + "-wal", none) > 0;
+    if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
+    return {immutable_uri(path), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_timeout_ms};
+  }
+  return database;
+}
+
 /// Returns the JSON of a line, or nothing where the line is no JSON or is nested too deep for a record. To copy a
 /// deeply nested value would use up the stack.
 std::optional<Json> parse(const std::string& line) {
@@ -322,7 +347,7 @@ Store Store::open(const std::string& path, Mode mode) {
     }
   }
   try {
-    Database database(path, write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY, busy_timeout_ms);
+    Database database = open_database(path, write);
     const auto is_new = [&] {
       return database.integer("PRAGMA application_id") == 0 &&
              database.integer("SELECT count(*) FROM sqlite_master") == 0;

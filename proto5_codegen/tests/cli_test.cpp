@@ -3,10 +3,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/testing/program.h"
+#include "proto5_codegen/tuning.h"
 
 namespace attn {
 namespace {
@@ -51,6 +56,51 @@ TEST_F(CodegenCliTest, AMissingGeneratorIsASkipThatNamesThePackage) {
     EXPECT_NE(record["reason"].get<std::string>().find("package halide"), std::string::npos) << record["reason"];
   }
   EXPECT_TRUE(skipped);
+}
+
+TEST_F(CodegenCliTest, AWrongFileOfWinnersIsOneLineThatNamesIt) {
+  namespace fs = std::filesystem;
+  const fs::path original = ATTN_SOURCE_DIR, tree = path("tree");
+  fs::create_directories(tree / "proto5_codegen/tuned");
+  fs::create_directory_symlink(original / "common", tree / "common");
+  fs::create_directory_symlink(original / "proto5_codegen/kernels", tree / "proto5_codegen/kernels");
+  const std::string file = "proto5_codegen/tuned/" + Device::open("cpu")->info().arch + ".json";
+  const auto winner = [](const std::string& constants) {
+    return R"({"search":{"scores head_dim=64 dtype=f32":{"constants":)" + constants + R"(,"tried":1,"seconds":1}}})";
+  };
+  setenv("ATTENTION_PROTO_SOURCE", tree.c_str(), 1);
+  const auto dry = [&](const std::string& text) {
+    std::ofstream(tree / file) << text;
+    return run_line(std::string(small_shape) +
+                    "--axis work=scores --axis generator=search --axis head_dim=64 --dry-run");
+  };
+  EXPECT_EQ(dry(winner("{}")).status, 0);
+  EXPECT_EQ(dry(winner(R"({"BLOCK_R":32})")).status, 0);
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {winner(R"({"BLOCK_R":"wide"})"), R"(BLOCK_R: "wide" is not allowed; one of 16, 32, 48)"},
+           {winner(R"({"BLOCK_R":null})"), "BLOCK_R: null is not allowed; one of 16"},
+           {winner(R"({"BLOCK_R":-7})"), "BLOCK_R: -7 is not allowed; one of 16"},
+           {winner(R"({"BLOCK_X":16})"), "BLOCK_X is no constant of this search"},
+           {R"({"search":5})", "search: 5 is not allowed; an object with a winner for each case"},
+           {R"({"search":{"x":{}}})", "search: x: {} is not allowed; an object with constants, tried and seconds"},
+           {R"({"search":{"x":{"constants":{},"tried":"many","seconds":1}}})", R"(tried: "many" is not allowed; a nu)"},
+           {"{", "is no JSON object"}}) {
+    const Outcome outcome = dry(text);
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_EQ(outcome.err.find("proto5_codegen: " + file), 0u) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  unsetenv("ATTENTION_PROTO_SOURCE");
+}
+
+// A search may change its space. The recorded winners then have to be searched again.
+TEST(Winners, OfThisTreeAreAllowed) {
+  for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
+    DeviceInfo device;
+    device.arch = file.path().stem();
+    EXPECT_FALSE(read_winners(device).empty()) << file.path();
+  }
 }
 
 TEST_F(CodegenCliTest, SaysInOneLineWhatIsWrong) {

@@ -176,8 +176,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
   if (dtype == DType::bf16 && device->info().on_host)
     throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
-  Json found = Json::object();
-  if (const auto text = read_file(path)) found = Json::parse(*text);
+  Json found = read_winners(device->info());
   for (const CodegenCase& one : all_cases(dtype, heads, tokens)) {
     for (const char* generator : {"search", "halide_tuned"}) {
       if (!only.empty() && only != work_names()[one.work]) continue;

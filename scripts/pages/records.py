@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -148,6 +149,11 @@ def latest_findings(findings):
         return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
 
     return list(latest(findings, claim).values())
+
+
+def with_one_unit(text):
+    """A page with "1 unit" in place of "1 units", which records have in the names of devices."""
+    return re.sub(r"\b1 units\b", "1 unit", text)
 
 
 def pooled(findings):

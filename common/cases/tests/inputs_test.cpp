@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "common/base/error.h"
+#include "common/base/temporary_folder.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -39,6 +44,27 @@ TEST(InputsTest, NeedlesAreRandomOnesWithEverySecondQueryAndTheValuesChanged) {
     EXPECT_EQ(needles.q.at(1, 3, q, 5) == random.q.at(1, 3, q, 5), q % 2 == 0) << q;
   }
   EXPECT_NE(make_inputs(config_of(200), 8, InputKind::needles).q.data, needles.q.data);
+}
+
+TEST(InputsTest, ANumberOfAFileThatIsNotFiniteIsNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "qkv.safetensors";
+  const FlashConfig config = config_of(30);
+  for (const auto& [value, shown] : {std::pair{NAN, "nan"}, {-INFINITY, "-inf"}}) {
+    AttentionInputs made = make_inputs(config, 7, InputKind::random);
+    made.k.set(1, 0, 5, 7, value);
+    std::map<std::string, StoredTensor> stored;
+    for (const auto& [name, tensor] : {std::pair{"q", &made.q}, {"k", &made.k}, {"v", &made.v}}) {
+      stored[name] = {tensor->dtype, {tensor->batch, tensor->heads, tensor->seq, tensor->dim}, tensor->data};
+    }
+    write_safetensors(path, stored);
+    try {
+      FlashInputs(test::device(), config, 7, path);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const BadInput& error) {
+      EXPECT_EQ(error.what(), path + ": k[1, 0, 5, 7] is " + shown + "; --input takes finite numbers");
+    }
+  }
 }
 
 TEST(InputsTest, NeedlesDoNotDependOnTheLayout) {

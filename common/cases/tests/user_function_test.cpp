@@ -103,6 +103,13 @@ TEST_F(FunctionFileTest, WhatIsNoTextIsToldInOneLine) {
             std::string::npos);
 }
 
+TEST_F(FunctionFileTest, AByteOrderMarkIsNoPartOfTheText) {
+  const std::string text = "float score(float s, int, int, const ScoreContext&) { return s; }\n";
+  std::ofstream(path("marked.cpp"), std::ios::binary) << "\xEF\xBB\xBF" << text;
+  EXPECT_EQ(read_function(FunctionKind::score, path("marked.cpp")).text, text);
+  EXPECT_NE(refusal_of("\xEF\xBB\xBF").find("is empty"), std::string::npos);
+}
+
 TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();

@@ -15,6 +15,7 @@
 
 #include "common/backends/cpu/operations.h"
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
 #include "common/base/temporary_folder.h"
@@ -1050,6 +1051,26 @@ TEST_F(ExperimentTest, WhatTheCompilerSaysIsShownOnceAndKept) {
   EXPECT_NE(measurement(9, 16)["log"].get<std::string>().find(log), std::string::npos);
 }
 
+TEST_F(ExperimentTest, WhatTheCompilerSaysAboutSeveralKernelsIsShownOnce) {
+  const std::string log = "kernel.cpp:3:7: error: no such name";
+  world.on_make = [&](const Case& config) { throw CompileError("work[" + config.key() + "]", log); };
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find(log), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(log), outcome.err.rfind(log)) << outcome.err;
+}
+
+TEST_F(ExperimentTest, ASourceTreeThatIsNotThereIsOneLine) {
+  setenv("ATTENTION_PROTO_SOURCE", "/nonexistent", 1);
+  const Outcome outcome = run({"--dry-run"});
+  unsetenv("ATTENTION_PROTO_SOURCE");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err,
+            "fake_experiment: /nonexistent is no source tree: it has no common/kernel; ATTENTION_PROTO_SOURCE names "
+            "the source tree\n");
+}
+
 TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {
   world.flush_works = false;
   const Outcome outcome =
@@ -1592,9 +1613,9 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
 TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   const Outcome outcome = run({"--dump-output", path("o.safetensors")});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("6 are selected, which differ in n, m, tile; name one value of each with --axis"),
+  EXPECT_NE(outcome.err.find("3 are selected, which differ in n, m; name one value of each with --axis"),
             std::string::npos)
-      << outcome.err;
+      << outcome.err << "the tile that nobody named is the default one";
   EXPECT_FALSE(fs::exists(path("o.safetensors")));
   EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
   EXPECT_TRUE(fs::exists(path("o.safetensors")));
@@ -1793,6 +1814,28 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
   const Outcome outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, "fake_experiment: --replay " + id + ": its --extra " + path("extra") + " has changed\n");
+}
+
+TEST_F(ExperimentTest, NothingIsWrittenOverAFileThatIsRead) {
+  spec_.file_options = {file_option()};
+  std::ofstream(path("in")) << "the inputs";
+  fs::create_hard_link(path("in"), path("other_name"));
+  const std::vector<std::string> one_case = {"--axis", "n=8", "--axis", "tile=16"};
+  const auto refused = [&](std::vector<std::string> arguments, const std::string& words) {
+    arguments.insert(arguments.end(), one_case.begin(), one_case.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2) << words;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+  };
+  for (const std::string& target : {path("in"), path("other_name"), path("./in")}) {
+    refused({"--input", path("in"), "--dump-output", target}, ": --input names the same file; name another file");
+  }
+  refused({"--extra", path("in"), "--dump-output", path("in")}, ": --extra names the same file");
+  refused({"--input", path("in"), "--out", path("in")}, "--out " + path("in") + ": --input names the same file");
+  refused({"--input", path("in"), "--measurements", path("in")}, ": --input names the same file");
+  refused({"--dump-output", path("out.jsonl")}, ": --out names the same file");
+  EXPECT_EQ(read_file(path("in")), "the inputs");
+  EXPECT_EQ(run({"--out", "/dev/null", "--dump-output", "/dev/null", "--axis", "n=8"}).status, 0);
 }
 
 TEST_F(ExperimentTest, BadInputIsToldInFull) {

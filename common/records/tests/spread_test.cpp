@@ -39,6 +39,9 @@ TEST(Spread, DeviceNames) {
   EXPECT_EQ(without_units("NVIDIA H200, 132 units"), "NVIDIA H200");
   EXPECT_EQ(without_units("AMD EPYC (znver4)"), "AMD EPYC (znver4)");
   EXPECT_EQ(without_units("A, B"), "A, B");
+  EXPECT_EQ(with_one_unit("X, 1 units to Y, 11 units"), "X, 1 unit to Y, 11 units");
+  EXPECT_EQ(with_one_unit("X, 1 units"), "X, 1 unit");
+  EXPECT_EQ(with_one_unit("X, 1 unit, 2 units"), "X, 1 unit, 2 units");
 }
 
 TEST(Spread, OfTheTreeIsInItsBounds) {

@@ -433,9 +433,79 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
             0);
   EXPECT_EQ(run({"compare", "--by", "device", "a cpu", "another"}).status, 1);
   EXPECT_EQ(run({"compare", "--by", "device", "another", "a cpu"}).status, 0);
-  EXPECT_EQ(run({"compare", "--by", "device", "cpu", "a cpu"}).status, 2) << "two devices have this in their name";
+  outcome = run({"compare", "--by", "device", "cpu", "a cpu"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err,
+            "kb: cpu: several devices have this in their name: 'A CPU, 2 units', 'Another CPU, 4 units'; give more of "
+            "the name\n");
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "fedcba9"}).status, 1);
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
+}
+
+TEST_F(KbCliTest, AFindingAboutTwoDevicesDoesNotMakeANameAmbiguous) {
+  ASSERT_EQ(run({"ingest", write("a.jsonl", {measurement(shape(64), 1e-3, "X, 2 units"),
+                                             measurement(shape(64), 2e-3, "Y, 2 units"),
+                                             finding(1.5, "r1", "X, 2 units to Y, 2 units")})})
+                .status,
+            0);
+  EXPECT_EQ(run({"compare", "--by", "device", "y,", "x,"}).status, 0);
+  EXPECT_EQ(run({"compare", "--by", "device", "", "x,"}).status, 2);
+}
+
+TEST_F(KbCliTest, TwoMachinesOfOneNameAreTold) {
+  const auto on = [](const std::string& machine, double percent_of_f32, double percent_of_copy) {
+    Json record = measurement(shape(64), 1e-3);
+    record["dtype"] = "f32";
+    record["rate"]["tflops"] = 0.4;
+    record["rate"]["gbps"] = 20;
+    record["rate"]["pct_matrix_best"] = percent_of_f32;
+    record["rate"]["pct_copy_ceiling"] = percent_of_copy;
+    record["run"]["machine"] = machine;
+    return with_id(record);
+  };
+  const std::string a = write("a.jsonl", {on("m1", 80, 50)}), b = write("b.jsonl", {on("m2", 50, 25)});
+  const std::string told =
+      "A and B were measured on two machines with the name A CPU, 2 units (or on one machine before and after a "
+      "restart); ceilings of A and B: 40 and 80 GB/s of a copy, 0.5 and 0.8 TFLOP/s of f32\n";
+  EXPECT_NE(run({"compare", a, b}).out.find(told), std::string::npos) << run({"compare", a, b}).out;
+  EXPECT_EQ(run({"compare", "--json", a, b}).err, told);
+  EXPECT_EQ(run({"compare", a, a}).out.find("two machines"), std::string::npos);
+}
+
+TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
+  std::vector<std::string> ingest = {"ingest"};
+  const auto files = recorded_files(ATTN_SOURCE_DIR);
+  ingest.insert(ingest.end(), files.begin(), files.end());
+  ASSERT_EQ(run(ingest).status, 0);
+  int examples = 0;
+  for (const std::string& line : lines_of(text_of(ATTN_SOURCE_DIR "/docs/records.md"))) {
+    if (!line.starts_with("    kb compare --by")) continue;
+    ++examples;
+    const Outcome outcome = run_line(line.substr(7, line.find('#') - 7));
+    EXPECT_LE(outcome.status, 1) << line << outcome.err;
+    EXPECT_NE(outcome.out.find("B ("), std::string::npos) << line << outcome.out;
+  }
+  EXPECT_EQ(examples, 2);
+}
+
+TEST_F(KbCliTest, ReadsADatabaseInAFolderThatCannotBeWritten) {
+  namespace fs = std::filesystem;
+  fs::create_directory(path("read?only"));
+  const std::string database = path("read?only/kb.sqlite");
+  ASSERT_EQ(run({"--db", database, "ingest", records_}).status, 0);
+  for (const char* left : {"-wal", "-shm"}) fs::remove(database + left);
+  fs::permissions(path("read?only"), fs::perms::owner_read | fs::perms::owner_exec);
+  const std::string kb = fmt::format("'{}/kb' --db '{}' list", ATTN_BINARY_DIR, database);
+  // root may write to any folder unless it gives up the capability.
+  const std::string prefix = geteuid() == 0 ? "setpriv --bounding-set=-dac_override " : "";
+  const bool runs = prefix.empty() || std::system((prefix + "true").c_str()) == 0;
+  const int status = std::system(fmt::format("{}{} > '{}'", prefix, kb, path("listed").string()).c_str());
+  const bool made = fs::exists(database + "-shm");
+  fs::permissions(path("read?only"), fs::perms::owner_all);
+  if (!runs) GTEST_SKIP() << "root cannot give up its rights: setpriv is not there";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(lines_of(text_of(path("listed"))).size(), 3u);
+  EXPECT_FALSE(made) << "the folder could be written";
 }
 
 TEST_F(KbCliTest, CitesAndShows) {
@@ -521,6 +591,8 @@ TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {
                                              {"list", "extra"},
                                              {"export", "--format", "xml"},
                                              {"export", "--format", "csv", "--json"},
+                                             {"fit", records_},
+                                             {"fit", "--out", ATTN_SOURCE_DIR "/findings/spread.json", records_},
                                              {"compare", "a"},
                                              {"compare", "a", "b", "--by", "mood"},
                                              {"compare", records_, records_, "--floor", "-1"},
