@@ -141,8 +141,8 @@ struct RunningSums {
 // their accumulator. There 2 u are allowed for each step, because partial sums may have been larger than the last sum.
 // For f32, kernels split each operand into two numbers of tf32, and tensor cores compute three products of these
 // numbers in the place of one product of f32. The steps are then 8 long in the place of 16. Products of tf32 never
-// accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes of
-// partial sums, which are as large as the roots above and the result.
+// accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes
+// of partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
 // 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors

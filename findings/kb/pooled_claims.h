@@ -20,7 +20,8 @@ namespace attn::kb {
 ///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. A
 ///               confidence has an upper limit (0.8 with one session) for errors that the intervals do not show. This
 ///               probability has no such limit: with the limit discoveries() would select no claim
-///   advised     whether the advice may be given: the claim is exact, or among discoveries() by `wrong`, where an undecided
+///   advised     whether the advice may be given: the claim is exact, or among discoveries() by `wrong`, where an
+///   undecided
 ///               claim counts as wrong
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 
