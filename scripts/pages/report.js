@@ -150,7 +150,9 @@ panel.addEventListener('click', event => { if (event.target === panel) panel.clo
 const number = event => event.target.closest?.('[data-r]')?.dataset.r;
 document.addEventListener('click', event => { if (number(event) && !event.target.closest('a')) show(+number(event)); });
 document.addEventListener('keydown', event => {
-  if (event.key === 'Enter' && event.target.matches('tr[data-r]')) show(+number(event));
+  if (event.key !== 'Enter' || !event.target.matches('tr[data-r]')) return;
+  event.preventDefault();  // else the same key presses the panel's first button
+  show(+number(event));
 });
 // What a point or a tile stands for, as a title that is made when the pointer first comes.
 document.addEventListener('pointerover', event => {
