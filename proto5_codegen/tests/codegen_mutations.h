@@ -81,7 +81,6 @@ inline std::vector<CodegenMutation> cuda_codegen_mutations() {
       {WORK_VALUES, bf16, "hand", "values.cuda.cu", "values + key * HEAD_DIM * 2", "values"},
       {WORK_VALUES, bf16, "hand", "values.cuda.cu", "swizzled(row, step % 4 * 2", "swizzled(row, step % 2 * 2"},
       {WORK_SCORES, f32, "hand", "products_f32.cuda.cu", "store(scores, p.scale, out,", "store(scores, 1, out,"},
-      {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "maximum *= log2_e;", ""},
       {WORK_SOFTMAX, bf16, "hand", "softmax.cuda.cu", "factor *= reciprocal_approx(sum);", ""},
       {WORK_SOFTMAX, f32, "hand", "softmax.cuda.cu", "(exists ? row : 0)", "0"},
       {WORK_ATTENTION, bf16, "compiler", "plain.cuda.cu", "return sum * p.scale;", "return sum;"},

@@ -213,10 +213,11 @@ TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {
     if (result.config.text("task") != "expand") continue;
-    Timing cold = result.time.front();
+    Timing hot = result.time.front(), cold = hot;
+    hot.scope = Scope::device_hot;
     cold.scope = Scope::device_cold;
     for (double* seconds : {&cold.median_s, &cold.ci_lo_s, &cold.ci_hi_s}) *seconds *= 10;
-    result.time.push_back(cold);
+    result.time = {hot, cold};
     ASSERT_EQ(result.main_timing()->scope, Scope::device_cold);
   }
   int found = 0;

@@ -56,7 +56,6 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
             {"mma_sync", "missing_rescale_of_outputs", mma_sync_file,
              "if (i / 2 % 2 == r) o[tile][i / 4][i % 4] *= alpha;", ""},
             {"mma_sync", "missing_rescale_of_sums", mma_sync_file, "sum[tile][r] *= alpha;", ""},
-            {"mma_sync", "maximum_not_kept", mma_sync_file, "shift[tile][r] = larger;", ""},
             {"mma_sync", "skipped_tail_of_keys", mma_sync_file, "+ BLOCK_C - 1) / BLOCK_C - 1;", ") / BLOCK_C - 1;"},
             {"mma_sync", "wrong_head_of_group", mma_sync_file, "head / (p.q_heads / p.kv_heads)", "head % p.kv_heads"},
             {"mma_sync", "keys_of_another_batch", mma_sync_file, "batch * strides.batch", "0 * strides.batch"},
