@@ -70,8 +70,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // The more work the function has, the less a call weighs. So these blocks vary the work of `chain`, at each grain
-  // that the kernel takes.
+  // The more work the function has, the less a call weighs. So these blocks vary the work of `chain`. Each variant of
+  // the kernel has its own grains: `wgmma` calls the function for an element, the other variants for a row or a tile.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& names,
                              const Axis& at_grains) {
@@ -109,7 +109,7 @@ std::vector<Axis> score_function_axes(const std::string& path) {
 }
 
 AnswerSpec stitch_answer() {
-  return {.choices = {{.what = "dispatch of a score function: form, and scores of a call",
+  return {.choices = {{.what = "dispatch of a score function: form, and grain (scores a call)",
                        .axes = {"form", "grain"},
                        .by = {"function", "work"}}},
           .claims = {"stitch_or_constants", "break_even", "call_ns"}};

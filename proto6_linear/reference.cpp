@@ -117,61 +117,66 @@ struct RunningSums {
 //   the state S        before the product with q: an error of one unit of each q_d S_d
 //   f(q)               and its product with a gate's decay: one unit of each q_d S_d
 //   scores             of tokens of the same chunk, at most 256: one unit of each score times v
-//   f(k) or v          times its decay: one unit of each term
-//   f(k) and v         times its decay, two roundings: sqrt(2) units of each term
+//   f(k) or v          one of them is rounded, after the product with the decay if there is one: one unit of each term
+//   f(k) and v         both are rounded: sqrt(2) units of each term
 //
 // Without a gate and without a feature map nothing rounds k and v, and their products are exact in f32. A kernel may
 // still multiply q by the scale, and round the product to tf32, by 2^-11.
 //
 // Errors of different numbers are independent, so their squares add up. The roots of these sums are over_rows (of (q_d
-// S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). The standard deviation
-// of a rounding is 0.4 units. The largest of a million roundings is five standard deviations, 2 units. O itself is
-// rounded to its type, by at most one unit; two units are allowed.
+// S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). The error of one
+// rounding has a standard deviation of 0.4 units, so the error of a sum of roundings has 0.4 units of the root. The
+// largest of a million such errors is five standard deviations, which is 2 units of the root. O itself is rounded to
+// its type, by at most one unit; two units are allowed.
 //
-// A whole row of o errs by less. The root of the mean square of its value_dim errors is about one standard deviation,
-// and 2.5 standard deviations, 1 unit, are allowed: half of what a single element may err by. (Eight independent
-// errors, the fewest that a row has, reach 2.5 in one of 2e7 rows.) The errors of scores, of f(q) and of f(k) are the
-// same in all elements of a row, so where only one number counts, they may reach 5 standard deviations together. Then
-// over_rows, over_keys, over_terms and |o| are of one size, and their sum allows for this.
+// A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
+// one error. 2.5 standard deviations are allowed, which is 1 unit: half of the 2 units of a single element. (A row has
+// at least eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of
+// 2e7 rows.) The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d
+// S_d, is much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
+// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance adds them up. So it is large enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. Where decays shorten the sum's memory, n is
 // the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
-// average. Tensor cores take (head_dim + 256) / 16 steps within a chunk, and n / 16 steps where the state itself is
-// their accumulator. There 2 u are allowed for each step, because partial sums may have been larger than the last sum.
-// For f32, kernels split each operand into two numbers of tf32, and tensor cores compute three products of these
-// numbers in the place of one product of f32. The steps are then 8 long in the place of 16. Products of tf32 never
-// accumulate the state. A product of head_dim terms adds sqrt(head_dim) u. All these errors are relative to the sizes
-// of partial sums, which are as large as the roots above and the result.
+// average. Tensor cores take (head_dim + 256) / 16 steps within a chunk. In some kernels the state is the accumulator
+// of the tensor cores; then they take n / 16 more steps. For each of these n / 16 steps 2 u are allowed, because
+// partial sums may have been larger than the last sum. For f32, kernels split each operand into two numbers of tf32,
+// and tensor cores compute three products of these numbers in the place of one product of f32. The steps are then 8
+// long in the place of 16. The state of f32 is never an accumulator of tensor cores. A product of head_dim terms adds
+// sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots above
+// and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
-// 2^-20, and by at most 88 * 8 u where the sum is so large that everything has decayed. 4e-5 is allowed for all errors
-// of a decay.
+// 2^-20. For a sum of -88, below which the exponential of f32 is 0, it errs by 88 * 8 u, which is 4.2e-5 of a weight
+// that no longer counts. 4e-5 is allowed for all errors of a decay.
 //
 // With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
 // errors. The divisor's error is the same in all elements of a row.
 //
-// Why missing tokens are noticed: if all n tokens are alike, m missing tokens move o, and each element of the state, by
-// about sqrt(m / n) of its size times a normal number. For 65,536 tokens:
+// Why missing tokens are noticed: if all n tokens are alike and m tokens are missing, o and each element of the state
+// change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
 //
-//   f32     an element's tolerance is 1.2e-4 of the size of o; a missing token moves o by 4e-3
-//   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 moves each later row by 0.03
-//   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 moves each later row by 0.03
+//   f32     an element's tolerance is 1.2e-4 of the size of o; a missing token changes o by 4e-3
+//   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 changes each later row by 0.03
+//   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
-// In 16 bits only the rows of the next 10,000 tokens show one missing token. But no kernel rounds the state to 16 bits:
-// the final state's tolerance is 5e-4 of its size, and a missing token moves all its elements, by 4e-3 times a normal
-// number. So each check compares the final state. After a million tokens its tolerance is 0.008: it shows a missing
-// chunk of 64, which moves thousands of elements by 0.008 times a normal number, but not a missing token.
+// One missing token is less than a row's tolerance of bf16 if more than 10,000 tokens are summed. But no kernel rounds
+// the state to 16 bits. The final state's tolerance is 5e-4 of its size, and a missing token changes all elements of
+// the state, by 4e-3 times a random number. So each check compares the final state. After a million tokens the state's
+// tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008 times a normally distributed number,
+// so some elements change by more than the tolerance. A missing token changes them by 0.001, which no check notices.
 //
-// With a gate a sum remembers few tokens, so a missing token moves the next rows by more. The final state shows only
-// the last tokens, so a row has to be among those compared while the sum remembers the token. By token a sum remembers
-// about 13 tokens. A missing token moves the next row by 0.4 of its size, and the row 40 tokens later by 0.02, which is
-// the row's tolerance in bf16. With head_dim 64 or 128 the rows of all heads that are compared are together at most 16
-// tokens apart (affordable_rows()), because each row lies in a part of its own. The slowest decay by head remembers
-// 4096 tokens, and shows a missing chunk, but a missing token only in some rows. The other heads remember fewer tokens.
+// With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
+// on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
+// token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by 0.4 of its size, and
+// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. affordable_rows() chooses rows for each head,
+// other rows in each head. With head_dim 64 or 128 some row of some head is compared at least every 16 tokens. With a
+// gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. There the check notices a missing
+// chunk in all rows, and a missing token in some rows. The other heads remember fewer tokens.
 //
 // What no check notices: a token that is missing from the outputs of one late chunk alone, and not from the state; a
-// token of one head alone, if that head's rows are far apart.
+// token of one head alone, if the compared rows of this head are far apart.
 struct Errors {
   double unit, q_unit, term_unit, out_unit, f32, decay;
 
@@ -197,7 +202,8 @@ struct Errors {
   }
 };
 
-constexpr double of_element = 2, of_row = 1;  // units that a single element may err by, and the errors of a row
+// The units that are allowed for the error of a single element, and for the root mean square of a row's errors.
+constexpr double of_element = 2, of_row = 1;
 
 /// Writes the row's outputs and their tolerances. Returns the tolerance of the whole row.
 double answer(const LinearConfig& config, const LinearInputs& inputs, const Rows& rows, const RunningSums& state,
