@@ -525,7 +525,9 @@ TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   const Check check = run_linear(config, shared).check;
   EXPECT_FALSE(check.ok);
   // A GPU rounds sums towards zero, so there an element may be beyond its tolerance too.
-  if (!on_cuda) EXPECT_TRUE(check.worst.starts_with("mean error of o")) << check.worst;
+  if (!on_cuda) {
+    EXPECT_TRUE(check.worst.starts_with("mean error of o")) << check.worst;
+  }
 }
 
 // Here only the state loses tokens, in one chunk of 1024.

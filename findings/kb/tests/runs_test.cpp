@@ -59,6 +59,9 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   lines.push_back(header("r7"));
   lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);
+  // A figure that repeats to its last digit was not measured again: of the pairs with six runs, five count.
+  lines.push_back(finding(1.5 + 0.01 * 1, "r6", "A CPU, 2 units", {id}));
+  EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 20);
   // Fewer than ten pairs: no entry.
   EXPECT_EQ(fit_spreads(records_of({lines.begin(), lines.begin() + 6})), Json::object());
 }
