@@ -184,7 +184,7 @@ def where(some, everything):
     axes = distinct_axes(everything)
     if not rest:
         if len(everything) == 1:
-            return "at " + case_text(some[0], FIRST_AXES) if case_text(some[0], FIRST_AXES) else ""
+            return "at " + case_text(some[0], FIRST_AXES) if case_text(some[0], FIRST_AXES) else "on this device"
         named = ", ".join(value_text(axis, values_of(some, axis)) for axis in axes[:MOST_AXES])
         return ("in both cases" if len(some) == 2 else f"in all {len(some)} cases") + (f" ({named})" if named else "")
     apart = told_apart(some, rest, axes)
