@@ -60,7 +60,8 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
     std::vector<Json> records = read_records(path, problems);
     join_runs(records);
     for (Json& record : records) {
-      const std::string id = record.value("id", "");
+      const std::string id = record.value("id", ""), schema = record.value("schema", "");
+      if (schema.starts_with("run/")) continue;
       if (id.starts_with(options.replay)) found.emplace(id, std::move(record));
     }
   }

@@ -179,6 +179,18 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
+TEST_F(CliTest, AParentMayIgnoreTheEndsOfItsChildren) {
+  EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
+}
+
+TEST_F(CliTest, TheHeaderOfARunIsNoRecordToReplay) {
+  std::ofstream(path("findings.jsonl")) << R"({"schema":"run/1","id":"0123456789abcdef","experiment":"proto1_flash"})"
+                                        << "\n";
+  const Outcome outcome = run({"--replay", "0123456789abcdef"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("no such record"), std::string::npos) << outcome.err;
+}
+
 TEST_F(CliTest, InputAndOutputAreSafetensors) {
   const AttentionShape shape{
       .batch = 2, .q_heads = 6, .kv_heads = 3, .q_len = 19, .kv_len = 45, .head_dim = 24, .causal = true};

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -264,6 +265,10 @@ TEST_F(SafetensorsFile, AFailedWriteSaysWhichFileAndLeavesNothing) {
   }
   EXPECT_TRUE(fs::is_empty(folder()));
   EXPECT_FALSE(fs::exists(folder().string() + "." + std::to_string(getpid()) + ".tmp"));
+  const std::string pipe = path("pipe");  // stands for a device such as /dev/full, which no file may replace
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(write_safetensors(pipe, {}), BadInput);
+  EXPECT_TRUE(fs::is_fifo(pipe));
 }
 
 TEST_F(SafetensorsFile, WritesOnlyWhatFitsItsShape) {
