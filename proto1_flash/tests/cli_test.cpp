@@ -184,7 +184,8 @@ TEST_F(CliTest, AParentMayIgnoreTheEndsOfItsChildren) {
 }
 
 TEST_F(CliTest, TheHeaderOfARunIsNoRecordToReplay) {
-  std::ofstream(path("findings.jsonl")) << R"({"schema":"run/1","id":"0123456789abcdef","experiment":"proto1_flash"})"
+  std::ofstream(path("findings.jsonl")) << R"({"schema":"run/1","id":"0123456789abcdef","experiment":"proto1_flash",)"
+                                        << R"("run":{"id":"fedcba9876543210"},"session":{},"env":{}})"
                                         << "\n";
   const Outcome outcome = run({"--replay", "0123456789abcdef"});
   EXPECT_EQ(outcome.status, 2);
