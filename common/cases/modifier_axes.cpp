@@ -170,7 +170,7 @@ std::vector<AxisInfo> modifier_infos() {
 std::vector<std::string> modifiers_on(const Case& config) {
   std::vector<std::string> on;
   for (const auto& [axis, off] : modifier_axes()) {
-    if (config.has(axis) && config.key({axis}) != axis + "=" + to_string(off)) on.push_back(axis);
+    if (config.has(axis) && config.value_text(axis) != to_string(off)) on.push_back(axis);
   }
   return on;
 }

@@ -40,13 +40,8 @@ std::string option_name(const Choice& choice, const std::function<std::string(co
   return fmt::format("{}", fmt::join(values, choice.between));
 }
 
-std::string value_of(const Case& config, const std::string& axis) {
-  const std::string pair = config.key({axis});
-  return pair.empty() ? "" : pair.substr(axis.size() + 1);
-}
-
 std::string option_of(const Choice& choice, const Case& config) {
-  return option_name(choice, [&](const std::string& axis) { return value_of(config, axis); });
+  return option_name(choice, [&](const std::string& axis) { return config.value_text(axis); });
 }
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }

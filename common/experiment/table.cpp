@@ -39,11 +39,6 @@ bool launched(const Measurement& result) {
   return result.main_timing() && result.main_timing()->scope == Scope::device_hot;
 }
 
-std::string value_of(const Measurement& result, const std::string& axis) {
-  const std::string pair = result.config.key({axis});
-  return pair.empty() ? "" : pair.substr(axis.size() + 1);
-}
-
 /// The cases that `options.filter` leaves.
 Results selected(const std::vector<Measurement>& results, const TableOptions& options) {
   std::istringstream text(options.filter);
@@ -75,7 +70,7 @@ class Baselines {
       const std::string key = result->config.key_without(axes_);
       ++members_[key];
       if (options.baseline &&
-          value_of(*result, options.baseline->name) != to_string(options.baseline->values.front())) {
+          result->config.value_text(options.baseline->name) != to_string(options.baseline->values.front())) {
         continue;
       }
       const auto [place, is_new] = seconds_.emplace(key, time->median_s);
@@ -161,7 +156,7 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
 /// The most common value of an axis, and the share of the rows that have it.
 std::pair<std::string, double> common_value(const Results& rows, const std::string& axis) {
   std::map<std::string, size_t> counts;
-  for (const Measurement* row : rows) ++counts[value_of(*row, axis)];
+  for (const Measurement* row : rows) ++counts[row->config.value_text(axis)];
   const auto most = std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
   return {most->first, static_cast<double>(most->second) / static_cast<double>(rows.size())};
 }
@@ -178,12 +173,12 @@ Rows rows_of(const Results& results, const std::vector<std::string>& axes, const
   for (const std::string& axis : folded) common[axis] = common_value(results, axis).first;
   for (const Measurement* result : results) {
     std::vector<std::string> row;
-    for (const std::string& axis : axes) row.push_back(value_of(*result, axis));
+    for (const std::string& axis : axes) row.push_back(result->config.value_text(axis));
     for (const Column& column : columns) row.push_back(column.cell(*result));
     if (!folded.empty()) {
       std::vector<std::string> own;
       for (const std::string& axis : folded) {
-        if (value_of(*result, axis) != common[axis]) own.push_back(result->config.key({axis}));
+        if (result->config.value_text(axis) != common[axis]) own.push_back(result->config.key({axis}));
       }
       row.push_back(fmt::format("{}", fmt::join(own, " ")));
     }
@@ -243,8 +238,8 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   const std::vector<std::string> varying = varying_axes(cases);
   for (const auto& [axis, value] : cases.front().axes()) {
     const auto equal = std::ranges::find_if(axes, [&](const std::string& other) {
-      return std::ranges::all_of(rows,
-                                 [&](const Measurement* row) { return value_of(*row, axis) == value_of(*row, other); });
+      return std::ranges::all_of(
+          rows, [&](const Measurement* row) { return row->config.value_text(axis) == row->config.value_text(other); });
     });
     if (std::ranges::find(varying, axis) == varying.end()) {
       said.push_back(cases.front().key({axis}));
@@ -324,7 +319,7 @@ std::string csv(const std::vector<Measurement>& results, const Ceilings& ceiling
       fmt::join(axes, ","));
   for (const Measurement* row : rows) {
     std::vector<std::string> cells;
-    for (const std::string& axis : axes) cells.push_back(quoted(value_of(*row, axis)));
+    for (const std::string& axis : axes) cells.push_back(quoted(row->config.value_text(axis)));
     const Timing* main = row->main_timing();
     const auto median_of = [&](Scope scope) { return row->timing(scope) ? number(row->timing(scope)->median_s) : ""; };
     for (const std::string& cell :

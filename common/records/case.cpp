@@ -184,6 +184,11 @@ std::string Case::key() const {
   return key;
 }
 
+std::string Case::value_text(std::string_view name) const {
+  const auto axis = find_axis(axes_, name);
+  return axis == axes_.end() ? "" : to_string(axis->second);
+}
+
 std::string Case::key(const std::vector<std::string>& names) const {
   Case selected;
   for (const std::string& name : names) {

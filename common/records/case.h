@@ -30,6 +30,7 @@ class Case {
  public:
   int64_t integer(std::string_view axis) const;          // throws std::out_of_range where the axis is not set
   const std::string& text(std::string_view axis) const;  // throws as integer() does
+  std::string value_text(std::string_view axis) const;   // of either type; empty where the axis is not set
   bool has(std::string_view axis) const;
   void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its place
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
