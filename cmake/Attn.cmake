@@ -177,8 +177,8 @@ endfunction()
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
-# ctest these are four tests, gpu.LIBRARY_test.1 to 4, each of which runs a part of the selected tests. With ALONE, no
-# other test runs while one of the four runs. The binary exits with 77 if every test that it should run was skipped.
+# ctest these are eight tests, gpu.LIBRARY_test.1 to 8, each of which runs a part of the selected tests. With ALONE, no
+# other test runs while one of the eight runs. The binary exits with 77 if every test that it should run was skipped.
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
@@ -208,7 +208,7 @@ function(attn_add_tests library folder)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
   endif()
   if(ARG_GPU)
-    set(parts 4)
+    set(parts 8)
     if(ARG_ALONE)
       set(alone ON)
     else()
