@@ -277,6 +277,8 @@ def expected_wrong(findings):
 def wrong_text(findings):
     """The line with expected_wrong() that stands on every page with verdicts."""
     found = doubts(findings)
+    if not found:
+        return "No verdict is decided."
     return (f"Of {sum(map(len, found.values()))} decided verdicts by {len(found)} measurements {expected_wrong(findings):.1f} "
             "are expected to be wrong in the next run.")
 
