@@ -1,12 +1,14 @@
 // Variant `tuned`: flash attention forward at the rate of the host's multiply-add units.
 //
-// One threadgroup computes BLOCK_R query rows of one head. Queries are the lanes of vectors. The rows are cut into
-// panels of PANEL queries; scores, weights and outputs are kept transposed ([key][query], [column][query]). So the
-// softmax runs along the lanes, and needs no horizontal reduction. Both products are the same loop over a tile of
-// ROWS x VECTORS accumulators in registers. Each step adds a broadcast word times a row of a panel:
+// One threadgroup computes BLOCK_R query rows of one head. Each lane of a vector holds a number of another query. The
+// rows are cut into panels of PANEL queries. Scores, weights and outputs are kept transposed ([key][query],
+// [column][query]). So each lane does the softmax of its own query, and no lane needs numbers of another lane. Both
+// products use the same loop over a tile of ROWS x VECTORS accumulators in registers. Each step adds a broadcast word
+// times a row of a panel:
 //   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
 //   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
-// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that are neighbours along the sum.
+// An operand is a word of 4 bytes: a float, or with BF16_DOT a pair of bf16. The two numbers of a pair are two
+// neighbouring terms of the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
 //   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats * scale (without a score hook: * log4(e) too), or bf16 pairs
@@ -33,7 +35,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-// After the hooks, because it calls them.
+// repair.h comes after the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // The recurrence as in linear.h, for one or a few tokens. The kernel reads and writes a state once for TOKENS tokens.
-// It takes the state row by row, and each row takes up all tokens.
+// It works on the state row by row: it adds all tokens to a row before it goes to the next row.
 //
 // Threadgroup memory, in floats: RecurrentLayout. Grid: (sequences, heads).
 #include "common/kernel/cpu.h"
