@@ -1,7 +1,7 @@
 // Device: the one virtual class between the experiments and the hardware that runs their kernels. It knows nothing of
 // attention.
 //
-// Its terms come from compute APIs; docs/design.md maps each term to CPU, CUDA and Metal.
+// The terms of this file come from compute APIs; docs/design.md says what each term means on CPU, CUDA and Metal.
 #pragma once
 
 #include <atomic>

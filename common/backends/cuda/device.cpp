@@ -200,7 +200,7 @@ class CudaDevice : public Device {
         put_on(stream_, commands);
       }
     } catch (const std::exception&) {
-      wait(commands);  // waits for the commands that were enqueued; a fault in one of them is thrown instead
+      wait(commands);  // waits for the commands that were enqueued before; throws if one of them has a fault
       throw;
     }
     wait(commands);

@@ -6,7 +6,7 @@
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
 //                  sequence in turn. Several spans fill the device if there are few heads. With several spans the scan
-//                  reads twice what chunks add
+//                  reads the sums of the chunks twice
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes what it adds. Then it sums what the spans before it have published, back to the
 //                  nearest span that has published the state after itself. The decays and sums of two neighbours
