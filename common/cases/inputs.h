@@ -32,7 +32,8 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 /// The number of rows that the oracle checks: all rows of a small shape, else a sample.
 int64_t rows_checked(const AttentionShape& shape);
 
-/// The memory of `copies` FlashInputs (random values and needles are two), of their outputs, and of the oracle.
+/// Returns the memory that `copies` FlashInputs, their outputs and the oracle take. A case with random values and with
+/// needles needs two FlashInputs.
 Memory flash_memory(const FlashConfig& config, int copies);
 
 class FlashInputs {

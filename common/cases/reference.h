@@ -30,10 +30,10 @@ struct ReferenceRows {
 
   // The sizes that bound rounding errors (tolerance.cpp). w are the weights of a row; they sum to 1.
   std::vector<double> spread;      // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> swing;       // rows x head_dim: |sum of w v over the first n keys|, for the n where it is largest
+  std::vector<double> swing;       // rows x head_dim: |sum of w v over the first n keys|, for the n where the sum is largest
   std::vector<double> score_size;  // per row: sum over keys of w (scale |q| |k| + |score|)
   std::vector<double> mean_score;  // per row: sum over keys of w |score|
-  std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
+  std::vector<int64_t> tiny_weights;  // per row: how many keys have a w below 2^-22
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a query-key pair; no

@@ -19,12 +19,13 @@ namespace attn {
 namespace {
 
 constexpr double worth_avoiding = 1.05;  // the answer's lines name options above this multiple of the fastest time
-constexpr size_t most_avoided = 3;       // and at most so many
-constexpr size_t most_values = 4;        // and at most so many values of an axis
+constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
+constexpr size_t most_values = 4;        // the most values of an axis that a line names
 
 using Names = std::set<std::string>;
 
-/// Shapes of cases in which the options of a choice were measured, with the same values of Choice::by.
+/// A shape in which the options of a choice were measured. choice_line() takes shapes with the same values of the axes
+/// Choice::by.
 struct Shape {
   Case config;  // of the shape, without the choice's axes
   Picked picked;

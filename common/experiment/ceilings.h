@@ -13,8 +13,8 @@ namespace attn {
 /// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
 /// `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer has 32 times the last-level cache of a GPU, and at least 512 MiB. On the cpu it has 4 times the
-///           last-level cache, but from 64 to 128 MiB, and a repetition copies one of 8 slices.
+///           buffer on a GPU has 32 times the bytes of the last-level cache, and at least 512 MiB. A buffer on the
+///           cpu has 4 times these bytes, but from 64 to 128 MiB, and a repetition copies one of its 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
 ///           neither, or where f32 is faster.

@@ -117,7 +117,7 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
 }
 
 std::string Experiment::State::launch_limit() const {
-  return fmt::format("at most {:.0f} ms may", 1e3 * options.max_launch_s);
+  return fmt::format("at most {:.0f} ms are allowed", 1e3 * options.max_launch_s);
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {

@@ -21,8 +21,8 @@ struct TableOptions {
   std::string filter = {};
 };
 
-/// The table that --help describes. Axes with one value in all cases stand above it, skipped cases below it with one
-/// line for each reason, and the whole reason of each case that failed.
+/// Returns the table that --help describes. Axes with one value in all cases stand above the table. Below the table
+/// there is one line for each reason why cases were skipped, and the whole reason of each case that failed.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
 
 /// All columns of the same cases as CSV, times in seconds.

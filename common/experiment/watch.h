@@ -22,7 +22,7 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  /// Replaces the notes. The worker is then at none of their cases.
+  /// Replaces the notes. After this call the worker is at none of the cases in the notes.
   void note(const nlohmann::ordered_json& notes);
   /// The last notes; an empty object if there are none.
   nlohmann::ordered_json notes() const;
@@ -59,7 +59,8 @@ struct Worker {
   const Before& before;
 };
 
-/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. Then it is ended.
+/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. After this time the process that watches the
+/// worker ends it.
 inline constexpr double ending_s = 1;
 
 /// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
@@ -70,8 +71,8 @@ inline constexpr double ending_s = 1;
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before
 ///   cases        the cases that the worker is at, as a list
-///   doing        what it does apart from cases, for the message if it ends there
-///   status       the exit status if it ends there; else 1
+///   doing        what the worker does while it is at no case; the message says this if the worker ends then
+///   status       the exit status if the worker ends while it is at no case; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);
 

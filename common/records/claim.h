@@ -62,7 +62,8 @@ struct Conclusion {
   std::string content;
   Advice advice = {};
   std::vector<std::string> tags;
-  /// The metric's value by each process, and by all of them.
+  /// `parts`: the metric's value in each process. `estimate`: the value that pool() makes of all parts, with the spread
+  /// `prior`.
   std::vector<Part> parts = {};
   Spread prior = {};
   Pooled estimate;
