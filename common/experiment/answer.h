@@ -13,10 +13,10 @@ namespace attn {
 
 /// A choice that a user has to make, such as a tile. Its options are the values of some axes.
 struct Choice {
-  std::string what;                  // "tile (block_r x block_c)"
-  std::vector<std::string> axes;     // an option's name has the values of these axes, except a value "none"
-  std::string between = " ";         // stands between the values: "x" for 256x128
-  std::vector<std::string> by = {};  // the answer has a line for each combination of these axes
+  std::string what;                             // "tile (block_r x block_c)"
+  std::vector<std::string> axes;                // an option's name has the values of these axes, except a value "none"
+  std::string between = " ";                    // stands between the values: "x" for 256x128
+  std::vector<std::string> by = {};             // the answer has a line for each combination of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
   /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
   /// an option is as good if the interval of its time reaches the interval of the fastest option's time.

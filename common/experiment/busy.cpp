@@ -16,7 +16,7 @@ namespace {
 
 constexpr double steady_cv = 0.25;      // on a quiet machine the CV of samples is less
 constexpr double steady_floor = 0.05;   // on a quiet machine A' differs from A by less
-constexpr double little_overlap = 0.1;  // a run is reported as disturbed if the overlap exceeds this part of its threads
+constexpr double little_overlap = 0.1;  // a run is disturbed if the overlap exceeds this part of its threads
 
 double used_s(int who) {
   rusage usage{};

@@ -62,7 +62,8 @@ struct Options {
   const Axis* axis(std::string_view name) const;
 };
 
-Parses a command line. For --help and --version, prints their text and returns nothing. Throws BadInput with one line.
+/// Parses a command line. For --help and --version, prints their text and returns nothing. Throws BadInput with one
+/// line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
 
 /// Returns the cases that the options select, as groups to be measured interleaved. The groups come from the profile's

@@ -459,7 +459,7 @@ struct Consumer {
   const int thread = threadIdx.x % WARPGROUP;
   const int row = thread / 32 * 16 + thread % 32 / 4;  // the first of the thread's two rows, of 64
   const int column = thread % 4 * 2;                   // the first of the thread's columns, of each 8
-  float s[BLOCK_C / 2];              // the thread's scores, then weights
+  float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   float sum[2], shift[2], alpha[2];  // of the thread's two rows
   float slope;                       // LINEAR: the slope in base 2
