@@ -3,12 +3,12 @@
 // A threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. The grid is persistent:
 // each multiprocessor runs one threadgroup until no tile is left. If a threadgroup has only one consumer, a
 // multiprocessor may run two threadgroups. One thread of the producer issues the tensor copies (if K and V lie on pages
-// shorter than a block, three warps issue them). Another thread hands out tiles. Each consumer computes 64 query rows.
-// K and V pass through STAGES buffers of BLOCK_C keys each; the buffers of K and the buffers of V have barriers of
-// their own. A consumer multiplies Q K^T for the next block while it does the softmax of the current block (Shah et al.
-// 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns: one multiplies while another does the
-// softmax (section 3.1). Blocks are walked from the last key to the first, so that the blocks that need a mask come
-// first.
+// shorter than a block, three warps issue them). Another thread hands out tiles; a tile is BLOCK_R query rows of one
+// head. Each consumer computes 64 of these rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers
+// of K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does
+// the softmax of the current block (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take
+// turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile walks its blocks from the
+// last key to the first, so that the blocks that need a mask come first.
 //
 // Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
 //
@@ -18,11 +18,10 @@
 // table below) the matrix product itself adds the term of the score hook.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
-// most 256), STAGES, OUT_PANELS (a panel is 64 columns; so many panels of outputs of 16 bits each consumer writes with
-// one tensor copy; 0: threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10,
-// and the kernel applies it inside the exponential), PING_PONG (there are several consumers, and they take turns).
-// Grid: at most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup
-// memory.
+// most 256), STAGES, OUT_PANELS (0: threads store the outputs; else tensor copies store outputs of 16 bits, at most
+// OUT_PANELS panels of 64 columns at a time), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and
+// the kernel applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at
+// most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
 // buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
@@ -37,7 +36,7 @@
 //   wait k_empty[i] <-------------------------.
 //   arrive k_full[i]                          |
 //   copy K of b -> k_full[i] -----------------|--> [not end] wait k_full[i]
-//                                             |    [not end] PING_PONG: wait for named barrier 1 + c, the own turn
+//                                             |    [not end] PING_PONG: wait for named barrier 1 + c, its own turn
 //   [first] for each consumer c:              |    issue S = Q K^T of b; [end] only the first 16 columns of Q and K
 //     wait q_empty[c] <--------------------.  |    [not end] SCORE_AHEAD: read_ahead()
 //     arrive q_full[c]                     |  |
@@ -458,7 +457,7 @@ struct Consumer {
   const int index;  // the number of the consumer
   const int thread = threadIdx.x % WARPGROUP;
   const int row = thread / 32 * 16 + thread % 32 / 4;  // the first of the thread's two rows, of 64
-  const int column = thread % 4 * 2;                   // the first of the thread's columns, of each 8
+  const int column = thread % 4 * 2;                   // the first of the thread's columns, of each group of 8
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   float sum[2], shift[2], alpha[2];  // of the thread's two rows
