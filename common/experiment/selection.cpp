@@ -194,7 +194,7 @@ const CasePlan& Experiment::State::plan(const Case& config) {
 }
 
 /// The command line that repeats the run from the start, with the defaults of device, profile and seed written out. In
-/// a replay of a finding it is the command line of the finding's run.
+/// a replay of a finding the result is the command line of the finding's run.
 std::string Experiment::State::replay_command() const {
   if (replays_finding()) return run_of(replayed).at("replay");
   std::vector<std::string> arguments = options.arguments;
@@ -361,8 +361,8 @@ bool Experiment::State::is_done(const Measurement& record) {
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   const Plan& today = plan(record.config);
   if (record.pipeline.is_null()) {
-    // A case that ended its process has no kernels in its record. It belongs to the same session, so its code is
-    // today's.
+    // A case that ended its process has no kernels in its record. The record belongs to the same session, so the case's
+    // code is today's.
     return lost || (record.status == "skipped" && record.reason == skip_reason(today, device->info()));
   }
   return is_current(record, today);

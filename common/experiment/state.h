@@ -60,8 +60,8 @@ struct Rounds {
 
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// The name of the hardware in records. It includes the number of units, because a device may be a part of a machine
-/// (two of its threads, for example).
+/// The name of the hardware in records. The name includes the number of units, because a device may be a part of a
+/// machine (two of its threads, for example).
 std::string device_name(const DeviceInfo& info);
 
 /// Sets status and reason of a case that fails, and removes its times.

@@ -126,7 +126,7 @@ std::string linear_unable(int64_t head_dim, int64_t value_dim);
 double recurrence_flops(const LinearConfig& config);
 
 /// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
-/// run twice at the same time. Its device and pipelines must outlive it.
+/// run twice at the same time. The device and the pipelines must outlive the LinearLaunch.
 class LinearLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config`. Throws CompileError, OutOfMemory, and

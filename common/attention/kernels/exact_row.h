@@ -36,8 +36,9 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. While it computes scores, each
-/// lane has one of 32 keys at a time. While it computes outputs, each lane has every 32nd column of O. `row` has
+/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. While the function computes
+/// scores, each lane has one of 32 keys at a time. While the function computes outputs, each lane has every 32nd column
+/// of O. `row` has
 ///   KeyRange keys                        the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V

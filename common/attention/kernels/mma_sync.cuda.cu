@@ -134,7 +134,7 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  unsigned list;                // MASK_LISTS: index of the tile's first entry; it takes fewer registers than a pointer
+  unsigned list;                // MASK_LISTS: index of the tile's first entry; an index takes fewer registers
   const char *k_rows, *v_rows;  // where this thread's next copies begin
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
@@ -399,7 +399,8 @@ struct Warp {
   }
 
   // Applies the score hook, and hides scores. Without a mask hook, the ranges of the rows say which scores are hidden.
-  // With a mask hook and `masked`, the bits that find_seen() has found say it; these bits include the ranges.
+  // With a mask hook and `masked`, the bits that find_seen() has found say which scores are hidden; these bits include
+  // the ranges.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -465,7 +466,7 @@ struct Warp {
     }
   }
 
-  // ---- all of it
+  // ---- the whole kernel
 
   DEVICE void run() {
     // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
@@ -536,7 +537,7 @@ struct Warp {
     }
   }
 
-  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether both are exact.
+  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether the row and its log-sum-exp are exact.
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;

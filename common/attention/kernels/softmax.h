@@ -5,8 +5,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
 
-/// The score of a hidden pair, whichever hook hides the pair. It is also the maximum of a row that has seen no key yet.
-/// The exponential turns this score into a weight of 0 without an extra instruction.
+/// The score of a hidden pair, whichever hook hides the pair. This score is also the maximum of a row that has seen no
+/// key yet. The exponential turns this score into a weight of 0 without an extra instruction.
 constexpr float hidden_score = -__builtin_inff();
 
 /// Returns the shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the

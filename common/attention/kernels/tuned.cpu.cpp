@@ -318,7 +318,7 @@ struct Tile {
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
     // `visible`: how many keys of the block are not after the last key that the lane may see. `hidden`: how many are
-    // before the first key that the lane may see. Both may be negative.
+    // before the first key that the lane may see. Both numbers may be negative.
     Ints visible[VECTORS];
     [[maybe_unused]] Ints hidden[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {

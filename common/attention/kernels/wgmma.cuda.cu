@@ -262,7 +262,7 @@ struct Barriers {
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
-// LINEAR: where the numbers 0 to BLOCK_C - 1 of a block's keys lie. They are an operand for Mma::narrow().
+// LINEAR: where the numbers 0 to BLOCK_C - 1 of a block's keys lie. These numbers are an operand for Mma::narrow().
 DEVICE unsigned char* numbers() { return memory + layout.barriers - BLOCK_C * 32; }
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
@@ -309,7 +309,7 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
-// Counts the tile's blocks, at least one. The host can count them only for the default keys hook.
+// Counts the tile's blocks, at least one. The host can count blocks only for the default keys hook.
 DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   const int first = bars.tile.first_query;
   const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
@@ -760,7 +760,7 @@ struct Consumer {
     const int last_query = min(query + 64, a.q_len) - 1;
     const int end = row_exists(a, query) ? key_end(a, tile, last_query) : 0;
     // This consumer walks the blocks from own - 1 down to `last`: the blocks that its rows see, or with MASK_LISTS the
-    // tile's whole list. It walks at least one block, which is a block of the tile.
+    // tile's whole list. A consumer walks at least one block of the tile.
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
     if constexpr (MASK_LISTS) own = tile.blocks;
@@ -770,9 +770,9 @@ struct Consumer {
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and so do blocks before `hidden`
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
-    // A turn issues Q K^T of a block, and P V of the block that was walked before it. The first turn has no P V. The
-    // last turn is an additional turn without a block and without Q K^T. The code of the turn stands here only once,
-    // because one copy compiles faster than several.
+    // A turn issues Q K^T of a block, and P V of the block that was walked before this block. The first turn has no P
+    // V. The last turn is an additional turn without a block and without Q K^T. The code of the turn stands here only
+    // once, because one copy compiles faster than several.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
@@ -807,7 +807,7 @@ struct Consumer {
       softmax();
       mma_wait<0>();
       if (!first) release(bars.v_empty[previous.index]);
-      pack_weights();  // before the branch, so that the compiler puts it among the exponentials
+      pack_weights();  // before the branch, so that the compiler packs between the exponentials
       if (grew && !first) scale_o<DIM / 2>(alpha);
       first = false;
       previous = kv;

@@ -142,8 +142,8 @@ class CudaDevice : public Device {
     blocks_.erase(block);
   }
 
-  // upload() and download() put a copy on the stream and wait for it. So the copy runs after the kernels that were
-  // enqueued before, and is done when the call returns.
+  // upload() and download() put a copy on the stream and wait for the copy. So the copy runs after the kernels that
+  // were enqueued before, and is done when the call returns.
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);

@@ -72,10 +72,10 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// K and V have three buffers each, because short rows gain from a third buffer. They have two buffers if a third would
-// take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second threadgroup
-// and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have one buffer
-// each if two do not fit.
+// K and V have three buffers each, because short rows gain from a third buffer. K and V have two buffers each if a
+// third would take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second
+// threadgroup and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have
+// one buffer each if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto layout_with = [&](int64_t stages, int64_t out_panels) {

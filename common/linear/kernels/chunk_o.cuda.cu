@@ -1,12 +1,12 @@
-// Computes the outputs of each chunk from the state before it and its own tokens: linear.h has the contract. The kernel
-// runs on tensor cores of sm_80 and later. It computes 64 rows of Q at a time, 16 for each warp, with their outputs in
-// registers.
+// Computes the outputs of each chunk from the state before the chunk and from the chunk's tokens: linear.h has the
+// contract. The kernel runs on tensor cores of sm_80 and later. The kernel computes 64 rows of Q at a time, 16 for each
+// warp, with their outputs in registers.
 //
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
 //
 // Decays are exponentials of sums of logarithms; the sums are never above 0. If the gate is by head or by token, the
-// kernel multiplies scores by decays. If the gate is by channel, it multiplies Q and K by decays (GLA, Yang et al.
-// 2024): a key is multiplied by the decay from the key to the end of its group of 16 keys, and a query by the decay
+// kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q and K by decays (GLA, Yang et
+// al. 2024): a key is multiplied by the decay from the key to the end of its group of 16 keys, and a query by the decay
 // from this end to the query. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the diagonal the
 // kernel computes the score of each pair separately.
 //

@@ -360,7 +360,7 @@ struct Warpgroup {
       x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
   }
-  // Clears the rows after the end of this sequence. They belong to the next sequence.
+  // Clears the rows after the end of this sequence. These rows belong to the next sequence.
   DEVICE void clear_rows(unsigned char* panel, int rows) {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
@@ -449,8 +449,8 @@ struct State : Warpgroup {
     state_parity ^= 1;
   }
 
-  // Multiplies V of each token by the decay from the token to the chunk's end, and stores the result. If NORMALISED, it
-  // stores these decays too.
+  // Multiplies V of each token by the decay from the token to the chunk's end, and stores the result. If NORMALISED,
+  // this function stores these decays too.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int at = i * WARPGROUP + thread;  // eight of a token's 64 columns

@@ -25,8 +25,8 @@ DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, co
 
 // ---- tiles in threadgroup memory, by all threads
 
-/// Returns threadIdx.x. The function reads it anew, so that addresses computed from it do not stay in registers from
-/// one copy to the next.
+/// Returns threadIdx.x. The function reads threadIdx.x anew, so that addresses computed from it do not stay in
+/// registers from one copy to the next.
 DEVICE int thread_anew() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
