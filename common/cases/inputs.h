@@ -21,7 +21,7 @@ namespace attn {
 ///            weight: the running maximum jumps at the needle, and outputs from earlier keys shrink to little. And
 ///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
 ///            block. A missing, doubled or foreign block moves the outputs of the queries that look for no needle. With
-///            signatures it moves these outputs five times as far as without signatures.
+///            signatures such a block moves these outputs five times as far as without signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {

@@ -64,7 +64,7 @@ double ratio_of(const Measurement& option, const Measurement& best, const std::v
   return seconds(option) / seconds(best);
 }
 
-/// The options that records call the best, or as good, for a shape; empty where no record has the shape.
+/// The options that records call the best, or as good as the best, for a shape; empty where no record has the shape.
 Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInput& input) {
   Names names;
   const Json& tuning = input.known.tuning;
@@ -110,7 +110,7 @@ Names common(const Names& a, const Names& b) {
   return both;
 }
 
-/// The line of a choice for shapes; null where no option is as good in all shapes.
+/// The line of a choice for shapes; null where no option is as good as the fastest in all shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
   std::map<std::string, double> ratios;  // the largest of all shapes
@@ -214,7 +214,8 @@ Json choices_of(const AnswerInput& input) {
         lines.push_back(line);
         continue;
       }
-      // No option is as good in all shapes: each shape has a line, with the axes in which the shapes differ.
+      // No option is as good as the fastest in all shapes: each shape has a line, with the axes in which the shapes
+      // differ.
       std::vector<Case> configs;
       for (const Shape& shape : shapes) configs.push_back(shape.config);
       const std::vector<std::string> differing = varying_axes(configs);

@@ -74,7 +74,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   } else {
     conclusion.estimate = pool(sessions, conclusion.prior, conclusion.relative, conclusion.unit);
   }
-  // A run that does not name its machine may have run on one of the others.
+  // A run that does not name its machine may have run on one of the named machines.
   conclusion.estimate.machines = std::max(1, static_cast<int>(machines.size()));
   return conclusion;
 }

@@ -1813,7 +1813,8 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
   EXPECT_GT(measurements().size(), before) << "another text makes another case";
   const Outcome outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err, "fake_experiment: --replay " + id + ": its --extra " + path("extra") + " has changed\n");
+  EXPECT_EQ(outcome.err,
+            "fake_experiment: --replay " + id + ": the record's --extra " + path("extra") + " has changed\n");
 }
 
 TEST_F(ExperimentTest, NothingIsWrittenOverAFileThatIsRead) {
