@@ -55,7 +55,8 @@ Case without(const Case& config, const std::vector<std::string>& axes) {
   return rest;
 }
 
-/// Time of one option / time of another, as the comparison of the two says, else as their medians say.
+/// Returns the time of `option` / the time of `best`: the ratio of a comparison of the two, else the ratio of their
+/// medians.
 double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
   for (const Comparison& comparison : comparisons) {
     if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
@@ -151,7 +152,7 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
   std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
   const bool narrowed = recorded.size() < good.size();  // by the records
   if (undecided.empty() && bad.empty() && !narrowed && all.size() > 1) {
-    undecided = unclear.empty() ? fmt::format("all {} options are as good", all.size())
+    undecided = unclear.empty() ? fmt::format("all {} options are equally good", all.size())
                                 : fmt::format("the noise hides which of {} options is the fastest", all.size());
   }
   line["take"] = undecided.empty() ? Json(order.front()) : Json(nullptr);
@@ -300,7 +301,9 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Says which cases of a claim `some` are: by the values of the first axis that no other case shares, else by number.
+/// Says which cases of a claim are in `some`. The text has the values of an axis in `some` if no other case has any of
+/// these values. Without such an axis the text has, for a single case, the axes in which this case differs from other
+/// cases; for several cases, the number of cases.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -315,7 +318,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> named, differing;  // axes, and the same with their first values in `some`
+  std::vector<std::string> named, differing;  // axes; and these axes with their first values in `some`
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
@@ -365,7 +368,7 @@ Known known_of(const std::string& root, const std::string& experiment, const std
   Known known;
   const std::string pooled = root + "/findings/pooled.jsonl";
   if (std::filesystem::exists(pooled)) {
-    std::vector<std::string> problems;  // of the source tree's own file, which the tests check
+    std::vector<std::string> problems;  // not shown: tests check this file of the source tree
     for (Json& line : read_records(pooled, problems)) {
       if (line.value("experiment", "") == experiment && line.value("device", "") == device) {
         known.claims.push_back(std::move(line));
@@ -447,7 +450,7 @@ std::string range_text(const Json& line) {
   return low + " to " + high;
 }
 
-/// "f32 head_dim=64": the values of axes, with the names of those that are numbers.
+/// "f32 head_dim=64": the values of axes. A number has its axis's name before it.
 std::string label_of(const Json& where) {
   std::vector<std::string> words;
   for (const auto& [axis, value] : where.items()) {

@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
   float sum = !SINK_IS_NONE && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
-    // The score of a hidden pair stays -infinity, so that the key's row of V does not count, whether or not it is
-    // finite.
+    // The score of a hidden pair stays -infinity, so that the key's row of V does not count, even if an element of the
+    // row is not finite.
     if (scores[key] == -infinity()) continue;
     scores[key] = expf(scores[key] - maximum);
     sum += scores[key];

@@ -143,7 +143,7 @@ TEST_F(AnswerTest, AnOptionIsAsGoodInAllShapes) {
 
 TEST_F(AnswerTest, SaysWhatIsUndecided) {
   results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.01e-3), tile(16, 64, 1.005e-3)};
-  EXPECT_NE(text().find("undecided: all 3 options are as good"), std::string::npos) << text();
+  EXPECT_NE(text().find("undecided: all 3 options are equally good"), std::string::npos) << text();
   EXPECT_TRUE(answered()["choices"][0]["take"].is_null());
 }
 
