@@ -69,15 +69,15 @@ struct AnswerInput {
 /// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
 ///
 /// A choice has the members "where" (the cases), "of" (the number of options), "take" (the option to take), "as_good"
-/// (the options that are as good), "avoid" (options to avoid, with their ratios), "unclear" (options), "default" if
-/// there is one, and "undecided" (the reason why there is no option to take). An option is unclear if it is not as
-/// good, but the interval of its time reaches the interval of the fastest option's time. A ratio comes from the
-/// comparison of the option with the fastest option. If the two were not compared, the ratio is the quotient of their
-/// medians. If several shapes were measured, the option to take is as good as the fastest in all of these shapes, and
-/// in the records of these shapes.
+/// (the options that are as good as this option), "avoid" (options to avoid, with their ratios), "unclear" (options),
+/// "default" if there is one, and "undecided" (the reason why there is no option to take). An option is unclear if it
+/// is not as good as the fastest option, but the interval of its time reaches the interval of the fastest option's
+/// time. A ratio comes from the comparison of the option with the fastest option. If the two were not compared, the
+/// ratio is the quotient of their medians. If several shapes were measured, the option to take is as good as the
+/// fastest in all of these shapes, and in the records of these shapes.
 ///
-/// A claim has the advice, the range of its figures, and where it holds. A verdict of this run, or of the records,
-/// counts if the other does not contradict it.
+/// A claim has the advice, the range of its figures, and where it holds. If this run and the records contradict each
+/// other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
 /// The answer as lines of at most `width` characters.

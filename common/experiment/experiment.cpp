@@ -34,7 +34,7 @@ volatile std::sig_atomic_t signal_received = 0;
 /// no signal.
 class SignalGuard {
  public:
-  /// In a worker the second signal has no effect, because the process that watches the worker gets it too.
+  /// In a worker the second signal has no effect, because the process that watches the worker gets the signal too.
   explicit SignalGuard(const Worker* worker) {
     signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
     struct sigaction action{};

@@ -56,8 +56,8 @@ class KeptSignals {
 
 /// How a worker ended.
 struct End {
-  int status = 0;   // as waitpid() gives it
-  int signals = 0;  // SIGINT and SIGTERM that came meanwhile
+  int status = 0;   // the status from waitpid()
+  int signals = 0;  // how many SIGINT and SIGTERM came while the worker ran
 };
 
 End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
