@@ -24,11 +24,11 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// A scale that is smaller than this is not applied inside the exponential, because then masked scores would no longer
-// differ from other scores.
+// A scale below this number is not applied inside the exponential, because then masked scores would no longer differ
+// from other scores.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
-constexpr size_t reserved_bytes = 1024;  // that a multiprocessor reserves for each threadgroup
+constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup
 
 // Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
 // on a page is then one box, or several boxes.
@@ -287,7 +287,7 @@ class CudaFlash : public FlashOperation {
 
  private:
   /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile, or for one key of
-  /// each of its tiles if it works on two at the same time.
+  /// each of its two tiles if the multiprocessor works on two tiles at the same time.
   struct Tile {
     int64_t rows, keys;
     double cost;
