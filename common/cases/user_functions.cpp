@@ -51,8 +51,8 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Returns the first error of a compiler's message that lies in the function's own text. If there is none, returns the
-/// first error of the message.
+/// Returns the first error of a compiler's message that lies in the function's own text. If no error lies there,
+/// returns the first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
   std::string first, own;
