@@ -94,7 +94,7 @@ class FlashOperation {
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
-/// Returns in one line why the device does not have this variant. Returns an empty text if the device has it.
+/// Returns in one line why the device does not have this variant. Returns an empty text if the device has the variant.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
 /// Calls FlashOperation::choose_tile() of the device. If the device has no attention, the tile stays as it is.

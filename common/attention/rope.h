@@ -34,10 +34,11 @@ struct RopeNtk {
   bool operator==(const RopeNtk&) const = default;
 };
 /// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
-/// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp over the numbers of the
-/// pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines are multiplied by an
-/// attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor
-/// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
+/// Frequencies that turn more than beta_fast times stay as they are. Between these two kinds of frequencies is a ramp
+/// over the numbers of the pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines
+/// are multiplied by an attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither
+/// mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in
+/// transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;

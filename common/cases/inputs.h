@@ -1,4 +1,4 @@
-// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share them.
+// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share these inputs.
 #pragma once
 
 #include <cstdint>

@@ -138,12 +138,12 @@ class Device {
   /// Denormal floats are flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault
   /// and DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
-  /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
-  /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
-  /// timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands before that command
-  /// are under way.
+  /// Hands the commands to the device. A device that works on its own (cuda) runs the commands later; other devices run
+  /// the commands in this call. Kernels and memory must live until the commands have run. Throws std::logic_error for
+  /// an encoder with timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands
+  /// before that command are under way.
   virtual void enqueue(const CommandEncoder& encoder);
-  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore it). Only for a device of
+  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a device of
   /// open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device holds a Scope while it encodes, because tensor maps are made within a

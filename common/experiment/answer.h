@@ -16,7 +16,7 @@ struct Choice {
   std::string what;                             // "tile (block_r x block_c)"
   std::vector<std::string> axes;                // an option's name has the values of these axes, except a value "none"
   std::string between = " ";                    // stands between the values: "x" for 256x128
-  std::vector<std::string> by = {};             // the answer has a line for each combination of these axes
+  std::vector<std::string> by = {};             // the answer has a line for each combination of values of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
   /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
   /// an option is as good if the interval of its time reaches the interval of the fastest option's time.
@@ -49,7 +49,7 @@ struct Known {
   std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
   Json tuning = nullptr;          // the content of findings/tuning.json
 };
-/// Reads both files of `root`; a missing file says nothing.
+/// Reads findings/pooled.jsonl and findings/tuning.json of the source tree `root`. A missing file says nothing.
 Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
 
 /// All that an answer follows from.

@@ -30,7 +30,7 @@ struct Options {
   std::string profile = "quick";  // or "full"
   std::vector<Axis> axes;         // given with --axis
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
-  bool all_columns = false, csv = false, verdicts = false;  // of what a run prints
+  bool all_columns = false, csv = false, verdicts = false;  // what a run prints
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;

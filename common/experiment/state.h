@@ -211,7 +211,8 @@ struct Experiment::State {
   Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
-  /// The answer (answer.h) with its experiment, what disturbed the run, and the commands that show and repeat it.
+  /// The answer (answer.h), with the name of the experiment, the run's id, the disturbances of the run, and the paths
+  /// of the files of records.
   Json answer_json(const std::vector<Json>& findings);
   /// The table of the results, or with --csv their text for other programs.
   std::string table_text() const;

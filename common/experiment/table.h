@@ -14,7 +14,8 @@ struct TableOptions {
   bool all_columns = false;                     // every column, however wide the table gets
   size_t width = 100;                           // characters of a line, if not all columns are asked for
   std::vector<std::string> compared_axes = {};  // cases that differ only in these axes are a group
-  /// The cases that the others of their group are compared with; empty: the fastest case of each group.
+  /// An axis and a value. The cases of a group are compared with the case that has this value; empty: with the fastest
+  /// case of the group.
   std::optional<Axis> baseline = {};
   /// Words. The table has the cases whose axes, or whose status, contain each word. A word with "=" is a whole axis and
   /// its whole value. Empty: all cases.

@@ -1,7 +1,7 @@
 // Runs the loop in a process of its own, the worker, and watches it. A worker may be ended at any moment: the records
-// that it wrote are whole, and the next worker goes on from them. So a case that ends its process (a user's function
-// that overwrites the stack, a compiler that fills its stack, too little memory) costs one case, and a signal ends a
-// launch that nothing else can end.
+// that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a user's function
+// that overwrites the stack, by a compiler that fills its stack, for lack of memory), only this case is lost. And a
+// signal can end a launch that nothing else can end.
 #pragma once
 
 #include <atomic>
@@ -71,7 +71,7 @@ inline constexpr double ending_s = 1;
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before
 ///   cases        the cases that the worker is at, as a list
-///   doing        what the worker does while it is at no case; the message says this if the worker ends then
+///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
 ///   status       the exit status if the worker ends while it is at no case; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);

@@ -133,8 +133,8 @@ struct Claim {
   bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
-  /// Axes of the first result that are part of the claim's key, though not of its subject. A claim about the longest
-  /// case of a run names the length: a run with other lengths measures another figure.
+  /// Axes of the first result that are part of the claim's key, but not of the claim's subject. A claim about the
+  /// longest case of a run names the length: a run with other lengths measures another figure.
   std::vector<std::string> selection = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};

@@ -44,9 +44,9 @@ struct Pooled {
   double freedom = 0;  // degrees of freedom of the two intervals
 };
 
-/// Pools sessions. `relative`: the figure is positive and its errors are proportional to it, so the pooling is done in
-/// logarithms; else in the figure's own unit, where Spread::scale counts as a fraction of `unit`. Throws
-/// std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
+/// Pools sessions. If `relative`, the figure is positive, its errors are proportional to the figure, and the pooling is
+/// done in logarithms. Otherwise the pooling is done in the figure's own unit, and Spread::scale counts as a fraction
+/// of `unit`. Throws std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
 Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit = 1);
 
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.
