@@ -97,9 +97,8 @@ struct KernelSourceHash {
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
-/// Returns the folder from which kernels are read, as an absolute path. This is $ATTENTION_PROTO_SOURCE. If that is not
-/// set, this is the folder of the sources that were installed with libattn. If none were installed, this is the source
-/// tree of the build.
+/// Returns the folder from which kernels are read, as an absolute path. The folder is $ATTENTION_PROTO_SOURCE if this
+/// variable is set, else the folder of the sources that were installed with libattn, else the source tree of the build.
 std::string source_root();
 
 /// Throws BadInput if source_root() has no kernels.

@@ -1,6 +1,6 @@
 // Linear attention in one pass: the state stays in threadgroup memory. If sequences and heads do not fill the device, a
-// sequence is cut into spans of chunks. A span first computes the sum that it adds to the state. Then it gathers the
-// state before the span from the spans before it (look_back.h). Without CAUSAL a sequence is one span. The span adds
+// sequence is cut into spans of chunks. A span first computes the sum that it adds to the state. Then the span gathers
+// the state before itself from the spans before it (look_back.h). Without CAUSAL a sequence is one span. The span adds
 // all its keys to the state before it computes outputs.
 //
 // Threadgroup memory: StepsLayout. Grid: (sequences * spans, heads).

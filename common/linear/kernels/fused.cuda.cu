@@ -12,9 +12,9 @@
 // f16 an element of the copy is infinite if the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
-// segment's keys and values, computes the segment's own state, and publishes it. Then it gathers the state before the
-// segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs. Tasks
-// are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
+// segment's keys and values, computes the segment's own state, and publishes it. Then the task gathers the state before
+// the segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs.
+// Tasks are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
 // segment of at most STAGES chunks is read once.
 //
 // If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
