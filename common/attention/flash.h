@@ -76,12 +76,12 @@ class FlashOperation {
   /// Returns the query at which the first tile of a head begins. If rows are cut into tiles from the last row on, the
   /// first tile may begin before query 0, and the result is then negative. Otherwise the result is 0.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
-  /// Gives the lists of key blocks for a launch with these parameters (mask_lists.h).
+  /// A function that gives the lists of key blocks for a launch with these parameters (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
-  /// Encodes a launch on the tensors that the parameters point to. The function keeps the other data of a launch (a
-  /// list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at the same
-  /// time. The parameter `lists` of encode_function() gives the lists to a kernel that was compiled with MASK_LISTS=1.
-  /// For other kernels `lists` is empty.
+  /// A function that encodes a launch on the tensors that the parameters point to. The function keeps the other data of
+  /// a launch (a list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at
+  /// the same time. The parameter `lists` of encode_function() gives the lists to a kernel that was compiled with
+  /// MASK_LISTS=1. For other kernels `lists` is empty.
   using EncodeFunction = std::function<void(CommandEncoder&, const AttentionParams&)>;
   virtual EncodeFunction encode_function(Device& /*device*/, const FlashConfig& /*config*/, const Launch& launch,
                                          const Kernel& kernel, Lists lists = {}) const {
@@ -94,7 +94,7 @@ class FlashOperation {
   static EncodeFunction plain_encode_function(const Launch& launch, const Kernel& kernel, Lists lists);
 };
 
-/// Returns in one line why the device does not have this variant. Returns an empty text if the device has it.
+/// Returns in one line why the device does not have this variant. Returns an empty text if the device has the variant.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
 /// Calls FlashOperation::choose_tile() of the device. If the device has no attention, the tile stays as it is.

@@ -73,7 +73,7 @@ struct AttentionHooks {
 /// Adds the hooks' texts, fragments and constants to the source of a kernel.
 void add_hooks(KernelSource& source, const AttentionHooks& hooks);
 
-/// Returns the bytes of a value. They may serve as AttentionHooks::data.
+/// Returns the bytes of a value. The bytes may serve as AttentionHooks::data.
 template <typename T>
 std::vector<std::byte> bytes_of(const T& value) {
   const auto bytes = std::as_bytes(std::span(&value, 1));

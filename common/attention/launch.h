@@ -36,7 +36,7 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
                     std::set<std::string> run_time = {});
 
 /// A kernel that is loaded for one configuration, ready to be encoded on any tensors of its shape. Two launches of one
-/// AttentionLaunch must not run at the same time. Its device and pipelines must outlive it.
+/// AttentionLaunch must not run at the same time. The device and the pipelines must outlive the AttentionLaunch.
 ///
 /// If a mask hook wants lists of key blocks, the first encode() has the device make them, and waits for the device. The
 /// hook's data must be on the device before this call. Later calls use the same lists. A call with another `hook_data`

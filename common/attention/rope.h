@@ -34,10 +34,11 @@ struct RopeNtk {
   bool operator==(const RopeNtk&) const = default;
 };
 /// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
-/// Frequencies that turn more than beta_fast times stay as they are. Between them is a ramp over the numbers of the
-/// pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines are multiplied by an
-/// attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor
-/// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
+/// Frequencies that turn more than beta_fast times stay as they are. Between these two kinds of frequencies is a ramp
+/// over the numbers of the pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines
+/// are multiplied by an attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither
+/// mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in
+/// transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
@@ -87,8 +88,8 @@ struct RopeShape {
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
 /// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, must
 /// be multiples of an alignment. The alignment is the largest power of two, at most 16, that divides the size of
-/// rotary_dim / 2 elements in bytes. An output may be its input, with the same strides. If it is not, the two must not
-/// overlap.
+/// rotary_dim / 2 elements in bytes. An output may be its input, with the same strides. If an output is not its input,
+/// the two must not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
@@ -120,7 +121,7 @@ class RopeOperation {
 Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device);
 
 /// A kernel that is loaded for one configuration, with its frequencies or table on the device, ready to be encoded on
-/// any tensors of its shape. Its device and pipelines must outlive it.
+/// any tensors of its shape. The device and the pipelines must outlive the RopeLaunch.
 class RopeLaunch {
  public:
   /// Takes the launch `phase` from the plan, which was made for this configuration. Throws CompileError, OutOfMemory,

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number after the word `name` in a file of "name number" lines; without a name the file's first number. Nothing
-/// where there is no such number: the limit "max" is no number.
+/// Returns the number after the word `name` in a file of "name number" lines, or the file's first number if `name` is
+/// empty. Returns nothing if the file has no such number. The limit "max" is no number.
 std::optional<double> number_in(const fs::path& file, const std::string& name = "") {
   std::ifstream stream(file);
   for (std::string word; !name.empty() && stream >> word && word != name;) {

@@ -22,7 +22,7 @@ std::string format_seconds(double seconds);
 /// "1.07x"; three digits from 10 on.
 std::string format_ratio(double ratio);
 
-/// The characters of a line of stdout: of its terminal, or 100 where it is none.
+/// Returns how many characters a line of stdout has: the width of the terminal, or 100 if stdout is no terminal.
 size_t output_width();
 
 }  // namespace attn

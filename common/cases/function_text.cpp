@@ -35,8 +35,8 @@ struct Spliced {
 bool starts_word(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// Finds the first word or directive in a text that is forbidden in a user's function, and returns it with its line
-/// number. Returns nothing if the text has none. Words in comments and literals are allowed.
+/// Finds the first word or directive in a text that is forbidden in a user's function, and returns this word with its
+/// line number. Returns nothing if the text has none. Words in comments and literals are allowed.
 std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) {
   constexpr std::array words = {"asm", "__asm", "__asm__", "extern"};
   constexpr std::array includes = {"include", "include_next", "import", "embed"};

@@ -1,4 +1,4 @@
-// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share them.
+// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share these inputs.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace attn {
 ///            weight: the running maximum jumps at the needle, and outputs from earlier keys shrink to little. And
 ///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
 ///            block. A missing, doubled or foreign block moves the outputs of the queries that look for no needle. With
-///            signatures it moves these outputs five times as far as without signatures.
+///            signatures such a block moves these outputs five times as far as without signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -32,7 +32,8 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 /// The number of rows that the oracle checks: all rows of a small shape, else a sample.
 int64_t rows_checked(const AttentionShape& shape);
 
-/// The memory of `copies` FlashInputs (random values and needles are two), of their outputs, and of the oracle.
+/// Returns the memory that `copies` FlashInputs, their outputs and the oracle take. A case with random values and with
+/// needles needs two FlashInputs.
 Memory flash_memory(const FlashConfig& config, int copies);
 
 class FlashInputs {

@@ -29,11 +29,11 @@ struct ReferenceRows {
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
 
   // The sizes that bound rounding errors (tolerance.cpp). w are the weights of a row; they sum to 1.
-  std::vector<double> spread;      // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> swing;       // rows x head_dim: |sum of w v over the first n keys|, for the n where it is largest
-  std::vector<double> score_size;  // per row: sum over keys of w (scale |q| |k| + |score|)
-  std::vector<double> mean_score;  // per row: sum over keys of w |score|
-  std::vector<int64_t> tiny_weights;  // per row: keys with w below 2^-22
+  std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
+  std::vector<double> swing;          // rows x head_dim: the largest |sum of w v over the first n keys| of all n
+  std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
+  std::vector<double> mean_score;     // per row: sum over keys of w |score|
+  std::vector<int64_t> tiny_weights;  // per row: how many keys have a w below 2^-22
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a query-key pair; no

@@ -51,8 +51,8 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Returns the first error of a compiler's message that lies in the function's own text. If there is none, returns the
-/// first error of the message.
+/// Returns the first error of a compiler's message that lies in the function's own text. If no error lies there,
+/// returns the first error of the message.
 std::string first_error(const CompileError& error, const std::string& file) {
   std::istringstream lines{std::string(error.log())};
   std::string first, own;
@@ -104,8 +104,8 @@ std::unique_ptr<Device> open_for_double(const Device& under_test) {
   return itself || !Device::is_built("cpu") ? nullptr : Device::open("cpu:threads=1");
 }
 
-/// A function in double precision. It runs on the device of open_for_double(), or on the device under test where
-/// open_for_double() returns null.
+/// A function in double precision. The function runs on the device of open_for_double(), or on the device under test
+/// where open_for_double() returns null.
 class InDouble {
  public:
   InDouble(Device& under_test, PipelineCache& pipelines, const UserFunction& function)

@@ -45,9 +45,9 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
-/// Returns a feature map for the oracle. The feature map changes numbers in place. It runs in double precision, on the
-/// device on which a score function would run. Only one thread at a time may call it. It keeps references to `device`
-/// and `pipelines`.
+/// Returns a feature map for the oracle. The feature map changes numbers in place. The map runs in double precision, on
+/// the device on which a score function would run. Only one thread at a time may call the map. The map keeps references
+/// to `device` and `pipelines`.
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 

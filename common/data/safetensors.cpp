@@ -219,7 +219,8 @@ void write_safetensors(const std::string& path, const std::map<std::string, Stor
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   const uint64_t header_bytes = text.size();
 
-  // The file is written next to its place, then renamed. That would put it in the place of a device such as /dev/full.
+  // This function writes a temporary file and renames it to `path`. The rename would replace a device such as /dev/full
+  // by a file.
   if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
     throw BadInput(path + ": cannot be written: it is no regular file");
   }

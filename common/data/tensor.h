@@ -49,12 +49,12 @@ struct Tensor {
   int64_t offset(int64_t b, int64_t h, int64_t s, int64_t d) const;
   double at(int64_t b, int64_t h, int64_t s, int64_t d) const { return load(offset(b, h, s, d)); }
   void set(int64_t b, int64_t h, int64_t s, int64_t d, double value) { store(offset(b, h, s, d), value); }
-  /// load() returns the element at a position in memory. store() replaces it, and rounds to nearest even in the
-  /// tensor's dtype.
+  /// load() returns the element at a position in memory. store() replaces this element, and rounds to nearest even in
+  /// the tensor's dtype.
   double load(int64_t index) const;
   void store(int64_t index, double value);
-  /// The same for as many elements as `values` has, from `index` on. One call is much faster than a call for each
-  /// element.
+  /// load() and store() for as many elements as `values` has, from `index` on. One call is much faster than a call for
+  /// each element.
   void load(int64_t index, std::span<double> values) const;
   void store(int64_t index, std::span<const double> values);
 };

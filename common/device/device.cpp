@@ -33,7 +33,7 @@ std::optional<std::string> lacks_kernel(const KernelSource& source, const Device
   const std::string_view path = source.path;
   if (!path.ends_with(ending) || source.includes.contains(source.path)) return std::nullopt;
   const std::filesystem::path file = std::filesystem::path(source_root()) / path;
-  // If the kernel's folder is missing too, the source root is wrong, and reading the source reports that.
+  // If the kernel's folder is missing too, the source root is wrong, and the error of reading the source says so.
   if (std::filesystem::exists(file) || !std::filesystem::exists(file.parent_path())) return std::nullopt;
   return no_kernel_for(path.substr(0, path.size() - ending.size()));
 }
@@ -93,7 +93,7 @@ void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(
 
 namespace {
 
-// The bytes of guard bands. They differ from the NaN fill, so that a stray poison() also shows.
+// The bytes of guard bands. These bytes differ from the NaN fill, so that a stray poison() also shows.
 constexpr unsigned char guard_byte = 0xA5;
 
 // Lets the host touch a buffer's guard bands while a GuardAccess lives. Before and after that time, a build with

@@ -1,7 +1,7 @@
-// Device: the one virtual class between the experiments and the hardware that runs their kernels. It knows nothing of
-// attention.
+// Device: the one virtual class between the experiments and the hardware that runs their kernels. Device knows nothing
+// of attention.
 //
-// Its terms come from compute APIs; docs/design.md maps each term to CPU, CUDA and Metal.
+// The terms of this file come from compute APIs; docs/design.md says what each term means on CPU, CUDA and Metal.
 #pragma once
 
 #include <atomic>
@@ -83,7 +83,7 @@ struct CompileOptions {
   /// devices without the feature "pch".
   bool precompile_headers = false;
   /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder for this.
-  /// NVRTC has to write such a file; without it the time of NVRTC's optimiser counts as the front end's time. The
+  /// NVRTC has to write such a file; without the file the time of NVRTC's optimiser counts as the front end's time. The
   /// option has no effect on devices whose compiler needs no file.
   bool trace_phases = false;
 };
@@ -129,8 +129,8 @@ class Device {
 
   /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
   virtual Binary compile(const KernelSource& source, const CompileOptions& options = {}) = 0;
-  /// Returns everything, apart from the source, that decides the code: compiler version, options, arch. It is a part of
-  /// the cache key.
+  /// Returns everything, apart from the source, that decides the code: compiler version, options, arch. The returned
+  /// text is a part of the cache key.
   virtual std::string compiler_identity() const = 0;
   virtual std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) = 0;
 
@@ -138,12 +138,12 @@ class Device {
   /// Denormal floats are flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault
   /// and DeviceTimeout.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
-  /// Hands the commands to the device. A device that works on its own (cuda) runs them later; other devices run them in
-  /// this call. Kernels and memory must live until the commands have run. Throws std::logic_error for an encoder with
-  /// timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands before that command
-  /// are under way.
+  /// Hands the commands to the device. A device that works on its own (cuda) runs the commands later; other devices run
+  /// the commands in this call. Kernels and memory must live until the commands have run. Throws std::logic_error for
+  /// an encoder with timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands
+  /// before that command are under way.
   virtual void enqueue(const CommandEncoder& encoder);
-  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore it). Only for a device of
+  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a device of
   /// open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device holds a Scope while it encodes, because tensor maps are made within a
@@ -212,7 +212,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-/// Returns a buffer that holds a copy of the values. Without values it returns an empty Buffer, whose data() is null.
+/// Returns a buffer that holds a copy of the values. Without values this function returns an empty Buffer, whose data()
+/// is null.
 template <typename T>
 Buffer uploaded(Device& device, const std::vector<T>& values) {
   if (values.empty()) return {};

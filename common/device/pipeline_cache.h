@@ -31,7 +31,7 @@ struct Pipeline {
 /// a key, the others wait for the result. A key is compiled once per cache in memory, and once per folder.
 class PipelineCache {
  public:
-  /// If `folder` is empty, there is no disk cache. If the folder cannot be written, the cache logs that once and then
+  /// If `folder` is empty, there is no disk cache. If the folder cannot be written, the cache logs one warning and then
   /// only reads the folder. The compiler gets `options`.
   PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();

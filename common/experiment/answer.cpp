@@ -19,12 +19,13 @@ namespace attn {
 namespace {
 
 constexpr double worth_avoiding = 1.05;  // the answer's lines name options above this multiple of the fastest time
-constexpr size_t most_avoided = 3;       // and at most so many
-constexpr size_t most_values = 4;        // and at most so many values of an axis
+constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
+constexpr size_t most_values = 4;        // the most values of an axis that a line names
 
 using Names = std::set<std::string>;
 
-/// Shapes of cases in which the options of a choice were measured, with the same values of Choice::by.
+/// A shape in which the options of a choice were measured. choice_line() takes shapes with the same values of the axes
+/// Choice::by.
 struct Shape {
   Case config;  // of the shape, without the choice's axes
   Picked picked;
@@ -54,7 +55,8 @@ Case without(const Case& config, const std::vector<std::string>& axes) {
   return rest;
 }
 
-/// Time of one option / time of another, as the comparison of the two says, else as their medians say.
+/// Returns the time of `option` / the time of `best`: the ratio of a comparison of the two, else the ratio of their
+/// medians.
 double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
   for (const Comparison& comparison : comparisons) {
     if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
@@ -63,7 +65,7 @@ double ratio_of(const Measurement& option, const Measurement& best, const std::v
   return seconds(option) / seconds(best);
 }
 
-/// The options that records call the best, or as good, for a shape; empty where no record has the shape.
+/// The options that records call the best, or as good as the best, for a shape; empty where no record has the shape.
 Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInput& input) {
   Names names;
   const Json& tuning = input.known.tuning;
@@ -109,7 +111,7 @@ Names common(const Names& a, const Names& b) {
   return both;
 }
 
-/// The line of a choice for shapes; null where no option is as good in all shapes.
+/// The line of a choice for shapes; null where no option is as good as the fastest in all shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
   std::map<std::string, double> ratios;  // the largest of all shapes
@@ -150,7 +152,7 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
   std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
   const bool narrowed = recorded.size() < good.size();  // by the records
   if (undecided.empty() && bad.empty() && !narrowed && all.size() > 1) {
-    undecided = unclear.empty() ? fmt::format("all {} options are as good", all.size())
+    undecided = unclear.empty() ? fmt::format("all {} options are equally good", all.size())
                                 : fmt::format("the noise hides which of {} options is the fastest", all.size());
   }
   line["take"] = undecided.empty() ? Json(order.front()) : Json(nullptr);
@@ -213,7 +215,8 @@ Json choices_of(const AnswerInput& input) {
         lines.push_back(line);
         continue;
       }
-      // No option is as good in all shapes: each shape has a line, with the axes in which the shapes differ.
+      // No option is as good as the fastest in all shapes: each shape has a line, with the axes in which the shapes
+      // differ.
       std::vector<Case> configs;
       for (const Shape& shape : shapes) configs.push_back(shape.config);
       const std::vector<std::string> differing = varying_axes(configs);
@@ -298,7 +301,9 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Says which cases of a claim `some` are: by the values of the first axis that no other case shares, else by number.
+/// Says which cases of a claim are in `some`. The text has the values of an axis in `some` if no other case has any of
+/// these values. Without such an axis the text has, for a single case, the axes in which this case differs from other
+/// cases; for several cases, the number of cases.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -313,7 +318,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> named, differing;  // axes, and the same with their first values in `some`
+  std::vector<std::string> named, differing;  // axes; and these axes with their first values in `some`
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
@@ -363,7 +368,7 @@ Known known_of(const std::string& root, const std::string& experiment, const std
   Known known;
   const std::string pooled = root + "/findings/pooled.jsonl";
   if (std::filesystem::exists(pooled)) {
-    std::vector<std::string> problems;  // of the source tree's own file, which the tests check
+    std::vector<std::string> problems;  // not shown: tests check this file of the source tree
     for (Json& line : read_records(pooled, problems)) {
       if (line.value("experiment", "") == experiment && line.value("device", "") == device) {
         known.claims.push_back(std::move(line));
@@ -445,7 +450,7 @@ std::string range_text(const Json& line) {
   return low + " to " + high;
 }
 
-/// "f32 head_dim=64": the values of axes, with the names of those that are numbers.
+/// "f32 head_dim=64": the values of axes. A number has its axis's name before it.
 std::string label_of(const Json& where) {
   std::vector<std::string> words;
   for (const auto& [axis, value] : where.items()) {

@@ -1,5 +1,5 @@
-// The answer of a run: which option of each choice to take, what the claims advise, and what is undecided. It follows
-// from this run and from the records of the device in the source tree.
+// The answer of a run: which option of each choice to take, what the claims advise, and what is undecided. The answer
+// follows from this run and from the records of the device in the source tree.
 #pragma once
 
 #include <functional>
@@ -13,31 +13,34 @@ namespace attn {
 
 /// A choice that a user has to make, such as a tile. Its options are the values of some axes.
 struct Choice {
-  std::string what;                  // "tile (block_r x block_c)"
-  std::vector<std::string> axes;     // an option is named by the values of these axes; a value "none" is left out
-  std::string between = " ";         // stands between the values: "x" for 256x128
-  std::vector<std::string> by = {};  // the answer has a line for each combination of these axes
+  std::string what;                             // "tile (block_r x block_c)"
+  std::vector<std::string> axes;                // an option's name has the values of these axes, except a value "none"
+  std::string between = " ";                    // stands between the values: "x" for 256x128
+  std::vector<std::string> by = {};             // the answer has a line for each combination of values of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
-  /// An option is as good as the fastest up to this multiple of its time. 0: if its interval reaches the fastest one's.
+  /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
+  /// an option is as good if the interval of its time reaches the interval of the fastest option's time.
   double within = 0;
   size_t at_least = 3;  // smaller groups of options are left out
 };
 
-/// What an experiment's answer has. Without choices and without claims: all claims.
+/// What an experiment's answer has. If `choices` and `claims` are both empty, the answer has all claims.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has
   /// is left out.
   std::vector<std::string> claims = {};
-  /// Axes of cases that compute the same. The table compares such cases. Empty: the experiment's compared axes.
+  /// Cases that differ only in these axes compute the same results. The table compares such cases. Empty: the
+  /// experiment's compared axes.
   std::vector<std::string> alternatives = {};
 };
 
 /// The option that takes the least time among results of cases that differ only in their options, and the options that
-/// are as good. scripts/pages/tuning.py has the same rule: entry_of() for intervals, best_choices() for `within`.
+/// are as good as this option. scripts/pages/tuning.py has the same rule: entry_of() for intervals, best_choices() for
+/// `within`.
 struct Picked {
   const Measurement* best = nullptr;
-  Results as_good = {};  // without `best`, in the order of the results
+  Results as_good = {};  // the options that are as good as `best`, without `best`, in the order of the results
 };
 Picked pick_option(const Results& options, double within);
 
@@ -46,7 +49,7 @@ struct Known {
   std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
   Json tuning = nullptr;          // the content of findings/tuning.json
 };
-/// Reads both files of `root`; a missing file says nothing.
+/// Reads findings/pooled.jsonl and findings/tuning.json of the source tree `root`. A missing file says nothing.
 Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
 
 /// All that an answer follows from.
@@ -65,14 +68,16 @@ struct AnswerInput {
 
 /// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
 ///
-/// A choice has "where", the number "of" options, the option to "take", the options that are "as_good", those to
-/// "avoid" with their ratios, the "unclear" ones, "default" where there is one, and "undecided": why there is nothing
-/// to take. An option is unclear if it is not as good, but its interval reaches the fastest one's. A ratio is that of
-/// the pair's comparison, or of the two medians where the pair was not compared. If several shapes were measured, an
-/// option to take is as good in all of them, and in the records of these shapes.
+/// A choice has the members "where" (the cases), "of" (the number of options), "take" (the option to take), "as_good"
+/// (the options that are as good as this option), "avoid" (options to avoid, with their ratios), "unclear" (options),
+/// "default" if there is one, and "undecided" (the reason why there is no option to take). An option is unclear if it
+/// is not as good as the fastest option, but the interval of its time reaches the interval of the fastest option's
+/// time. A ratio comes from the comparison of the option with the fastest option. If the two were not compared, the
+/// ratio is the quotient of their medians. If several shapes were measured, the option to take is as good as the
+/// fastest in all of these shapes, and in the records of these shapes.
 ///
-/// A claim has the advice, the range of its figures, and where it holds. A verdict of this run, or of the records,
-/// counts if the other does not contradict it.
+/// A claim has the advice, the range of its figures, and where it holds. If this run and the records contradict each
+/// other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
 /// The answer as lines of at most `width` characters.

@@ -14,9 +14,9 @@
 namespace attn {
 namespace {
 
-constexpr double steady_cv = 0.25;      // samples of a quiet machine differ less
-constexpr double steady_floor = 0.05;   // and A' differs from A by less
-constexpr double little_overlap = 0.1;  // of a thread that shares its core with another program
+constexpr double steady_cv = 0.25;      // on a quiet machine the CV of samples is less
+constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by less
+constexpr double little_overlap = 0.1;  // a run is disturbed if the overlap exceeds this part of its threads
 
 double used_s(int who) {
   rusage usage{};

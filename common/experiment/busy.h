@@ -24,7 +24,7 @@ CoreTimes core_times();
 double others(const CoreTimes& begin, const CoreTimes& end);
 
 /// One line for each disturbance of a run. `cores` are the cores that the process may use, `others` the cores that
-/// other programs used meanwhile.
+/// other programs used during the run.
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
                                       const std::vector<Comparison>& comparisons, int cores, double others);
 

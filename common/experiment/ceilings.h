@@ -13,18 +13,19 @@ namespace attn {
 /// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
 /// `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer has 32 times the last-level cache of a GPU, and at least 512 MiB. On the cpu it has 4 times the
-///           last-level cache, but from 64 to 128 MiB, and a repetition copies one of 8 slices.
+///           buffer on a GPU has 32 times the bytes of the last-level cache, and at least 512 MiB. A buffer on the
+///           cpu has 4 times the bytes of the last-level cache, but at least 64 and at most 128 MiB; a repetition
+///           copies one of the buffer's 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
 ///           neither, or where f32 is faster.
 ///           cuda: the matrix units, by wgmma or mma.sync, on random data.
-///   f16     cpu: the rate of f32, because kernels widen f16 to f32, the best accumulation a cpu has. cuda: as bf16.
+///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda: as bf16.
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// Runs the arithmetic of a ceiling in interleaved rounds, in turn with the kernels. Its time shows the rate that the
-/// device reaches during the rounds of these kernels.
+/// Runs the arithmetic of a ceiling in interleaved rounds, in turn with the kernels. The time of the arithmetic shows
+/// the rate that the device reaches during these rounds.
 class MatrixCeiling {
  public:
   /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.

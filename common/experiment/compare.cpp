@@ -124,7 +124,8 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;
-      // In every second process A' begins. The error that a drift leaves in A B A' has the opposite sign in A' B A.
+      // A is the baseline, B the contender, and A' the baseline again. In every second process A' begins. The error
+      // that a drift leaves in A B A' has the opposite sign in A' B A.
       if (options.part_number % 2 == 0) std::reverse(order.begin(), order.end());
       for (const size_t i : order) {
         const Trial& trial = trials[i];

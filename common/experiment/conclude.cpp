@@ -16,7 +16,7 @@
 namespace attn {
 namespace {
 
-/// The first digits of a record's id, as many as tell it from the other results.
+/// The first digits of a record's id: so many that no other result's id begins with these digits.
 std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
   size_t digits = std::min(min_replay_digits, id.size());
   const auto ambiguous = [&] {
@@ -121,7 +121,7 @@ Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   try {
     found.update(answer(input));
   } catch (const Json::exception& error) {
-    progress.note(fmt::format("{}/findings: no records of this version: {}", source_root(), error.what()));
+    progress.note(fmt::format("the records in {}/findings are of another version: {}", source_root(), error.what()));
     input.known = {};
     found.update(answer(input));
   }
@@ -160,7 +160,7 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
   text += fmt::format("{}\n", fmt::join(counts, ", "));
   text += fmt::format("records: {} {}\n", options.measurements_path, options.findings_path);
   const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
-  if (std::filesystem::exists(report)) {  // not where only the programs are installed
+  if (std::filesystem::exists(report)) {  // the script is missing where only the programs are installed
     text += fmt::format("report:  {}\n", shell_command({std::filesystem::proximate(report).string(),
                                                         options.measurements_path, options.findings_path}));
   }
@@ -195,8 +195,8 @@ std::optional<std::string> Experiment::State::nothing_ran() const {
   }
   if (results.size() == cases_resumed) return {};  // there was nothing left to do
   const auto commonest = std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
-  return fmt::format("none of {} cases can run here; {} of them: {}", results.size(), commonest->second,
-                     commonest->first);
+  return fmt::format("none of {} cases can run here; the reason of {} of these cases: {}", results.size(),
+                     commonest->second, commonest->first);
 }
 
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
@@ -239,7 +239,8 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     if (decided > 0)
       verdicts += fmt::format("Of {} verdicts by {} measurements {:.1f} are expected to be wrong.\n", decided,
                               doubts.size(), expected_wrong(doubts));
-    if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
+    if (!silent.empty())
+      verdicts += fmt::format("{:<12} {}: not decided by the cases of this run\n", "NOT JUDGED", silent);
   }
   if (options.csv) {
     fmt::print("{}", table_text());

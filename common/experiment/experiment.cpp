@@ -34,7 +34,7 @@ volatile std::sig_atomic_t signal_received = 0;
 /// no signal.
 class SignalGuard {
  public:
-  /// In a worker the second signal has no effect, because the process that watches the worker gets it too.
+  /// In a worker the second signal has no effect, because the process that watches the worker gets the signal too.
   explicit SignalGuard(const Worker* worker) {
     signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
     struct sigaction action{};
@@ -222,7 +222,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                         130);
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
-        state.progress.note(state.results.back().reason + "; going on in a new process");
+        state.progress.note(state.results.back().reason + "; the run goes on in a new process");
         if (options->replay.empty()) go_on(state.resuming());
         return complain(fmt::format("the device is lost; {} cases are kept in {}", state.results.size(),
                                     options->measurements_path),

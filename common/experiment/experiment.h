@@ -175,8 +175,8 @@ class Experiment {
 /// Goes on in a new process with these arguments.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 
-/// Runs this program with other arguments in a new process. Returns its exit status, or 128 + the number of the signal
-/// that ended it. Throws std::runtime_error if no process can be started.
+/// Runs this program with other arguments in a new process. Returns the new process's exit status, or 128 + the number
+/// of the signal that ended the process. Throws std::runtime_error if no process can be started.
 using PartRunner = std::function<int(const std::vector<std::string>& arguments)>;
 int run_part_process(const std::vector<std::string>& arguments);
 

@@ -22,7 +22,7 @@ constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold 
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start of a run
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 100;  // above this, something else used the device in the ceiling's turns
+constexpr double max_ceiling_pct = 100;  // a higher share means: another program used the device in the ceiling's turns
 
 constexpr Rounds sweep_rounds{3, 50};
 // The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
@@ -117,12 +117,12 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
 }
 
 std::string Experiment::State::launch_limit() const {
-  return fmt::format("at most {:.0f} ms may", 1e3 * options.max_launch_s);
+  return fmt::format("at most {:.0f} ms are allowed", 1e3 * options.max_launch_s);
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {
   // The ceilings take time to measure. A launch that is short at this rate needs no ceilings: each unit of a device
-  // computes faster.
+  // has a higher rate.
   constexpr double least_unit_flops = 1e9;
   const DeviceInfo& info = device->info();
   if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings) return {};
@@ -174,7 +174,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
       }
       const std::string message = first_line(error.what());
       if (ceilings) {
-        // Other programs that use the device may lower its ceilings so far, but not further.
+        // Other programs that use the device may lower the device's ceilings by this factor, but not by more.
         constexpr double most_lowered = 4;
         try {
           to_json(record, scaled(*ceilings, most_lowered));

@@ -26,36 +26,38 @@ AXES
   tuned variant unless --axis names `variant`. --dump-output without a tile takes the default tile, too.
 
 TABLE
-  One line per configuration. Axes that have one value in all configurations stand above the table; so do axes that
-  have one value in nearly all of them, if the table would be wider than the terminal (100 characters where there is
-  none). Then columns are left out, too. Empty columns do not appear.
-  time         median device time of one launch, with caches as the launch before left them; for a case that memory
-               limits, with caches flushed before each sample; for a case that launches nothing, of its work on the
-               host. +-: half the 95 % confidence interval of the median
-  vs           time over the time of the fastest case that differs only in its choices (tile, variant); with
-               --baseline over the time of that case
-  status       of a case that is not ok: wrong, failed, timeout or oom. '!': the device reported throttling
-  GFLOP/s      or TFLOP/s: work over time; causal counts unmasked pairs only
-  matrix_%     the same in percent of the arithmetic rate that this run measured on the device for the dtype
+  One line per configuration. Axes that have one value in all configurations stand above the table. If the table would
+  be wider than the terminal (or 100 characters without a terminal), axes that have one value in nearly all
+  configurations stand above the table, too, and the last columns are left out. Empty columns do not appear.
+  time         median device time of one launch, with caches as the launch before left them. For a case that memory
+               limits: with caches flushed before each sample. For a case that launches nothing: the time of the case's
+               work on the host. +-: half the 95 % confidence interval of the median
+  vs           time over the time of the fastest case that differs only in its choices (tile, variant). With
+               --baseline: time over the time of the fastest case of the same shape that has the baseline's value
+  status       wrong, failed, timeout or oom; empty for a case that is ok. '!': the device reported throttling
+  GFLOP/s      or TFLOP/s: work over time; in a causal case only unmasked pairs count
+  matrix_%     TFLOP/s in percent of the arithmetic rate that this run measured on the device for the dtype
   cold         median device time with caches flushed before each sample (full profile; memory-bound cases in every
                profile)
-  GB/s         of a case that memory limits: each input read once and each output written once, over the time
-  copy_%       the same in percent of the copy rate that this run measured on the device
-  max_abs      of a case that was only checked: largest difference from the double-precision oracle
+  GB/s         for a case that memory limits: the bytes of each input, read once, and of each output, written once,
+               over the time
+  copy_%       GB/s in percent of the copy rate that this run measured on the device
+  max_abs      for a case that was only checked: largest difference from the double-precision oracle
   More columns with --columns all:
   host         median time of one launch from submit to completion, as the host sees it
   hot_GB/s     GB/s of any launch, with warm caches
-  hot_copy_%   the same in percent of the copy rate
+  hot_copy_%   hot_GB/s in percent of the copy rate
   cv_%         standard deviation over mean of all samples, in percent
-  n            samples
+  n            number of samples
   stop         why sampling ended: ci (interval narrow enough), max (enough samples), budget, interrupted
   error        largest difference from the double-precision oracle
 
 ANSWER
   What to take and what to avoid, by this run and by the recorded runs of the device in findings/ of the source tree.
   An option is as good as the fastest if its interval reaches the interval of the fastest. A ratio is a time over the
-  time of the fastest. A line that begins with '-' is the advice of a claim: its cases, its figures, [its name]. A
-  verdict of this run, or of the records, counts if the other does not contradict it. --list has the claims.
+  time of the fastest. A line that begins with '-' is the advice of a claim, with the claim's cases, figures and [name].
+  If this run and the records contradict each other about a case of a claim, neither verdict counts. --list has the
+  claims.
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
@@ -168,7 +170,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   app.add_flag("--list", options.list,
                "print axes, their values in this profile, and hypotheses; run nothing;\n"
                "with --json: print the claims and their words of advice as JSON lines");
-  app.add_flag("--dry-run", options.dry_run, "print the cases that would run, and why others would not; run nothing");
+  app.add_flag("--dry-run", options.dry_run,
+               "print the cases that would run, and the reasons why other cases would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
   text("--max-launch", max_launch, "SECONDS",
@@ -194,7 +197,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                               "compared again");
   auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
   auto* memory = text("--threadgroup-memory", threadgroup_memory, "BYTES",
-                      "lower the device's threadgroup memory, to explore another device's");
+                      "lower the device's threadgroup memory, to explore a device that has less");
   auto* replay = text("--replay", options.replay, "ID",
                       "measure the recorded measurement or finding ID again, under its own case, seed\n"
                       "and device; the first 6 or more digits of the id are enough");
@@ -206,7 +209,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
        "of the table, only the cases with these words: a part of a text, or AXIS=VALUE");
-  text("--baseline", baseline, "AXIS=VALUE", "compare the cases of the table with this one of their group");
+  text("--baseline", baseline, "AXIS=VALUE",
+       "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
   try {

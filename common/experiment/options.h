@@ -30,7 +30,7 @@ struct Options {
   std::string profile = "quick";  // or "full"
   std::vector<Axis> axes;         // given with --axis
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
-  bool all_columns = false, csv = false, verdicts = false;  // of what a run prints
+  bool all_columns = false, csv = false, verdicts = false;  // what a run prints
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
@@ -62,7 +62,8 @@ struct Options {
   const Axis* axis(std::string_view name) const;
 };
 
-/// Returns nothing after --help or --version, whose text it prints. Throws BadInput with one line.
+/// Parses a command line. For --help and --version, prints their text and returns nothing. Throws BadInput with one
+/// line.
 std::optional<Options> parse_options(int argc, const char* const* argv, const ExperimentSpec& spec);
 
 /// Returns the cases that the options select, as groups to be measured interleaved. The groups come from the profile's

@@ -177,7 +177,7 @@ void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const 
 }
 
 int Experiment::State::run_part() {
-  // A part's budget covers the whole time of its process, because the run that started the part waits for it.
+  // A part's budget covers the whole time of its process, because the run that started the part waits for the part.
   const Stopwatch stopwatch;
   for (const std::vector<Case>& cases : groups) {
     measured_s = stopwatch.seconds();

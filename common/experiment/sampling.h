@@ -18,7 +18,7 @@ Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& f
 /// flushed once, before the first launch.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// Returns the number of launches of one sample. It is more than one if a launch is so short that the time of a
+/// Returns the number of launches of one sample. The number is more than one if a launch is so short that the time of a
 /// timestamp would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 

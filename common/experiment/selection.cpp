@@ -68,14 +68,16 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   const std::string files = fmt::format("{} or {}", options.measurements_path, options.findings_path);
   if (found.empty()) throw BadInput(fmt::format("--replay {}: no such record in {}", options.replay, files));
   if (found.size() > 1) {
-    throw BadInput(fmt::format("--replay {}: the ids of {} records in {} start so; give more digits", options.replay,
-                               found.size(), files));
+    throw BadInput(
+        fmt::format("--replay {}: {} records in {} have an id that starts with these digits; give more digits",
+                    options.replay, found.size(), files));
   }
   Json record = std::move(found.begin()->second);
   try {
     const std::string experiment = (is_finding(record) ? record.at("data") : record).at("experiment");
     if (experiment != spec.name) {
-      throw BadInput(fmt::format("--replay {}: is a record of {}; replay it there", options.replay, experiment));
+      throw BadInput(fmt::format("--replay {}: is a record of {}; replay the record with {}", options.replay,
+                                 experiment, experiment));
     }
     const Json& run = run_of(record);
     options.device = run.at("device");
@@ -88,7 +90,7 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
       if (recorded.is_null()) return;
       path = recorded.at("path");
       if (file_json(option, path) != recorded) {
-        throw BadInput(fmt::format("--replay {}: its {} {} has changed", options.replay, option, path));
+        throw BadInput(fmt::format("--replay {}: the record's {} {} has changed", options.replay, option, path));
       }
     };
     take_file(condition(run, "input"), "--input", options.input);
@@ -101,7 +103,7 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
       take_file(condition(recorded_files, option.name.c_str()), option.name, options.files[option.name]);
     }
   } catch (const Json::exception&) {
-    throw BadInput(fmt::format("--replay {}: the record lacks what a replay needs", options.replay));
+    throw BadInput(fmt::format("--replay {}: the record lacks a field that a replay needs", options.replay));
   }
   return record;
 }
@@ -194,7 +196,7 @@ const CasePlan& Experiment::State::plan(const Case& config) {
 }
 
 /// The command line that repeats the run from the start, with the defaults of device, profile and seed written out. In
-/// a replay of a finding it is the command line of the finding's run.
+/// a replay of a finding the result is the command line of the finding's run.
 std::string Experiment::State::replay_command() const {
   if (replays_finding()) return run_of(replayed).at("replay");
   std::vector<std::string> arguments = options.arguments;
@@ -264,7 +266,7 @@ void Experiment::State::store_lost() {
   if (before.lost.is_null()) return;
   Measurement record = new_trial(Case::from_json(before.lost)).record;
   fail(record, before.status, device_lost + before.reason);
-  progress.note(record.reason + "; going on in a new process");
+  progress.note(record.reason + "; the run goes on in a new process");
   const size_t left = cases_left;
   progress.add(1);
   store(std::move(record));
@@ -287,7 +289,7 @@ void Experiment::State::resume() {
                        [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
         continue;
       }
-      // The user asked for a new run, and this worker goes on with it: earlier runs in the file do not count.
+      // The user asked for a new run, and this worker goes on with that run: earlier runs in the file do not count.
       const Before* const before = options.worker ? &options.worker->before : nullptr;
       if (before && !before->run_id.empty() && !before->resumed && record.at("run_id") != before->run_id) continue;
       for (const char* field : session_fields) {
@@ -361,8 +363,8 @@ bool Experiment::State::is_done(const Measurement& record) {
   if (timing ? timing->stop == "interrupted" : record.status == "ok" && !options.only_verify) return false;
   const Plan& today = plan(record.config);
   if (record.pipeline.is_null()) {
-    // A case that ended its process has no kernels in its record. It belongs to the same session, so its code is
-    // today's.
+    // A case that ended its process has no kernels in its record. The record belongs to the same session, so the case's
+    // code is today's.
     return lost || (record.status == "skipped" && record.reason == skip_reason(today, device->info()));
   }
   return is_current(record, today);

@@ -46,8 +46,8 @@ class CasePlan : public Plan {
     return *kept;
   }
 
-  /// What the problem of the plan will allocate. Without it the loop supposes that device and host each keep the bytes
-  /// that the launches move.
+  /// The memory that the problem of the plan will allocate. Without this value the loop supposes that device and host
+  /// each keep the bytes that the launches move.
   Memory memory = {};
   /// True: `work` is the most that the launches may do, and Problem::work() says how much they do.
   bool work_is_limit = false;

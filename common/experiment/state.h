@@ -60,8 +60,8 @@ struct Rounds {
 
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// The name of the hardware in records. It includes the number of units, because a device may be a part of a machine
-/// (two of its threads, for example).
+/// The name of the hardware in records. The name includes the number of units, because a device may be a part of a
+/// machine (two of its threads, for example).
 std::string device_name(const DeviceInfo& info);
 
 /// Sets status and reason of a case that fails, and removes its times.
@@ -88,8 +88,8 @@ struct Experiment::State {
   /// Whether the plan has the kernels of the record, with the same source code.
   bool is_current(const Measurement& record, const Plan& plan);
 
-  /// Notes for the process that watches this one which cases this process is at, and then the case: a number in the
-  /// list, or -1.
+  /// note_cases() tells the process that watches this process which cases this process works on. at_case() then tells
+  /// which of these cases is running: its number in the list, or -1 if none is running.
   void note_cases(const std::vector<Case>& cases);
   void at_case(int number) const;
   /// Records the case that ended the worker before this one.
@@ -106,14 +106,14 @@ struct Experiment::State {
   /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
   /// share their outputs, so nothing may run between the launch and the check.
   void launch_and_check(Trial& trial);
-  /// Checks a trial again after timing. For launches it makes one more launch and checks that. Work of the host is
-  /// checked without another sample, which might take long.
+  /// Checks a trial again after timing. If the trial has launches, this function makes one more launch and checks its
+  /// outputs. Work of the host is checked without another sample, which might take long.
   void check_again(Trial& trial);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
   /// Does what fail() does, for a case that lost the device. A kernel that faults on the host may have overwritten any
-  /// data of this process, so there a worker ends, and the next worker records the case.
+  /// data of this process, so after such a fault the worker ends, and the next worker records the case.
   void fail_lost(Measurement& record, const DeviceLost& error) const;
 
   // measure.cpp
@@ -123,7 +123,7 @@ struct Experiment::State {
   /// The seconds that the sweep may still take. The rest of the budget is for comparisons.
   double sweep_budget() const;
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
-  /// "at most 500 ms may": the end of the reason of a case whose launch is too long.
+  /// "at most 500 ms are allowed": the end of the reason of a case whose launch is too long.
   std::string launch_limit() const;
   /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if it
   /// may be short enough.
@@ -211,7 +211,8 @@ struct Experiment::State {
   Json code_of(const Case& config) const;
   Json environment();
   bool in_replay(const Conclusion& conclusion) const;
-  /// The answer (answer.h) with its experiment, what disturbed the run, and the commands that show and repeat it.
+  /// The answer (answer.h), with the name of the experiment, the run's id, the disturbances of the run, and the paths
+  /// of the files of records.
   Json answer_json(const std::vector<Json>& findings);
   /// The table of the results, or with --csv their text for other programs.
   std::string table_text() const;

@@ -47,7 +47,7 @@ Results selected(const std::vector<Measurement>& results, const TableOptions& op
   Results found;
   for (const Measurement& result : results) {
     const std::string key = fmt::format(" {} {} ", result.config.key(), result.status);
-    // A word like q_len=1024 is a whole value, another word a part of a text.
+    // A word like q_len=1024 must be the whole value of an axis; another word may be any part of the key.
     const auto has = [&](const std::string& word) {
       return key.find(word.find('=') == word.npos ? word : " " + word + " ") != key.npos;
     };
@@ -58,7 +58,8 @@ Results selected(const std::vector<Measurement>& results, const TableOptions& op
   return found;
 }
 
-/// The seconds that each case is compared with, by the key of the case's group: of the fastest baseline of the group.
+/// The seconds of the fastest baseline of each group, by the key of the group. Each case is compared with its group's
+/// seconds.
 class Baselines {
  public:
   Baselines(const Results& results, const TableOptions& options)

@@ -14,15 +14,16 @@ struct TableOptions {
   bool all_columns = false;                     // every column, however wide the table gets
   size_t width = 100;                           // characters of a line, if not all columns are asked for
   std::vector<std::string> compared_axes = {};  // cases that differ only in these axes are a group
-  /// The cases that the others of their group are compared with; empty: the fastest case of each group.
+  /// An axis and a value. The cases of a group are compared with the case that has this value; empty: with the fastest
+  /// case of the group.
   std::optional<Axis> baseline = {};
   /// Words. The table has the cases whose axes, or whose status, contain each word. A word with "=" is a whole axis and
   /// its whole value. Empty: all cases.
   std::string filter = {};
 };
 
-/// The table that --help describes. Axes with one value in all cases stand above it, skipped cases below it with one
-/// line for each reason, and the whole reason of each case that failed.
+/// Returns the table that --help describes. Axes with one value in all cases stand above the table. Below the table
+/// there is one line for each reason why cases were skipped, and the whole reason of each case that failed.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
 
 /// All columns of the same cases as CSV, times in seconds.

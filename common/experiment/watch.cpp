@@ -33,7 +33,7 @@ constexpr double one_signal_s = 0.2;
 class KeptSignals {
  public:
   KeptSignals() {
-    std::signal(SIGCHLD, SIG_DFL);  // a parent may have set it to be ignored, and then no worker could be waited for
+    std::signal(SIGCHLD, SIG_DFL);  // a parent may have set SIGCHLD to be ignored; then nobody could wait for a worker
     sigemptyset(&kept_);
     for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&kept_, signal);
     sigprocmask(SIG_BLOCK, &kept_, &old_);
@@ -56,8 +56,8 @@ class KeptSignals {
 
 /// How a worker ended.
 struct End {
-  int status = 0;   // as waitpid() gives it
-  int signals = 0;  // SIGINT and SIGTERM that came meanwhile
+  int status = 0;   // the status from waitpid()
+  int signals = 0;  // how many SIGINT and SIGTERM came while the worker ran
 };
 
 End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {

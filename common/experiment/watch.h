@@ -1,7 +1,7 @@
 // Runs the loop in a process of its own, the worker, and watches it. A worker may be ended at any moment: the records
-// that it wrote are whole, and the next worker goes on from them. So a case that ends its process (a user's function
-// that overwrites the stack, a compiler that fills its stack, too little memory) costs one case, and a signal ends a
-// launch that nothing else can end.
+// that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a user's function
+// that overwrites the stack, by a compiler that fills its stack, for lack of memory), only this case is lost. And a
+// signal can end a launch that nothing else can end.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  /// Replaces the notes. The worker is then at none of their cases.
+  /// Replaces the notes. After this call the worker is at none of the cases in the notes.
   void note(const nlohmann::ordered_json& notes);
   /// The last notes; an empty object if there are none.
   nlohmann::ordered_json notes() const;
@@ -59,7 +59,8 @@ struct Worker {
   const Before& before;
 };
 
-/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. Then it is ended.
+/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. After this time the process that watches the
+/// worker ends it.
 inline constexpr double ending_s = 1;
 
 /// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
@@ -70,8 +71,8 @@ inline constexpr double ending_s = 1;
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before
 ///   cases        the cases that the worker is at, as a list
-///   doing        what it does apart from cases, for the message if it ends there
-///   status       the exit status if it ends there; else 1
+///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
+///   status       the exit status if the worker ends while it is at no case; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);
 

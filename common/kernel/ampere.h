@@ -1,13 +1,13 @@
 // The cuda dialect on Ampere and later (sm_80): asynchronous copies to shared memory, and a warp's matrix multiply-add
-// with the loads of its operands. The PTX ISA 7.0 describes them.
+// with the loads of its operands. The PTX ISA 7.0 describes these instructions.
 #pragma once
 
 #include "common/kernel/cuda.h"
 
 // ---- copies
 
-/// Copies 16 bytes to shared memory, without keeping them in the first-level cache. If `there` is false, it writes 16
-/// zero bytes instead. Both addresses are multiples of 16.
+/// Copies 16 bytes to shared memory, without keeping them in the first-level cache. If `there` is false, this function
+/// writes 16 zero bytes instead. Both addresses are multiples of 16.
 DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
@@ -21,13 +21,14 @@ DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
 DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
-/// Writes 16 bytes whose bits are all 1 to shared memory. They are NaN in every element type of attention.
+/// Writes 16 bytes whose bits are all 1 to shared memory. An element that consists of such bytes is NaN in every
+/// element type of attention.
 DEVICE void store_ones(unsigned target) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(~0u) : "memory");
 }
-/// Ends a group of copies of this thread.
+/// Makes a group of the copies that this thread has issued since its last group.
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most PENDING groups of this thread are under way.
+/// Waits until at most PENDING groups of copies of this thread are under way.
 template <int PENDING>
 DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

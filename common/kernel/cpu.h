@@ -1,5 +1,5 @@
-// The cpu dialect: types and functions for kernels that run on host threads. It is plain C++ with vector extensions
-// (clang and gcc), without a standard library, so that a variant compiles in tens of milliseconds.
+// The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with vector
+// extensions (clang and gcc), without a standard library, so that a variant compiles in tens of milliseconds.
 //
 // A kernel is extern "C" void NAME(const Params*, const Threadgroup*). One call is one threadgroup, on one host thread.
 #pragma once

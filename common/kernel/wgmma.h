@@ -1,5 +1,5 @@
 // The cuda dialect on Hopper (sm_90a): tensor copies (TMA), their barriers, and the warpgroup's matrix multiply-add
-// (wgmma). The PTX ISA 8.0 describes them.
+// (wgmma). The PTX ISA 8.0 describes these instructions.
 //
 // Tensor copies with Swizzle::bytes_128 write tiles to shared memory as panels of 64 16-bit columns. A panel is
 // [rows][128 bytes], aligned to 1024 bytes.
@@ -126,8 +126,8 @@ DEVICE int narrow_index(int row, int column) { return row / 8 * 128 + column / 8
 // operands would take 9 to 13 % of a kernel's compile time. The registers `s` have the results of the products `shared`
 // and `narrow`; the registers `o` have the results of the products `registers`.
 
-/// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls it once, before all else. All functions that use
-/// these registers are inlined.
+/// Declares s0, s1, .. and o0, o1, .. for the kernel. A kernel calls this function once, before all else. All functions
+/// that use these registers are inlined.
 template <int S_COUNT, int O_COUNT>
 DEVICE void declare_results() {
   asm volatile(".reg .f32 s<%0>, o<%1>;" ::"n"(S_COUNT), "n"(O_COUNT));
@@ -142,7 +142,7 @@ DEVICE void declare_results() {
   "mov.f32 %4, " r "%12; mov.f32 %5, " r "%13; mov.f32 %6, " r "%14; mov.f32 %7, " r "%15;"
 // clang-format on
 
-/// Reads results into C++. The caller has waited for them.
+/// Reads results into C++. The caller must have waited for the products that write them.
 template <int COUNT, int FROM = 0>
 DEVICE void read_s(float (&x)[COUNT]) {
   float* const to = x + FROM;
@@ -212,11 +212,11 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// Stores the registers o FROM to o FROM + 7 of each thread, which are two groups of eight columns, to shared memory,
-/// in 16 bits each. `address` of lane l is the place of 16 bytes: row l % 16 of the warp, in group l / 16. Every
-/// element also goes into `sums`, pairs of 16-bit floats. If some element is not finite, some sum is not finite. BF16
-/// adds products of two elements to the sums. In f16 such products would overflow, so F16 adds elements times 0, which
-/// takes twice the instructions.
+/// Stores the registers o FROM to o FROM + 7 of each thread to shared memory, in 16 bits each. The registers of a warp
+/// hold two groups of eight columns. `address` of lane l is the place of 16 bytes: row l % 16 of the warp, in group l /
+/// 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite, some sum
+/// is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16 adds
+/// elements times 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \

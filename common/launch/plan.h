@@ -1,5 +1,5 @@
-// A plan: the launches on a device, computed without touching a device. Dry runs, skips, --resume, records and the
-// launches themselves all read the plan.
+// A plan: the launches that a case needs on a device. No device takes part in making a plan. Dry runs, skips, --resume,
+// records and the launches themselves all read the plan.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Feature maps of linear attention, with the text that a kernel is compiled with.
+// Feature maps of linear attention, with the text that gives a feature map to a kernel.
 #pragma once
 
 #include <map>

@@ -60,7 +60,8 @@ class LinearWorkspace {
 class LinearOperation {
  public:
   virtual ~LinearOperation() = default;
-  /// Returns why this device does not take a configuration that is otherwise allowed; an empty text if it does.
+  /// Returns why this device does not take a configuration that is otherwise allowed; an empty text if the device takes
+  /// it.
   virtual std::string unable(const LinearConfig& config) const = 0;
   /// Returns how many tokens of a chunk the device's kernels multiply at once.
   virtual int64_t step(const LinearConfig& config) const = 0;
@@ -120,12 +121,12 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
 /// launch can have them.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
-/// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. It is the same for all
-/// forms.
+/// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. This number is the
+/// same for all variants.
 double recurrence_flops(const LinearConfig& config);
 
 /// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
-/// run twice at the same time. Its device and pipelines must outlive it.
+/// run twice at the same time. The device and the pipelines must outlive the LinearLaunch.
 class LinearLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config`. Throws CompileError, OutOfMemory, and

@@ -184,7 +184,8 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// Returns the evidence of each process that measured all of it. If there is no such process, returns `evidence` alone.
+/// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process. If
+/// there is no such process, returns `evidence` alone.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};
@@ -246,7 +247,7 @@ double shifted_figure(const Claim& claim, const Evidence& evidence,
   return figure_of(claim, moved).value;
 }
 
-/// Sets parts, estimate and floor.
+/// Sets the conclusion's parts, estimate and floor.
 void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Evidence>& parts,
               const Processes& processes, Conclusion& conclusion) {
   constexpr double half_width_in_errors = 1.96;
@@ -268,8 +269,9 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
   }
-  // With comparisons, `unit` is the change of the figure when its ratios change by a factor of e; a time that follows
-  // from them changes with the speed of the machine, as other times do.
+  // With comparisons, `unit` is the change of the figure when the figure's ratios change by a factor of e. An absolute
+  // figure, such as a time, keeps `largest`: the figure changes with the speed of the machine, as times without
+  // comparisons do.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;

@@ -62,7 +62,8 @@ struct Conclusion {
   std::string content;
   Advice advice = {};
   std::vector<std::string> tags;
-  /// The metric's value by each process, and by all of them.
+  /// `parts`: the metric's value in each process. `estimate`: the value that pool() makes of all parts, with the spread
+  /// `prior`.
   std::vector<Part> parts = {};
   Spread prior = {};
   Pooled estimate;
@@ -89,8 +90,8 @@ struct Conclusion {
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
-/// verdict. For a decided verdict it is at most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6
-/// if the device throttled one side only. Returns nothing for an exact figure.
+/// verdict. For a decided verdict the probability is at most 0.8 with one session, 0.9 with several sessions of one
+/// machine, and 0.6 if the device throttled one side only. Returns nothing for an exact figure.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -121,8 +122,8 @@ struct Claim {
   int64_t limit = std::numeric_limits<int64_t>::max();
 
   /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
-  /// the pair. False: the figure is computed from results that other processes measured for the cases of the
-  /// pick. Without other processes, it is computed from the results of the sweep.
+  /// the pair. False: the figure is computed from results that other processes measured for the cases of the pick.
+  /// Without other processes, the figure is computed from the results of the sweep.
   bool compared = true;
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.
@@ -132,8 +133,8 @@ struct Claim {
   bool measured_again = true;  // false: other processes would read the figure from a cache
 
   std::function<std::string(const Evidence& evidence)> subject = {};
-  /// Axes of the first result that are part of the claim's key, though not of its subject. A claim about the longest
-  /// case of a run names the length: a run with other lengths measures another figure.
+  /// Axes of the first result that are part of the claim's key, but not of the claim's subject. A claim about the
+  /// longest case of a run names the length: a run with other lengths measures another figure.
   std::vector<std::string> selection = {};
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};

@@ -19,7 +19,7 @@ struct Comparison {
   Estimate aa;               // A' / A
   double cv = 0;             // the larger CV of the two cases
   std::vector<Timing> time;  // the times of the baseline and of the contender
-  int process = 1;           // the number of the process that measured it
+  int process = 1;           // the number of the process that measured the pair
   Json clocks = {};          // over the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
@@ -32,7 +32,7 @@ struct Comparison {
 /// Whether two duels or comparisons have the same baseline and contender.
 bool same_pair(const auto& a, const auto& b) { return a.baseline == b.baseline && a.contender == b.contender; }
 
-/// The samples of one process for a comparison, in seconds: of A, B and A', one sample a round.
+/// The samples of one process for a comparison, in seconds. A round has one sample of each of A, B and A'.
 struct PairSamples {
   Scope scope = Scope::device_hot;
   std::string stop;

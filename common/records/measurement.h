@@ -36,8 +36,8 @@ struct Ceilings {
   /// The rate of products that are as exact as the dtype. For f32 this rate is the larger of f32_tflops and tf32_tflops
   /// / tf32_of_f32.
   double matrix_tflops(DType dtype) const;
-  /// The same rate by the maker's data, by which products of tf32 run at half the rate of products of 16 bits. 0 if the
-  /// maker's rate is not known.
+  /// The rate of matrix_tflops() according to the maker's data. In these data, products of tf32 run at half the rate of
+  /// products of 16 bits. 0 if the maker's rate is not known.
   double peak_tflops(DType dtype) const;
   Json json() const;
 };

@@ -1,11 +1,11 @@
 // Pools the estimates that several processes made of one figure, and says where the next run is expected.
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies elsewhere, the machine is
-// in another state. The model: a run of K processes estimates log(figure) with the variance between sigma^2 + sigma^2 /
-// K. Here sigma^2 is the variance between the processes of a session, so that sigma^2 / K is the variance of the mean
-// of K processes, and `between` sigma^2 is the variance between sessions. sigma^2 of a claim is unknown. Over the
-// claims of a device and an experiment, sigma^2 has a scaled inverse chi-squared distribution (`Spread`), which `kb
-// fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
+// in another state. The model: a run of K processes (a session) estimates log(figure) with the variance B sigma^2 +
+// sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the variance of the
+// mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between. sigma^2 of a claim
+// is unknown. Over the claims of a device and an experiment, sigma^2 has a scaled inverse chi-squared distribution
+// (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
 #pragma once
 
 #include <optional>
@@ -44,9 +44,9 @@ struct Pooled {
   double freedom = 0;  // degrees of freedom of the two intervals
 };
 
-/// Pools sessions. `relative`: the figure is positive and its errors are proportional to it, so the pooling is done in
-/// logarithms; else in the figure's own unit, where Spread::scale counts as a fraction of `unit`. Throws
-/// std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
+/// Pools sessions. If `relative`, the figure is positive, its errors are proportional to the figure, and the pooling is
+/// done in logarithms. Otherwise the pooling is done in the figure's own unit, and Spread::scale counts as a fraction
+/// of `unit`. Throws std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
 Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit = 1);
 
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.

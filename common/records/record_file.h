@@ -17,8 +17,8 @@ void require_finite(const Json& json, const std::string& path);
 std::string record_id(const Json& record);
 
 /// A file to which append() adds one line with a single write(). If the disk is full or the file unwritable, append()
-/// throws std::runtime_error; the message has the path. Before that it cuts off a partly written line, so that the file
-/// stays whole.
+/// throws std::runtime_error; the message has the path. Before append() throws, it cuts off a partly written line, so
+/// that the file stays whole.
 class RecordFile {
  public:
   explicit RecordFile(std::string path);  // throws BadInput where the file cannot be opened for appending

@@ -14,7 +14,7 @@ enum class FigureKind { ratio, share, absolute };
 
 /// The kind of a figure. `compared`: its finding compares two cases. `metric`: Hypothesis::metric, which begins with
 /// the unit of an absolute figure. A time is absolute even if it follows from two cases that took turns: another
-/// program that uses a core makes it longer.
+/// program that uses a core makes the time longer.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.

@@ -42,7 +42,7 @@ class Resampler {
   }
 
   double draw(std::mt19937_64& random) {
-    // One round does not show the spread between rounds: its extremes stand in for the spread.
+    // A single round does not show the spread between rounds. So the extremes of this round stand in for the spread.
     if (rounds() == 1) return random() >> 63 ? sorted_.back().value : sorted_.front().value;
     weights_.assign(rounds(), 0);
     size_t total = 0;
@@ -142,7 +142,7 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     // Only whole rounds are kept, so that the series of all subjects stay paired.
     std::vector<Series> current(subjects.size());
     for (size_t turn = 0; turn < subjects.size(); ++turn) {
-      // A B C, then C B A: a drift that is linear over two rounds cancels.
+      // Subjects take turns A B C, then C B A, so that a drift that is linear over two rounds cancels.
       const size_t subject = rounds % 2 == 1 ? turn : subjects.size() - 1 - turn;
       for (int i = 0; i < policy.samples_per_round; ++i) {
         if (interrupted && interrupted()) return finish("interrupted");

@@ -75,7 +75,7 @@ Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t s
 /// are left out.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
-/// Exponent b of time = a * x^b by least squares in log-log space. Its interval follows from the intervals of the
+/// Exponent b of time = a * x^b by least squares in log-log space. The interval of b follows from the intervals of the
 /// times: the times are independent, so their contributions add up as squares. Throws std::invalid_argument without two
 /// points of different x, and for an x or a time that is not above 0.
 struct ScalingPoint {

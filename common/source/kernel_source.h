@@ -54,9 +54,9 @@ struct KernelSource {
   std::string entry;  // the extern "C" function
   FunctionConstants constants = {};
   std::map<std::string, std::string> includes = {};  // NAME, and the text that replaces the file of #include "NAME"
-  /// Sources that are compiled separately, each with its own constants, and linked in. They define the functions that
-  /// the kernel declares extern "C" and does not define. A fragment's entry is the function that it defines. A fragment
-  /// has no fragments. A fragment that is linked as machine code may be a program (is_program).
+  /// Sources that are compiled separately, each with its own constants, and linked in. Fragments define the functions
+  /// that the kernel declares extern "C" and does not define. A fragment's entry is the function that it defines. A
+  /// fragment has no fragments. A fragment that is linked as machine code may be a program (is_program).
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
   /// The names of constants that the code reads when it runs. These constants are global variables, which
@@ -97,9 +97,8 @@ struct KernelSourceHash {
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
-/// Returns the folder from which kernels are read, as an absolute path. This is $ATTENTION_PROTO_SOURCE. If that is not
-/// set, this is the folder of the sources that were installed with libattn. If none were installed, this is the source
-/// tree of the build.
+/// Returns the folder from which kernels are read, as an absolute path. The folder is $ATTENTION_PROTO_SOURCE if this
+/// variable is set, else the folder of the sources that were installed with libattn, else the source tree of the build.
 std::string source_root();
 
 /// Throws BadInput if source_root() has no kernels.

@@ -1,4 +1,5 @@
-// Checks of the advice of claims: a table that a person wrote, against what findings on either side say.
+// Checks the advice of claims. A person has written a table of the words that each advice must have. The checks make
+// findings on either side of a claim's threshold, and compare the advice of these findings with the table.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +14,8 @@
 
 namespace attn::test {
 
-/// The way that an advice chooses. The figures of most claims are quotients of two times: `first` is the way below the
-/// line, `second` the way above it. So a small figure speaks for the second way.
+/// The way that an advice chooses. The figures of most claims are quotients: the time of the second way divided by the
+/// time of the first way. So a small figure speaks for the second way.
 enum class Choice { none, first, second };
 
 /// What the advice must say where the figure lies on one side of the threshold: a part of its words, and the way that
@@ -29,12 +30,12 @@ struct AdviceSide {
 struct AdviceRow {
   std::string id;
   AdviceSide below, above;
-  /// The second way has merits apart from its time, such as pages, or a cache of 8 bits. Then it may be chosen where it
-  /// takes somewhat longer.
+  /// The second way has merits apart from its time, such as pages, or a cache of 8 bits. If so, an advice may choose
+  /// the second way even where this way takes somewhat longer.
   bool merits = false;
 };
 
-/// Returns the finding of a claim whose figure is this value, with no doubt.
+/// Returns the finding of a claim whose figure is exactly this value.
 inline Json finding_with(const Claim& claim, double value) {
   Conclusion conclusion;
   conclusion.hypothesis = claim.hypothesis.id;
@@ -46,8 +47,8 @@ inline Json finding_with(const Claim& claim, double value) {
   return make_finding("test", "test", claim.hypothesis, conclusion, "r");
 }
 
-/// Checks that words which name the threshold name the right side of it. Only a refuted claim may say what not to
-/// expect.
+/// If the words name the threshold, checks that they also name the right side of the threshold. Only the advice of a
+/// refuted claim may say "do not expect" or "do not plan".
 inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
   static const std::regex quantity(
       "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
@@ -67,10 +68,10 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
   }
 }
 
-/// Makes a finding of each claim on either side of its threshold, and compares the advice with the table. The table has
-/// a row for each claim that advises. Also checks that an advice chooses the way for which the figure speaks, wherever
-/// the figure lies on its side: a quotient of more than 0.6 may still be below 1, so it does not speak for the first
-/// way.
+/// For each claim, makes a finding below the threshold and a finding above it, and compares their advice with the
+/// table. The table has a row for each claim that advises. Also checks that an advice chooses the way for which all
+/// figures on its side speak. Example: with a threshold of 0.6, a figure of 0.8 is above the threshold, and still
+/// speaks for the second way. So the advice above this threshold must not choose the first way.
 inline void expect_advice(const std::vector<Claim>& claims, const std::vector<AdviceRow>& table) {
   size_t advising = 0;
   for (const Claim& claim : claims) {
@@ -102,7 +103,7 @@ inline void expect_advice(const std::vector<Claim>& claims, const std::vector<Ad
       EXPECT_EQ(side.chooses, above ? Choice::first : Choice::second)
           << where << ": the figure speaks for the other way";
       const bool all_of_the_side = above ? threshold >= 1 : threshold <= 1 || row->merits;
-      EXPECT_TRUE(all_of_the_side) << where << ": a figure between it and 1 speaks for the other way";
+      EXPECT_TRUE(all_of_the_side) << where << ": a figure between the threshold and 1 speaks for the other way";
     }
     EXPECT_NE(claim.advice.holds, claim.advice.refuted) << hypothesis.id;
   }

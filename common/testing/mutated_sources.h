@@ -1,4 +1,4 @@
-// Kernels that are broken on purpose. Tests use them to see whether the checks find the errors.
+// Kernels that are broken on purpose. Tests use these kernels to see whether the checks find the errors.
 #pragma once
 
 #include <gtest/gtest.h>

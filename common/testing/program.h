@@ -132,7 +132,7 @@ class ProgramTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-/// A test of a program that runs on the cpu device. It is skipped in a build without this device.
+/// A test of a program that runs on the cpu device. The test is skipped in a build without this device.
 class CpuProgramTest : public ProgramTest {
  protected:
   using ProgramTest::ProgramTest;

@@ -1,4 +1,4 @@
-// The device under test: the CPU, or the device that ATTN_TEST_DEVICE names. All tests of a process share it.
+// The device under test: the CPU, or the device that ATTN_TEST_DEVICE names. All tests of a process share the device.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -36,13 +36,13 @@ constexpr const char* summary = "The knowledge base: searches, checks and compar
 constexpr const char* footer = R"(
 DATABASE
   --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
-  ingest and add create the file if it is missing. Several processes may use it at once.
+  ingest and add create the file if it is missing. Several processes may use the file at once.
 
 EXIT STATUS
   0    done
   1    ingest found bad lines, verify or check found problems, or compare found a regression; or a file could not be
        written
-  2    bad input: one line names it and says what is allowed
+  2    bad input: one line names the bad input and says what is allowed
   130  interrupted; nothing is kept of the file that was being ingested
 
 kb COMMAND --help describes a command. Write '--' before words that begin with '-'.
@@ -740,7 +740,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
     return sub->add_option(name, target, help)->type_name("");
   };
   const auto filters = [&](CLI::App* sub, bool kinds) {
-    text(sub, "--device", given.filter.device, "D", "only records of devices with this in their name");
+    text(sub, "--device", given.filter.device, "D", "only records of devices whose name contains D");
     text(sub, "--proto", given.filter.experiment, "P", "only records of experiments whose name begins with P: proto1");
     text(sub, "--min-confidence", given.min_confidence, "C", "only records with this confidence or more, 0 to 1");
     if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement, note or run");
@@ -789,21 +789,22 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("check", "check record files that another program wrote: one line per bad record", run_check);
   list(sub, "FILE", given.files, "record files")->required();
 
-  sub =
-      command("pool",
-              "print the figure and the verdict of each claim by all its runs with the code and the conditions of the\n"
-              "latest run, as JSON lines",
-              run_pool);
+  sub = command(
+      "pool",
+      "print each claim's figure and verdict, pooled over the runs that have the code and the conditions of the\n"
+      "claim's latest run, as JSON lines",
+      run_pool);
   list(sub, "FILE", given.files, "pool these record files in place of the knowledge base");
 
   sub = command("advice",
                 "print the advice of the pooled claims, where 5 % of the verdicts at most are expected to be wrong",
                 run_advice);
-  text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
+  text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
-  sub = command("keys", "print the claim_key of each finding/1, and the key that its finding/2 has", run_keys);
-  text(sub, "--device", given.filter.device, "D", "only findings of devices with this in their name");
+  sub =
+      command("keys", "print the claim_key of each finding/1, and the key that a finding/2 of the claim has", run_keys);
+  text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
   sub = command("fit",
@@ -812,11 +813,12 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
                 run_fit);
   list(sub, "FILE", given.files, "record files; default: findings/recorded of the source tree");
   text(sub, "--out", given.out, "FILE",
-       "write this file in place of findings/spread.json; '-' is stdout; FILEs need it");
+       "write this file in place of findings/spread.json; '-' is stdout; required if a FILE is named");
 
   sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
-  sub->add_flag("--apply", given.apply,
-                "remove duplicates; keep the record with the highest confidence, among equals the latest");
+  sub->add_flag(
+      "--apply", given.apply,
+      "remove duplicates; keep the record with the highest confidence, or the latest of several such records");
 
   sub = command("export", "print records for other programs", run_export);
   text(sub, "--format", given.format, "F",
@@ -836,8 +838,10 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   text(sub, "B", given.b, "", "record file, device or commit")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
   text(sub, "--floor", given.floor, "PERCENT",
-       "differences up to this are noise between runs; default 2, more where the records' A/A floor is higher");
-  text(sub, "--proto", given.filter.experiment, "P", "with --by device or commit: only these experiments");
+       "differences up to PERCENT count as noise between runs; default 2, or the records' A/A floor if this floor\n"
+       "is higher");
+  text(sub, "--proto", given.filter.experiment, "P",
+       "with --by device or commit: only experiments whose name begins with P");
   return commands;
 }
 

@@ -221,7 +221,7 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
       common = true;
       judge_pair(one->json, other->json, compared);
     } else {
-      compared.reason = one ? "only A has it" : "only B has it";
+      compared.reason = one ? "only A has this configuration" : "only B has this configuration";
     }
     result.only_a += one && !other;
     result.only_b += other && !one;

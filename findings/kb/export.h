@@ -17,9 +17,9 @@ std::string to_csv(const std::vector<Record>& records);
 /// Returns commands of a POSIX shell, one line per finding or note, for the knowledge base of the study that this
 /// project follows:
 /// kb add SKILL TOPIC CLAIM EVIDENCE URL TITLE TYPE CONFIDENCE TAGS
-/// That knowledge base must have SKILL already. CONFIDENCE is one of the words that it knows (verified, high, medium,
-/// low, unverified), and TYPE is one of the types that it knows (benchmark for findings). Control characters become
-/// blanks, so that each command is one line.
+/// That knowledge base must have SKILL already. The knowledge base also decides which words CONFIDENCE may be
+/// (verified, high, medium, low, unverified) and which types TYPE may be (benchmark for findings). Control characters
+/// become blanks, so that each command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 
 /// Returns a citation in one paragraph: the result, its confidence, device, time and commit, and the command that

@@ -74,7 +74,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   } else {
     conclusion.estimate = pool(sessions, conclusion.prior, conclusion.relative, conclusion.unit);
   }
-  // A run that does not name its machine may have run on one of the others.
+  // A run that does not name its machine may have run on one of the named machines.
   conclusion.estimate.machines = std::max(1, static_cast<int>(machines.size()));
   return conclusion;
 }
@@ -183,8 +183,8 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // An exact claim is in no doubt. It does not count, for it would make room for doubtful claims. An undecided claim
-  // was tested, too: without undecided claims each decided claim would be within the limit of its rank.
+  // Exact claims do not count: they are never in doubt, and would make room for doubtful claims. Undecided claims
+  // count, because they were tested too. Without them each decided claim would be within the limit of its rank.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

@@ -8,8 +8,8 @@
 
 namespace attn::kb {
 
-/// A file of records, or stdin for "-", as a stream of plain text. Recognizes gzip by the first two bytes, and
-/// unpacks it.
+/// A file of records, or stdin for "-", as a stream of plain text. The stream recognizes gzip by the first two bytes,
+/// and unpacks it.
 /// The constructor throws BadInput for a file that cannot be opened. Reading from the stream throws BadInput for gzip
 /// that is damaged or ends early, and std::runtime_error for a file that cannot be read to its end.
 class RecordInput : public std::istream {

@@ -21,7 +21,7 @@ const std::map<std::string, std::string> type_names = {
 
 bool has_type(const Json& value, const Json& type) {
   if (type == "integer" && value.is_number_float())
-    return value == std::trunc(value.get<double>());  // the draft takes 64.0 for an integer
+    return value == std::trunc(value.get<double>());  // JSON Schema takes 64.0 for an integer
   return type == "number" ? value.is_number() : type == (value.is_number() ? "integer" : value.type_name());
 }
 
@@ -239,7 +239,7 @@ class Inspection {
     for (const Json& part : q.operand) check(part, q.value, q.place);
   }
   /// If no choice fits the value, reports the problems of the last choice that allows the value's type. If no choice
-  /// allows that type, reports the allowed types.
+  /// allows the value's type, reports the allowed types.
   void any_of(const Question& q) {
     std::vector<Json> types;
     std::vector<std::string> found;

@@ -82,7 +82,7 @@ void bind(Statement& statement, const Filter& filter) {
 }
 
 /// An FTS5 expression that matches records with all words of the query. The words are quoted, because FTS5 takes quoted
-/// text for words and never for syntax. A star after a word matches words that begin with it.
+/// text for words and never for syntax. A word before a star matches all words that begin with this word.
 std::string match_expression(const std::string& query) {
   constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
   std::string expression;
@@ -569,7 +569,7 @@ Record Store::find(const std::string& id) const {
     return found.front();
   }
   if (id.empty() || id.size() > 16 || id.find_first_not_of("0123456789abcdef") != id.npos) {
-    throw BadInput(fmt::format("'{}' is no id; up to 16 hex digits", id));
+    throw BadInput(fmt::format("'{}' is no id; an id has up to 16 hex digits", id));
   }
   // 'g' sorts after all hex digits, so the range has all ids that begin with ?1.
   Statement rows =

@@ -1,5 +1,5 @@
-// The knowledge base: one SQLite file. It has the original line of every record, columns for selection, and a full-text
-// index of the texts of findings and notes.
+// The knowledge base: one SQLite file. The file has the original line of every record, columns for selection, and a
+// full-text index of the texts of findings and notes.
 #pragma once
 
 #include <functional>
@@ -91,10 +91,10 @@ class Store {
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
   /// bad lines. Skips samples (samples/1), which the knowledge base does not keep. Throws SqlError, Interrupted,
-  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip. If it throws, nothing
-  /// is kept.
+  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip. If ingest() throws,
+  /// nothing is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
-  /// Adds a record. Returns whether it was new.
+  /// Adds a record. Returns whether the record was new.
   bool add(const Json& record);
 
   std::vector<Match> search(const std::string& query, const Filter& filter) const;

@@ -29,8 +29,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// Returns the processor of a record. It has the features that LLVM knows for its arch, without the features that the
-/// recorded processor lacked, and with the additional features of the recorded processor.
+/// Returns the processor of a record. The returned processor has the features that LLVM knows for its arch, without the
+/// features that the recorded processor lacked, and with the additional features of the recorded processor.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),

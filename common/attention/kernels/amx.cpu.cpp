@@ -34,7 +34,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-// After the hooks, because it calls them.
+// repair.h comes after the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {
@@ -54,8 +54,8 @@ using Ints = Vector<int, LANES>;
 using Words = Vector<unsigned, LANES>;
 using Shorts = Vector<unsigned short, CHUNK>;
 
-/// c[32][32] = a[32][32 * steps] * b, or c += with `add`. The distances between rows are in bytes. b has the words of
-/// 32 columns, in 16 rows for each step.
+/// Computes c[32][32] = a[32][32 * steps] * b, or c += a * b if `add` is true. The distances between rows are in bytes.
+/// b has the words of 32 columns, in 16 rows for each step.
 INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, const void* b, long b_step, int steps,
                            bool add) {
   char* const c0 = reinterpret_cast<char*>(c);
@@ -91,9 +91,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// Transposes 16 x 16 words. A round shuffles rows r and r + 8 into one another, like the halves of a pack of cards. A
-/// round takes the highest bit off a word's row number, and appends it to the column number as the lowest bit. After
-/// four rounds both numbers have changed places.
+/// Transposes 16 x 16 words. A round interleaves the words of rows r and r + 8, for r from 0 to 7. So a round takes the
+/// highest bit off a word's row number, and appends it to the column number as the lowest bit. After four rounds both
+/// numbers have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];

@@ -14,17 +14,17 @@
 /// one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Returns whether the weights of a row are exact with this shift, which is in base 2. They are not if the shift is too
-/// large for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose scores became
-/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become -infinity
-/// only if scale_log2 is above 1. In this case the function returns false.
+/// Returns whether the weights of a row are exact with this shift, which is in base 2. The weights are not exact if the
+/// shift is too large for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose
+/// scores became -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become
+/// -infinity only if scale_log2 is above 1. In this case the function returns false.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
 }
 
-/// A row begins with its sink as its shift. Returns the weight of the sink at this shift. The weight is 1. It is 0 if
-/// there is no sink, and NaN if the sink is +infinity or NaN. A weight of NaN makes the row NaN.
+/// A row begins with its sink as its shift. Returns the weight of the sink at this shift. The weight is 0 if there is
+/// no sink, NaN if the sink is +infinity or NaN, and else 1. A weight of NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
 DEVICE float largest_of_warp(float x) {
@@ -36,8 +36,9 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and its log-sum-exp. All lanes of a warp call this function. While it computes scores, each lane
-/// has one of 32 keys at a time. While it computes outputs, each lane has every 32nd column of O. `row` has
+/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. While the function computes
+/// scores, each lane has one of 32 keys at a time. While the function computes outputs, each lane has every 32nd column
+/// of O. `row` has
 ///   KeyRange keys                        the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V
@@ -52,7 +53,7 @@ DEVICE void write_exact_row(const Row& row) {
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
-  double o[COLUMNS] = {};  // in double: sums of values near the limit of f32 overflow f32
+  double o[COLUMNS] = {};  // in double, because sums of values near the limit of f32 overflow f32
 #pragma unroll 1
   for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // a sum of NaN stays NaN
     const int key = first + lane;

@@ -1,7 +1,7 @@
 // The mask hook says which pairs of a query and a key take part, within the ranges of the keys hook. A pair takes part
-// if its key is in the row's range (keys.h) and visible() is true. This file has no mask. An experiment replaces it by
-// another text (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows with
-// global tokens, blocks of a table, functions of a user ...
+// if its key is in the row's range (keys.h) and visible() is true. This file has no mask. An experiment replaces this
+// file by another text (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows
+// with global tokens, blocks of a table, functions of a user ...
 //
 // With another text, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list of key blocks,
 // which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about every pair.

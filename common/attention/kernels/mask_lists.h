@@ -6,9 +6,9 @@
 
 /// Each tile of BLOCK_R rows has a list. Tiles with the same rows in different heads or sequences may share a list. The
 /// list has, in ascending order, the blocks of BLOCK_C keys in which some pair takes part. An entry is twice the
-/// block's number, plus 1 if the block's pairs must be masked. They must be masked if not all keys of the block exist,
-/// or if not all pairs of these keys and the tile's rows take part. In a list whose count is 0, the first entry is
-/// still 1: block 0, masked.
+/// block's number, plus 1 if the block's pairs must be masked. The pairs must be masked if not all keys of the block
+/// exist, or if not all pairs of these keys and the tile's rows take part. In a list whose count is 0, the first entry
+/// is still 1: block 0, masked.
 struct MaskLists {
   int* counts;            // how many entries each list has
   int* entries;           // [lists][capacity]

@@ -11,8 +11,8 @@
 // errors would add up.
 //
 // The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
-// of the block) or by tile (the scores that a thread has of the 16 rows of a product). The rotate hook works on Q and K
-// in threadgroup memory.
+// of the block) or by tile (the scores that a thread has of the 16 rows of a product). The kernel rotates Q and K in
+// threadgroup memory, by the rotate hook.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
@@ -64,7 +64,7 @@ constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
 constexpr int TILES = layout.warp_rows / 16;  // tiles of 16 query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // products that a sum over a row of Q and K takes
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // products for one sum over the columns of Q and K
 constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are then in base 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
@@ -107,7 +107,7 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// write_exact_row() in a function that is never inlined, because for 16 bits the kernel's loop needs all registers.
+/// Calls write_exact_row(). This function is never inlined, because for 16 bits the kernel's loop needs all registers.
 /// For f32 write_row_anew() inlines write_exact_row(): with a call, ptxas would put the loop's instructions into
 /// another order, and the kernel would take 3 % longer.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
@@ -134,7 +134,7 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  unsigned list;                // MASK_LISTS: index of the tile's first entry; it takes fewer registers than a pointer
+  unsigned list;                // MASK_LISTS: index of the tile's first entry; an index takes fewer registers
   const char *k_rows, *v_rows;  // where this thread's next copies begin
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
@@ -145,7 +145,7 @@ struct Warp {
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // Returns where the sequence's own keys end.
+  // Returns how many keys the sequence has. With KEYS_END_EARLY the sequence may have fewer than kv_len keys.
   DEVICE int keys_there() const { return KEYS_END_EARLY ? min(p.kv_len, end_of_keys(sequence())) : p.kv_len; }
 
   // Returns the keys that a row sees. A row beyond the last query gets the range of the last query.
@@ -213,7 +213,7 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        if (lost) {  // instead of a copy: a copy might end after the store
+        if (lost) {  // a store and no copy, because a copy might end after the store
           store_ones(to + u * 16);
         } else {
           copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);
@@ -399,7 +399,8 @@ struct Warp {
   }
 
   // Applies the score hook, and hides scores. Without a mask hook, the ranges of the rows say which scores are hidden.
-  // With a mask hook and `masked`, the bits that find_seen() has found say it; these bits include the ranges.
+  // With a mask hook and `masked`, the bits that find_seen() has found say which scores are hidden; these bits include
+  // the ranges.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -465,7 +466,7 @@ struct Warp {
     }
   }
 
-  // ---- all of it
+  // ---- the whole kernel
 
   DEVICE void run() {
     // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
@@ -536,7 +537,7 @@ struct Warp {
     }
   }
 
-  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether both are exact.
+  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether the row and its log-sum-exp are exact.
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;

@@ -1,6 +1,6 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. It is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V anew
-// for every row, and holds a whole row of scores.
+// sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
+// anew for every row, and holds a whole row of scores.
 //
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
@@ -27,7 +27,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   float* scores = reinterpret_cast<float*>(group->memory);
   float* output = scores + p.kv_len;
 
-  (void)CAUSAL;  // a keys hook need not read it
+  (void)CAUSAL;  // a keys hook need not read CAUSAL
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;

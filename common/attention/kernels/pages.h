@@ -1,6 +1,6 @@
 // The pages hook says where the row of a key lies in K and V. In this file the keys of a head lie one after the other.
-// An experiment replaces it by another text (KernelSource::includes["common/attention/kernels/pages.h"]) to look pages
-// up in a table that ScoreContext::data points to.
+// An experiment replaces this file by another text (KernelSource::includes["common/attention/kernels/pages.h"]) to look
+// pages up in a table that ScoreContext::data points to.
 //
 // A kernel asks only for keys that exist. If the keys hook has KEYS_END_EARLY, only keys before end_of_keys() exist.
 //

@@ -2,8 +2,9 @@
 // kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and then works
 // out their angles.
 //
-// A unit is two groups of a row that one thread takes. They hold GROUP pairs: each group has one element of every pair,
-// or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only copies.
+// A unit is two groups of a row that one thread takes. The two groups hold GROUP pairs: each group has one element of
+// every pair, or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only
+// copies.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
 // elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are worked out), GROUP
@@ -39,7 +40,7 @@ constexpr int RUN = ACROSS ? GROUP : GROUP / 2;
 
 using Group = unsigned[WORDS];
 
-// The words are aligned to 16 bytes, or to their own size if it is less.
+// The address of the words is a multiple of 16 bytes, or of the size of all words if that size is less.
 template <int COUNT>
 DEVICE void load_words(unsigned (&words)[COUNT], const void* from) {
   if constexpr (COUNT % 4 == 0) {

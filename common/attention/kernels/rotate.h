@@ -1,6 +1,6 @@
 // The rotate hook gives the rows that a kernel multiplies in place of the rows of Q and K. This file leaves the rows as
-// they are. An experiment replaces it by another text (KernelSource::includes["common/attention/kernels/rotate.h"]) for
-// rotary positions.
+// they are. An experiment replaces this file by another text
+// (KernelSource::includes["common/attention/kernels/rotate.h"]) for rotary positions.
 //
 // load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in `tuned` on the cpu and
 // in `wgmma`, else 1; d is a multiple of this number. The result of load() is a float, or a type that consists of 4

@@ -1,6 +1,6 @@
 // The sink hook gives a logit for each head. The logit takes part in the softmax of every row like the score of one
-// more key, which has no value (attention sinks: Xiao et al. 2023; gpt-oss, 2025). It makes the denominator greater,
-// and counts in the log-sum-exp. This file has no sink. An experiment replaces it by another text
+// more key, which has no value (attention sinks: Xiao et al. 2023; gpt-oss, 2025). The logit makes the denominator
+// greater, and counts in the log-sum-exp. This file has no sink. An experiment replaces this file by another text
 // (KernelSource::includes["common/attention/kernels/sink.h"]).
 //
 // With a sink, a row that sees no key gives 0, and the sink as its log-sum-exp.

@@ -5,8 +5,8 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cpu.h"
 
-/// The score of a hidden pair, whichever hook hides the pair. It is also the maximum of a row that has seen no key yet.
-/// The exponential turns this score into a weight of 0 without an extra instruction.
+/// The score of a hidden pair, whichever hook hides the pair. This score is also the maximum of a row that has seen no
+/// key yet. The exponential turns this score into a weight of 0 without an extra instruction.
 constexpr float hidden_score = -__builtin_inff();
 
 /// Returns the shift of a row's scores: their maximum, or 0 in a row that has seen no key yet. With -infinity as the
@@ -16,20 +16,20 @@ INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
 }
 
-// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s, so it does not overflow
-// if s does not.
+// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base 4
+// does not overflow if s does not overflow.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
 /// If the size of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor - shift *
-/// factor), where the exponent takes one multiply-add. The rounding error of the second product is then at most 2^-14,
+/// factor), and the exponent takes one multiply-add. The rounding error of the second product is then at most 2^-14,
 /// the same for all keys of a row. For larger products the kernel first takes the distance s - shift, and then
-/// multiplies it.
+/// multiplies the distance by the factor.
 constexpr float largest_product = 2048;
 
-/// Computes 4^x for x <= 0. The relative error is 2e-7, or 8e-5 with DEGREE 3, which is for weights that are rounded to
-/// 16 bits anyway. The result is exactly 0 for x below -63.25, and NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds
-/// x to the nearest n / 2. The lowest bits of the sum are n + 127, the exponent of 2^n = 4^(n / 2). A minimax
-/// polynomial gives 4^rest, where the rest of x is in [-1/4, 1/4].
+/// Computes 4^x for x <= 0, by a polynomial of degree DEGREE. With DEGREE 5 the relative error is 2e-7, with DEGREE 3
+/// 8e-5. DEGREE 3 is for weights that are rounded to 16 bits anyway. The result is exactly 0 for x below -63.25, and
+/// NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds x to the nearest n / 2. The lowest bits of the sum are n + 127,
+/// the exponent of 2^n = 4^(n / 2). A minimax polynomial gives 4^rest, where the rest of x is in [-1/4, 1/4].
 template <int DEGREE = 5, typename V>
 INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);

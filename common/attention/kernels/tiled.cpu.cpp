@@ -16,7 +16,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-// After the hooks, because it calls them.
+// repair.h comes after the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {

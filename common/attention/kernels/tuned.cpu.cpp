@@ -1,12 +1,14 @@
 // Variant `tuned`: flash attention forward at the rate of the host's multiply-add units.
 //
-// One threadgroup computes BLOCK_R query rows of one head. Queries are the lanes of vectors. The rows are cut into
-// panels of PANEL queries; scores, weights and outputs are kept transposed ([key][query], [column][query]). So the
-// softmax runs along the lanes, and needs no horizontal reduction. Both products are the same loop over a tile of
-// ROWS x VECTORS accumulators in registers. Each step adds a broadcast word times a row of a panel:
+// One threadgroup computes BLOCK_R query rows of one head. The lanes of a vector hold numbers of different queries. The
+// rows are cut into panels of PANEL queries. Scores, weights and outputs are kept transposed ([key][query],
+// [column][query]). So each lane does the softmax of its own query, and no lane needs numbers of another lane. Both
+// products use the same loop over a tile of ROWS x VECTORS accumulators in registers. Each step adds a broadcast word
+// times a row of a panel:
 //   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
 //   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
-// Operands are 4-byte words: a float, or with BF16_DOT a pair of bf16 that are neighbours along the sum.
+// An operand is a word of 4 bytes: a float, or with BF16_DOT a pair of bf16. The two numbers of a pair are two
+// neighbouring terms of the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
 //   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats * scale (without a score hook: * log4(e) too), or bf16 pairs
@@ -33,7 +35,7 @@
 #include "common/attention/kernels/pages.h"
 #include "common/attention/kernels/rotate.h"
 #include "common/attention/kernels/score.h"
-// After the hooks, because it calls them.
+// repair.h comes after the hooks, because it calls them.
 #include "common/attention/kernels/repair.h"
 
 namespace {
@@ -315,8 +317,8 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    // `visible`: how many keys of the block are not after the last key that the lane may see. `hidden`: how many are
-    // before the first key that the lane may see. Both may be negative.
+    // `visible`: how many keys of the block are not after the last key that the lane may see. `hidden`: how many keys
+    // of the block are before the first key that the lane may see. Both numbers may be negative.
     Ints visible[VECTORS];
     [[maybe_unused]] Ints hidden[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {
@@ -403,9 +405,9 @@ struct Tile {
     scores_of_key = load<Floats>(lanes);
   }
 
-  // SCALE_LATE: if the product of the shift and the factor is large, subtracts the shift from the scores, and sets the
-  // shift to 0. If this function did not, a multiply-add would subtract the product, and the rounding error of the
-  // product would stay in the result.
+  // For SCALE_LATE: scores times the factor unit * log4_e are in base 4. If the product of the shift and this factor is
+  // large, this function subtracts the shift from the scores, and sets the shift to 0. Otherwise a multiply-add would
+  // subtract the product, and the product's rounding error would stay in the result.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);

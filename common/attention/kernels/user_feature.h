@@ -1,3 +1,4 @@
-// A user's feature map. This file is the identity. The text that replaces it (KernelSource::includes) has the functions
-// of math.h first, then a #line, then the user's text. Kernels include it within a namespace.
+// A user's feature map. The map in this file returns x unchanged. The text that replaces this file
+// (KernelSource::includes) has the functions of math.h first, then a #line, then the user's text. Kernels include this
+// file within a namespace.
 float feature(float x) { return x; }

@@ -1,5 +1,5 @@
-// A user's mask function. In this file every pair is seen. The text that replaces it (KernelSource::includes) has the
-// functions of math.h first, then a #line, then the user's text. Kernels include it within a namespace.
+// A user's mask function. In this file every pair is seen. The text that replaces this file (KernelSource::includes)
+// has the functions of math.h first, then a #line, then the user's text. Kernels include this file within a namespace.
 bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return true; }
 
 /// Whether the user's text has `keys`, which bounds the keys of a row. If not, `bound_of` gives all keys.

@@ -1,26 +1,27 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
-// The grid is persistent: a multiprocessor runs one threadgroup, or two threadgroups of one consumer each. A
-// threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. One thread of the producer
-// issues the tensor copies (three warps do so if K and V lie on pages shorter than a block). Another thread hands out
-// tiles. Each consumer computes 64 query rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers of
-// K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does the
-// softmax of the current block (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns:
-// one multiplies while another does the softmax (section 3.1). Blocks are walked from the last key to the first, so
-// that the blocks that need a mask come first.
+// A threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. The grid is persistent:
+// each multiprocessor runs one threadgroup until no tile is left. If a threadgroup has only one consumer, a
+// multiprocessor may run two threadgroups. One thread of the producer issues the tensor copies (if K and V lie on pages
+// shorter than a block, three warps issue them). Another thread hands out tiles; a tile is BLOCK_R query rows of one
+// head. Each consumer computes 64 of these rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers
+// of K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does
+// the softmax of the current block (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take
+// turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile walks its blocks from the
+// last key to the first, so that the blocks that need a mask come first.
 //
 // Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
 //
 // The kernel takes hooks for scores (by element or by tile), keys, masks, pages, sinks, the rotation of queries, and
 // work before the attention (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element
-// gets q and k as Place, so that a hook that takes them as floats costs no conversions. With LINEAR the term that the
-// score hook adds is part of the product.
+// gets q and k as Place, so that a hook that takes them as floats costs no conversions. With LINEAR (a mode in the
+// table below) the matrix product itself adds the term of the score hook.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R (64, 128, 192, 256), BLOCK_C (multiple of 16, at
-// most 256), STAGES, OUT_PANELS (a consumer's panels through which outputs of 16 bits leave by tensor copies; 0:
-// threads store the outputs), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and the kernel
-// applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at most as
-// many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
+// most 256), STAGES, OUT_PANELS (0: threads store the outputs; else tensor copies store outputs of 16 bits, at most
+// OUT_PANELS panels of 64 columns at a time), CAUSAL, IN_TYPE, OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and
+// the kernel applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at
+// most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
 // One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
 // buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
@@ -35,7 +36,7 @@
 //   wait k_empty[i] <-------------------------.
 //   arrive k_full[i]                          |
 //   copy K of b -> k_full[i] -----------------|--> [not end] wait k_full[i]
-//                                             |    [not end] PING_PONG: wait for named barrier 1 + c, the own turn
+//                                             |    [not end] PING_PONG: wait for named barrier 1 + c, its own turn
 //   [first] for each consumer c:              |    issue S = Q K^T of b; [end] only the first 16 columns of Q and K
 //     wait q_empty[c] <--------------------.  |    [not end] SCORE_AHEAD: read_ahead()
 //     arrive q_full[c]                     |  |
@@ -261,7 +262,7 @@ struct Barriers {
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
 
-// LINEAR: the place in memory of the numbers of a block's keys, which are a narrow operand.
+// LINEAR: where the numbers 0 to BLOCK_C - 1 of a block's keys lie. These numbers are an operand for Mma::narrow().
 DEVICE unsigned char* numbers() { return memory + layout.barriers - BLOCK_C * 32; }
 DEVICE Barriers& barriers() { return *reinterpret_cast<Barriers*>(memory + layout.barriers); }
 
@@ -282,7 +283,7 @@ DEVICE ScoreContext context_of(const AttentionParams& a, const WgmmaTile& tile) 
   return {tile.batch, tile.head, a.q_heads, a.q_len, a.kv_len, a.score_data};
 }
 
-/// Returns where the sequence's own keys end.
+/// Returns how many keys the tile's sequence has. With KEYS_END_EARLY the sequence may have fewer than kv_len keys.
 DEVICE int keys_there(const AttentionParams& a, const WgmmaTile& tile) {
   return KEYS_END_EARLY ? min(a.kv_len, end_of_keys(context_of(a, tile))) : a.kv_len;
 }
@@ -308,7 +309,7 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
-// Counts the tile's blocks, at least one. The host can count them only for the default keys hook.
+// Counts the tile's blocks, at least one. The host can count blocks only for the default keys hook.
 DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   const int first = bars.tile.first_query;
   const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
@@ -316,7 +317,7 @@ DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   bars.tile.blocks = max((end + BLOCK_C - 1) / BLOCK_C, bars.first_block + 1);
 }
 
-// Finds the tile's list. If the list is empty, the tile walks the list's first entry, which is block 0, masked.
+// Finds the tile's list. If the list is empty, the tile walks the list's first entry: block 0 with a mask.
 [[maybe_unused]] DEVICE void find_list(const MaskLists& lists, Barriers& bars) {
   const MaskList list = list_of(lists, bars.tile.batch, bars.tile.head, bars.tile.first_query);
   bars.list = list.entries;
@@ -379,7 +380,7 @@ DEVICE void copy_block(const TensorMap& map, Barrier& empty, Barrier& full, int 
     copy_panels(memory + region + kv.index * KV_BYTES, KV_PANEL_BYTES, map, full, key, tile.kv_head, tile.batch);
   } else {
     const int lane = BOXES > 1 ? threadIdx.x % 32 : 0, first = key + lane * BOX_KEYS;
-    KeyPlace place{-1, 0, 0};  // for keys beyond the last: a box before the tensor reads as zeros
+    KeyPlace place{-1, 0, 0};  // for keys after the last key: a box that begins before the tensor is read as zeros
     const bool there = lane < BOXES && first < keys_there(a, tile);
     if (there) place = place_of_key(first, tile.kv_head, context_of(a, tile));
     if constexpr (KEYS_END_EARLY && OF_KEYS) {  // the thread that arrives at `full` writes `lost` too
@@ -428,7 +429,7 @@ DEVICE void produce(const WgmmaParams& p, int number) {
       copy_block<true>(p.k, bars.k_empty[kv.index], bars.k_full[kv.index], layout.k, kv, from, tile, p.attention, lost,
                        number);
       if (first && (PRODUCERS == 1 || threadIdx.x == 0)) {
-#pragma unroll 1  // compiles faster
+#pragma unroll 1  // so that the kernel compiles faster
         for (int c = 0; c < CONSUMERS; ++c) {
           bars.q_empty[c].wait(q_parity ^ 1);
           bars.q_full[c].arrive_expect(PANELS * Q_PANEL_BYTES);
@@ -456,12 +457,12 @@ struct Consumer {
   const int index;  // the number of the consumer
   const int thread = threadIdx.x % WARPGROUP;
   const int row = thread / 32 * 16 + thread % 32 / 4;  // the first of the thread's two rows, of 64
-  const int column = thread % 4 * 2;                   // the first of the thread's columns, of each 8
+  const int column = thread % 4 * 2;                   // the first of the thread's columns, of each group of 8
   float s[BLOCK_C / 2];
   unsigned weights[BLOCK_C / 4];
   float sum[2], shift[2], alpha[2];  // of the thread's two rows
   float slope;                       // LINEAR: the slope in base 2
-  unsigned slope_parts[4];           // LINEAR: slope / scale as the sum of three columns of an operand, in all its rows
+  unsigned slope_parts[4];           // LINEAR: an operand; in each row the sum of three columns is slope / scale
   float offset[2];                   // LINEAR: the term of key number 0 of the block, in base 2
   bool grew;                         // whether outputs must be multiplied by alpha
   SeenKeys<BLOCK_C> seen[2];         // with a mask hook, for a block that is masked
@@ -482,8 +483,8 @@ struct Consumer {
   // Converts a difference of shifts and scores to base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
-  // Issues S = Q K^T of a block. Without a block it still issues the first step, whose result is not used: if a branch
-  // could skip all products of S, ptxas would do all products one after the other (C7515).
+  // Issues S = Q K^T of a block. If no block exists, this function issues the first step nevertheless, and nobody uses
+  // its result. If a branch could skip all products of S, ptxas would do all products one after the other (C7515).
   DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
@@ -499,7 +500,7 @@ struct Consumer {
       }
       mma_commit();
     } else {
-      mma_commit();  // in both branches: with one commit after both, ptxas would add a product of its own
+      mma_commit();  // each branch has its own commit: with one commit after both branches, ptxas would add a product
     }
   }
 
@@ -649,7 +650,7 @@ struct Consumer {
     if (thread == 0) empty.arrive();
   }
 
-  // Waits for all threads of this consumer, which also makes its warps converge.
+  // Waits for all threads of this consumer. After the wait the threads of each warp run together again.
   DEVICE void sync_consumer() const {
     __syncwarp();
     named_sync(1 + CONSUMERS + index, WARPGROUP);
@@ -759,7 +760,7 @@ struct Consumer {
     const int last_query = min(query + 64, a.q_len) - 1;
     const int end = row_exists(a, query) ? key_end(a, tile, last_query) : 0;
     // This consumer walks the blocks from own - 1 down to `last`: the blocks that its rows see, or with MASK_LISTS the
-    // tile's whole list. It walks at least one block, which is a block of the tile.
+    // tile's whole list. A consumer walks at least one block of the tile.
     int own = max((end + BLOCK_C - 1) / BLOCK_C, first_block + 1);
     if constexpr (!KEYS_ARE_DEFAULT) own = min(own, tile.blocks);
     if constexpr (MASK_LISTS) own = tile.blocks;
@@ -769,9 +770,9 @@ struct Consumer {
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and so do blocks before `hidden`
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
-    // A turn issues Q K^T of a block, and P V of the block that was walked before it. The first turn has no P V. The
-    // last turn is an additional turn without a block and without Q K^T. All turns share one text, because one text
-    // compiles faster than several.
+    // A turn issues Q K^T of a block, and P V of the block that was walked before this block. The first turn has no P
+    // V. The last turn is an additional turn without a block and without Q K^T. The code of the turn stands here only
+    // once, because one copy compiles faster than several.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1
@@ -806,7 +807,7 @@ struct Consumer {
       softmax();
       mma_wait<0>();
       if (!first) release(bars.v_empty[previous.index]);
-      pack_weights();  // before the branch, so that the compiler puts it among the exponentials
+      pack_weights();  // before the branch, so that the compiler packs between the exponentials
       if (grew && !first) scale_o<DIM / 2>(alpha);
       first = false;
       previous = kv;
@@ -995,7 +996,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
-    // A second object, so that this call does not change how run() compiles.
+    // This call has a Consumer of its own, so that it does not change how run() compiles.
     Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();
   }
 }

@@ -27,11 +27,11 @@ struct WgmmaParams {
   const WgmmaTile* tiles;  // in the order in which threadgroups take them; the times of causal tiles differ
   unsigned tile_count;
   /// [0] counts the tiles that were taken, without the first tile of each threadgroup. [1] counts the threadgroups that
-  /// are done. Both are 0 before and after every launch.
+  /// are done. Both counters are 0 before and after every launch.
   unsigned* counters;
-  /// An array [batch, q_heads, sixteens] that only the kernel uses. It has an element for each group of 16 rows of a
-  /// head. It holds a linked list for each warp: the groups that the warp computes anew after its last tile. The first
-  /// `sixteens_before` groups of a head lie before its first row, because a tile may begin there.
+  /// An array [batch, q_heads, sixteens] that only the kernel uses. The array has an element for each group of 16 rows
+  /// of a head. The array holds a linked list for each warp: the groups that the warp computes anew after its last
+  /// tile. The first `sixteens_before` groups of a head lie before its first row, because a tile may begin there.
   int* next_kept;
   int sixteens, sixteens_before;
 };

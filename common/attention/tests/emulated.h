@@ -11,7 +11,8 @@
 
 namespace attn::test {
 
-/// Returns KernelSource::includes for a kernel of the cpu dialect. They replace the instructions by plain code.
+/// Returns KernelSource::includes for a kernel of the cpu dialect. The headers in this map replace the instructions by
+/// plain code.
 inline std::map<std::string, std::string> emulated_instructions() {
   constexpr const char* header = "common/kernel/cpu.h";
   constexpr const char* text = R"(

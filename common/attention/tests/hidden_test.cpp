@@ -191,7 +191,7 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
   }
 }
 
-// A bias of any size is added in f32; only -infinity hides.
+// A bias of any size is added in f32; only a bias of -infinity hides a pair.
 TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
   const Tested setup = small();

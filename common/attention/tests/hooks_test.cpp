@@ -1,7 +1,7 @@
 // Hooks of the kernels: which keys a row sees, where keys lie, and how rows are turned. The tests compare every kernel
-// with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. They
-// also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run on the device
-// under test.
+// with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. The
+// tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run on the
+// device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -354,7 +354,7 @@ TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
   }
 }
 
-// A kernel that takes no rotate hook does not compile with one. It does not ignore the hook.
+// A kernel that takes no rotate hook does not compile with a rotate hook, because it must not ignore the hook.
 TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes a rotate hook";
   const Tested setup = tested(GetParam());

@@ -1,6 +1,7 @@
 // The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and each kernel that walks
-// lists with the same kernel without lists. They check the contents of the lists, and that kernels walk only listed
-// blocks. They also check that the comparisons catch broken kernels. The tests run on the device under test.
+// lists with the same kernel without lists. The tests check the contents of the lists, and that kernels walk only
+// listed blocks. The tests also check that the comparisons catch broken kernels. The tests run on the device under
+// test.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -202,7 +203,7 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// Returns the right list of a tile. The function finds it by asking the mask about each pair of the tile.
+/// Returns the right list of a tile. The function finds the list by asking the mask about each pair of the tile.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;
@@ -356,8 +357,8 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
             const Launch launch = attention_launch(config, test::hopper(), &hooks);
             const test::CapturedLog log;
             const Binary binary = compiler_->compile(launch.source);
-            // Without lists mma_sync keeps the range of keys in registers too. With 128 keys a block and head_dim 64 it
-            // then spills some words.
+            // Without lists mma_sync keeps the range of keys in registers too. With 128 keys a block and head_dim 64
+            // the kernel then spills some words.
             const bool may_spill = !lists && config.variant == "mma_sync";
             EXPECT_TRUE(binary.spill_bytes == 0 || may_spill) << name << " " << launch.source.key();
             EXPECT_EQ(log.text(), "") << name << " " << launch.source.key();

@@ -1,5 +1,5 @@
-// Tests of RoPE. They compare the frequencies with values that were worked out by hand, and test the oracle. On the
-// device under test they compare the kernel with the oracle.
+// Tests of RoPE. The tests compare the frequencies with values that were worked out by hand, and test the oracle. On
+// the device under test they compare the kernel with the oracle.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>

@@ -42,7 +42,7 @@ class TargetMachines {
 /// passes, for example the message that a loop cannot be vectorised as requested.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
-/// Links all modules into the first one, and removes the others. Returns false if they cannot be linked.
+/// Links all modules into the first one, and removes the others. Returns false if the modules cannot be linked.
 bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std::string& entry);
 
 void optimize(llvm::Module& module, llvm::TargetMachine& machine);

@@ -189,7 +189,8 @@ class CpuDevice : public Device {
   }
 
  private:
-  // Returns whether any command has work for more than one thread. If no command has, the workers may stay asleep.
+  // Returns whether any command has work for more than one thread. If no command has such work, the workers may stay
+  // asleep.
   static bool shares_work(const std::vector<CommandEncoder::Command>& commands) {
     return std::ranges::any_of(commands, [](const CommandEncoder::Command& command) {
       const auto* dispatch = std::get_if<CommandEncoder::Dispatch>(&command);

@@ -117,7 +117,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
-    // The lanes of the widest vector that the device has and whose lanes divide head_dim.
+    // The number of lanes of the widest vector on the device whose lanes divide head_dim.
     source.constants["LANES"] =
         config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
   }
@@ -140,7 +140,7 @@ class CpuFlash : public FlashOperation {
 
   // Takes the tile with the least expected time; of tiles with equal times, the first. Leaves out tiles that do not fit
   // in threadgroup memory, and tiles that have twice as many rows as there are queries, or more. If no tile is left,
-  // takes the last.
+  // takes the last tile of the list.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},
@@ -164,11 +164,11 @@ class CpuFlash : public FlashOperation {
   }
 
  private:
-  // Returns the relative time of a launch, in rows times keys. For a key, a tile takes as long as for its rows, and for
-  // some rows more, because it reads the key for all its rows (`reading`: on recorded CPUs without AMX, tiles of 16
-  // rows take 1.12 to 1.7 times as long as tiles of 256 rows; with AMX, tiles of 128 rows take 1.1 times as long).
-  // Threads take tiles in turn, and causal tiles begin with the longest. At the end a thread waits for a part of a
-  // tile.
+  // Returns the relative time of a launch, in rows times keys. The time of a tile for one key grows with the tile's
+  // rows, and with a constant number of further rows, `reading`: the tile reads the key once, however many rows it has
+  // (on recorded CPUs without AMX, tiles of 16 rows take 1.12 to 1.7 times as long as tiles of 256 rows; with AMX,
+  // tiles of 128 rows take 1.1 times as long). Threads take tiles in turn, and causal tiles begin with the longest. At
+  // the end a thread waits for a part of a tile.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device) {
     constexpr double waiting = 1 / 8.;
     const double reading = uses_amx(config, device, nullptr) ? 25 : 4;

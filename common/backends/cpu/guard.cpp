@@ -32,7 +32,7 @@ struct Call {
 };
 thread_local Call call;
 
-struct sigaction before[NSIG];  // the actions before the guard's
+struct sigaction before[NSIG];  // the signals' actions before the guard installed its own
 
 uintptr_t stack_end([[maybe_unused]] const void* context) {
 #if defined(__x86_64__)

@@ -23,8 +23,7 @@ class CpuLinear : public LinearOperation {
   std::string unable(const LinearConfig& /*config*/) const override { return {}; }
 
   /// With a gate by channel a step computes the decay of each pair of tokens. The cost for a token grows with the
-  /// step's length, so these steps are short. Steps are also short if the state has more than
-  /// 128 x 128 elements.
+  /// step's length, so these steps are short. Steps are also short if the state has more than 128 x 128 elements.
   int64_t step(const LinearConfig& config) const override {
     const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
     return std::min(config.chunk, most);

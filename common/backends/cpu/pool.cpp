@@ -14,8 +14,8 @@ inline void pause() {
 #endif
 }
 
-// After this many idle turns a spinning thread yields its core. If it did not yield, then on a machine with fewer free
-// cores than threads it could occupy the core that the awaited thread needs.
+// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads, a
+// thread that did not yield could occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 
 template <typename Condition>
@@ -68,7 +68,8 @@ void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned
   finished_.store(0, std::memory_order_relaxed);
   wave_.fetch_add(1, std::memory_order_release);
   take_items(0);
-  // Every worker passes through every wave, even if no item is left for it. work_ and next_ may change only after that.
+  // Every worker passes through every wave, even if no item is left for it. work_ and next_ may change only after all
+  // workers have passed.
   const auto all = static_cast<unsigned>(workers_.size());
   spin_until([&] { return finished_.load(std::memory_order_acquire) == all; });
 }

@@ -1,5 +1,6 @@
-// A pool of threads for work that comes in waves. Between the dispatches of a submission the threads spin, so that a
-// dispatch costs about a microsecond. Between submissions they sleep, so that an idle device costs nothing.
+// A pool of threads that runs the threadgroups of dispatches. Between the dispatches of a submission the threads spin,
+// so that a dispatch costs about a microsecond. Between submissions the threads sleep, so that an idle device costs
+// nothing.
 #pragma once
 
 #include <atomic>

@@ -93,7 +93,7 @@ CpuTarget CpuTarget::host() {
   const llvm::StringMap<bool> host = host_features();
   std::unique_ptr<const llvm::MCSubtargetInfo> usual = usual_features(target.triple, target.arch);
   if (host.lookup("amx-tile") && !usual->checkFeatures("+amx-tile")) {
-    // A virtual machine may hide its processor's model. If it does, LLVM names an older processor.
+    // A virtual machine may hide its processor's model. In this case LLVM names an older processor.
     target.arch = host.lookup("prefetchi") ? "graniterapids" : "sapphirerapids";
     usual = usual_features(target.triple, target.arch);
   }

@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// Returns a cubin's code and constants, for the code's hash. They do not include the line tables, which name the
-/// folder in which the process runs.
+/// Returns a cubin's code and constants, for the code's hash. The returned text does not include the line tables, which
+/// name the folder in which the process runs.
 std::string machine_code(const std::string& cubin);
 
 /// Returns a cubin's code without its constants. The constants hold the addresses of all function constants, even of

@@ -62,7 +62,8 @@ class CudaDevice : public Device {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    // From 9.0 on, the instructions that matter here belong to one architecture only. Its name ends with "a".
+    // From 9.0 on, the instructions that matter here belong to one architecture only. The name of this architecture
+    // ends with "a".
     compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
     char name[256] = {}, bus_id[32] = {};
     check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");
@@ -142,8 +143,8 @@ class CudaDevice : public Device {
     blocks_.erase(block);
   }
 
-  // upload() and download() put a copy on the stream and wait for it. So the copy runs after the kernels that were
-  // enqueued before, and is done when the call returns.
+  // upload() and download() put a copy on the stream and wait for the copy. So the copy runs after the kernels that
+  // were enqueued before, and is done when the call returns.
   void upload(void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const std::lock_guard lock(mutex_);
@@ -200,7 +201,7 @@ class CudaDevice : public Device {
         put_on(stream_, commands);
       }
     } catch (const std::exception&) {
-      wait(commands);  // waits for the commands that were enqueued; a fault in one of them is thrown instead
+      wait(commands);  // waits for the commands that were enqueued before; throws if one of them has a fault
       throw;
     }
     wait(commands);
@@ -311,9 +312,9 @@ class CudaDevice : public Device {
     return value;
   }
 
-  // Makes the device's context current to the calling thread. If that is the primary context, the destructor restores
-  // the previous context. If the device also works on its own stream, Current allows the thread the calls that a
-  // capture of another stream would forbid.
+  // Makes the device's context current to the calling thread. If the device's context is the primary context, the
+  // destructor restores the previous context. If the device also works on its own stream, Current allows the thread the
+  // calls that a capture of another stream would forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {

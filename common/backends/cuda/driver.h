@@ -1,5 +1,5 @@
-// The CUDA driver, NVRTC and NVML as tables of functions. They are opened at run time, so that one build serves
-// machines with and without a GPU.
+// The CUDA driver, NVRTC and NVML as tables of functions. The libraries are opened at run time, so that one build
+// serves machines with and without a GPU.
 #pragma once
 
 #include <cuda.h>
@@ -55,8 +55,8 @@ struct Nvrtc {
 
 // NOLINTEND(readability-identifier-naming)
 
-/// nvJitLink. It is declared here, because its header gives the functions names that fit only one version of nvJitLink.
-/// The constructor throws DeviceMissing.
+/// The functions of nvJitLink. They are declared here, because nvJitLink's header gives the functions names that fit
+/// only one version of nvJitLink. The constructor throws DeviceMissing.
 struct NvJitLink {
   using Status = int;
   static constexpr Status success = 0;

@@ -24,11 +24,11 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// A scale that is smaller than this is not applied inside the exponential, because then masked scores would no longer
-// differ from other scores.
+// A scale below this number is not applied inside the exponential, because then masked scores would no longer differ
+// from other scores.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
-constexpr size_t reserved_bytes = 1024;  // that a multiprocessor reserves for each threadgroup
+constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup
 
 // Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
 // on a page is then one box, or several boxes.
@@ -72,10 +72,10 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// K and V have three buffers each, because short rows gain from a third buffer. They have two buffers if a third would
-// take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second threadgroup
-// and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have one buffer
-// each if two do not fit.
+// K and V have three buffers each, because short rows gain from a third buffer. K and V have two buffers each if a
+// third would take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second
+// threadgroup and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have
+// one buffer each if two do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto layout_with = [&](int64_t stages, int64_t out_panels) {
@@ -287,7 +287,7 @@ class CudaFlash : public FlashOperation {
 
  private:
   /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile, or for one key of
-  /// each of its tiles if it works on two at the same time.
+  /// each of its two tiles if the multiprocessor works on two tiles at the same time.
   struct Tile {
     int64_t rows, keys;
     double cost;

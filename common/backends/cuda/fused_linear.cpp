@@ -70,7 +70,8 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
   if (shape.dtype == DType::f32 || shape.out_dtype != shape.dtype) {
     return "the fused kernel on this device takes inputs and outputs of one type, bf16 or f16";
   }
-  if (!shape.causal) return "the fused kernel on this device is always causal; the variant 'phases' need not be";
+  if (!shape.causal)
+    return "the fused kernel on this device is always causal; the variant 'phases' also takes causal 0";
   if (shape.gate == GATE_CHANNEL) {
     return "the fused kernel on this device takes no gate per channel; the variant 'phases' takes one";
   }

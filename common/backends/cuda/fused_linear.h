@@ -40,7 +40,7 @@ struct FusedPlan {
   size_t zero_bytes = 0, totals_at = 0, states_at = 0, workspace_bytes = 0;
 };
 
-/// Returns the plan of a shape on `units` multiprocessors; it depends on nothing else. The length of a segment is
+/// Returns the plan of a shape on `units` multiprocessors; the plan depends on nothing else. The length of a segment is
 /// rounded up to whole chunks, so there may be fewer segments than FusedShape::segments.
 FusedPlan fused_plan(const FusedShape& shape, int64_t units);
 

@@ -8,7 +8,8 @@
 
 namespace attn {
 
-/// Logs the assembler's warnings, and the messages in which it says that matrix products do not overlap other work.
+/// Logs the assembler's warnings, and the messages in which the assembler says that matrix products do not overlap
+/// other work.
 void warn_of(const std::string& log, const std::string& key);
 
 /// Whether the log says that the assembler compiled the entry.

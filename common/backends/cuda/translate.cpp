@@ -17,7 +17,7 @@ namespace attn {
 
 namespace {
 
-// An NVRTC program. The destructor destroys it.
+// An NVRTC program. The destructor destroys the program.
 class Program {
  public:
   Program(const Nvrtc& nvrtc, const KernelSource& source, const std::string& text,

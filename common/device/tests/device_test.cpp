@@ -298,7 +298,7 @@ TEST_F(DeviceTest, FlushesDenormalsInKernels) {
       float* const result = p->results + 2 * group->index[0];
       result[0] = p->denormal * 1e38f;
       result[1] = p->smallest * p->half;
-      usleep(100);  // so that all threads take some
+      usleep(100);  // so that every thread takes some threadgroups
     })");
   constexpr float denormal = std::numeric_limits<float>::denorm_min();
   constexpr float smallest = std::numeric_limits<float>::min();

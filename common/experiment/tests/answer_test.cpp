@@ -134,7 +134,7 @@ TEST_F(AnswerTest, AnOptionIsAsGoodInAllShapes) {
   results_ = {tile(128, 128, 1e-3),      tile(64, 64, 1.01e-3),   tile(16, 64, 2e-3),
               tile(128, 128, 3e-3, 128), tile(64, 64, 2e-3, 128), tile(16, 64, 4e-3, 128)};
   EXPECT_EQ(text(), "tile\n  f32 head_dim=64  take 64x64 (the default); avoid 16x64 2.00x, 128x128 1.50x\n");
-  results_[1] = tile(64, 64, 1.1e-3);  // now no tile is as good in both
+  results_[1] = tile(64, 64, 1.1e-3);  // now no tile is as good as the fastest in both shapes
   EXPECT_EQ(text(),
             "tile\n"
             "  f32 head_dim=64 q_len=64   take 128x128; avoid 16x64 2.00x, 64x64 (the default) 1.10x\n"
@@ -143,7 +143,7 @@ TEST_F(AnswerTest, AnOptionIsAsGoodInAllShapes) {
 
 TEST_F(AnswerTest, SaysWhatIsUndecided) {
   results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.01e-3), tile(16, 64, 1.005e-3)};
-  EXPECT_NE(text().find("undecided: all 3 options are as good"), std::string::npos) << text();
+  EXPECT_NE(text().find("undecided: all 3 options are equally good"), std::string::npos) << text();
   EXPECT_TRUE(answered()["choices"][0]["take"].is_null());
 }
 

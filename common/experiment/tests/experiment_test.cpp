@@ -884,7 +884,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_EQ(world.makes, 0);
   const std::string reason = measurement(8, 16)["reason"];
   EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
-  EXPECT_NE(reason.find("at most 500 ms may"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("at most 500 ms are allowed"), std::string::npos) << reason;
 
   fs::remove(path("measurements.jsonl"));
   std::vector<std::string> longer = arguments;
@@ -1813,7 +1813,8 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
   EXPECT_GT(measurements().size(), before) << "another text makes another case";
   const Outcome outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err, "fake_experiment: --replay " + id + ": its --extra " + path("extra") + " has changed\n");
+  EXPECT_EQ(outcome.err,
+            "fake_experiment: --replay " + id + ": the record's --extra " + path("extra") + " has changed\n");
 }
 
 TEST_F(ExperimentTest, NothingIsWrittenOverAFileThatIsRead) {

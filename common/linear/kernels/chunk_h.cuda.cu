@@ -1,12 +1,12 @@
 // Computes what each chunk adds to the state of its sequence, and the chunk's whole decay: linear.h has the contract.
-// The kernel computes S = K^T V on tensor cores of sm_80 and later. K has passed the feature map, and has decayed to
-// the chunk's end. z is K^T times a column of ones. K is rounded to IN_TYPE again before it is multiplied; sums are
-// f32. If IN_TYPE is F32, each number is split into two of tf32, and three products of tf32 take the place of one of
-// f32 (multiply_add_exactly).
+// The kernel computes S = K^T V on tensor cores of sm_80 and later. In this product K stands for K after the feature
+// map, with each row decayed to the chunk's end. z is K^T times a column of ones. The kernel rounds this K to IN_TYPE
+// again before the product; sums are f32. If IN_TYPE is F32, each number is split into two of tf32, and three products
+// of tf32 take the place of one of f32 (multiply_add_exactly).
 //
-// K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first, so
-// that decays add up from the chunk's end. If the state has more columns than registers hold, the kernel multiplies the
-// blocks again for the other columns.
+// K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first,
+// because decays are summed from the chunk's end. If the state has more columns than registers hold, the kernel
+// multiplies the blocks again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, IN_TYPE. Rows of q, k, v and of gates by channel begin at multiples of 16 bytes.
@@ -50,7 +50,8 @@ struct ChunkH {
   DEVICE float* slice_sums() const { return reinterpret_cast<float*>(memory + layout.slice_sums); }
   DEVICE float* sum() const { return reinterpret_cast<float*>(memory + layout.sum); }
 
-  // The pass and the block of a job; the first job of a pass is the last block.
+  // A job is one block in one pass. These functions return the pass and the block of a job. The first job of a pass has
+  // the last block.
   DEVICE int pass_of(int job) const { return job / blocks; }
   DEVICE int block_of(int job) const { return blocks - 1 - job % blocks; }
   DEVICE unsigned char* stage_of(int job) const {
@@ -136,7 +137,7 @@ struct ChunkH {
     }
   }
 
-  // S += K^T V, for f32, which has no transposed loads.
+  // S += K^T V, for f32. No instruction loads f32 transposed, so the threads load words.
   DEVICE void multiply_f32(const unsigned char* stage, int first_unit, bool first_pass) {
     const unsigned k = shared_address(stage) + quarter * K_ROW_BYTES + lane / 4 * 4;
     const unsigned v = shared_address(stage + layout.v) + quarter * V_ROW_BYTES + lane / 4 * 4;

@@ -1,5 +1,5 @@
-// Computes the outputs of each chunk from the state before it (linear.h). The state lies in threadgroup memory, and
-// takes up the chunk's steps in turn.
+// Computes the outputs of each chunk from the state before the chunk (linear.h). The state lies in threadgroup memory.
+// Each step of the chunk's tokens changes the state in turn.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/step_outputs.h"

@@ -1,21 +1,23 @@
-// Computes the outputs of each chunk from the state before it and its own tokens: linear.h has the contract. The kernel
-// runs on tensor cores of sm_80 and later. It computes 64 rows of Q at a time, 16 for each warp, with their outputs in
-// registers.
+// Computes the outputs of each chunk from the state before the chunk and from the chunk's tokens: linear.h has the
+// contract. The kernel runs on tensor cores of sm_80 and later. The kernel computes 64 rows of Q at a time, 16 for each
+// warp, with their outputs in registers.
 //
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
 //
-// Decays are exponentials of sums of logarithms; the sums are never above 0. By head and token decays multiply scores.
-// By channel decays are part of Q and K (GLA, Yang et al. 2024): a key is multiplied by the decay from the key to the
-// end of its group of 16 keys, and a query by the decay from this end to the query. So Q is scaled anew for each group
-// of 16 keys. Among the 16 tokens at the diagonal the kernel computes the score of each pair separately.
+// Decays are exponentials of sums of logarithms; the sums are never above 0. If the gate is by head or by token, the
+// kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q and K by decays (GLA, Yang et
+// al. 2024): a key is multiplied by the decay from the key to the end of its group of 16 keys, and a query by the decay
+// from this end to the query. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the diagonal the
+// kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
-// and the exponents of f32. So the state cannot overflow, as it can in f16. The error of the state stays below the
-// error of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. If IN_TYPE
-// is F32, each number is split into two of tf32, and three products of tf32 take the place of one of f32
+// and the exponents of f32. So the state cannot overflow; in f16 it could. The error of the state stays below the error
+// of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. If IN_TYPE is
+// F32, each number is split into two of tf32, and three products of tf32 take the place of one of f32
 // (multiply_add_exactly).
 //
-// Keys from the diagonal down to the chunk's first key, then the rows of the state, pass through one ring of stages.
+// Blocks pass through one ring of stages: first blocks of keys, from the diagonal down to the chunk's first key, then
+// blocks of rows of the state.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, CAUSAL (if 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of tensors begin at multiples of 16 bytes.
@@ -228,8 +230,8 @@ struct ChunkO {
   // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // The product gets keys 2 * quarter and 2 * quarter + 1 of eight, whose weights this thread has, in place of keys
-      // `quarter` and `quarter + 4`.
+      // Of each eight keys the product expects keys `quarter` and `quarter + 4` from this thread. The product gets keys
+      // 2 * quarter and 2 * quarter + 1 instead, because this thread has the weights of these keys.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
         unsigned a[4];
@@ -351,8 +353,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // The product gets columns 2 * quarter and 2 * quarter + 1 of eight in place of columns `quarter` and `quarter +
-      // 4`.
+      // Of each eight columns the product gets columns 2 * quarter and 2 * quarter + 1 in place of columns `quarter`
+      // and `quarter + 4`.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -487,7 +489,7 @@ struct ChunkO {
     }
   }
 
-  // Returns the last factor of a row's outputs; 1 unless NORMALISED.
+  // Returns the factor by which the kernel multiplies a row's outputs at the end; 1 unless NORMALISED.
   DEVICE float factor_of(int r) const {
     if constexpr (!NORMALISED) return 1;
     const float divisor = sum_of_quad(sum[r]);

@@ -11,8 +11,8 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// `zeros` is a lane's sum of 0 times its results. Returns whether this sum is not 0 in some lane: then a result is not
-/// finite. All lanes of a warp call this function.
+/// `zeros` is a lane's sum of 0 times its results. Returns whether this sum is not 0 in some lane. If so, some result
+/// is not finite. All lanes of a warp call this function.
 DEVICE bool some_not_finite(float zeros) { return __any_sync(~0u, !(zeros == 0)); }
 
 struct ExactTokens {
@@ -34,7 +34,7 @@ struct ExactTokens {
     return p.gate[at(p.gate_strides, token) + (GATE == GATE_CHANNEL ? d : 0)] * log2_e;
   }
 
-  /// Returns what tokens 0 to `count` - 1 add to an element of the state.
+  /// Returns the number that tokens 0 to `count` - 1 add to an element of the state.
   DEVICE float added(int count, int d, int column) const {
     float sum = 0, since = 0;
 #pragma unroll 1

@@ -1,9 +1,10 @@
-// Feature map hook: the function that is applied to each element of q and k, as float. This file is the identity. A
-// caller replaces it by another text (KernelSource::includes["common/linear/kernels/feature.h"]), from features/ or
-// from a user. A kernel includes it outside of namespaces, after the header of its dialect.
+// Feature map hook: the function that is applied to each element of q and k, as float. The function in this file
+// returns x unchanged. A caller replaces this file by another text
+// (KernelSource::includes["common/linear/kernels/feature.h"]), from features/ or from a user. A kernel includes this
+// file outside of namespaces, after the header of its dialect.
 #pragma once
 
-/// Every other text defines it as 0.
+/// Every other text defines this macro as 0.
 #define FEATURE_IS_IDENTITY 1
 
 /// `data` is LinearParams::feature_data.

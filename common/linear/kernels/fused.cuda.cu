@@ -6,18 +6,19 @@
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
-// with G the sum of the chunk's log decays (Dao and Gu 2024, Mamba-2; Yang et al. 2024). S lies in registers. Shared
-// memory has a copy of S, rounded to 16 bits, for the product Q S. So one warpgroup computes the state of the next
-// chunk while the other computes this chunk's outputs. In f16 the copy of S is infinite from 65520 on.
+// G_i is the sum of the logarithms of the decays of the chunk's tokens 0 to i; G_end is G of the last token (Dao and Gu
+// 2024, Mamba-2; Yang et al. 2024). S lies in registers. Shared memory has a copy of S, rounded to 16 bits, for the
+// product Q S. So one warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In
+// f16 an element of the copy is infinite if the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
-// segment's keys and values, computes the segment's own state, and publishes it. Then it gathers the state before the
-// segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs. Tasks
-// are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
+// segment's keys and values, computes the segment's own state, and publishes it. Then the task gathers the state before
+// the segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs.
+// Tasks are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
 // segment of at most STAGES chunks is read once.
 //
-// If NORMALISED, z is a product, as S is: the product of K and the tokens' decays. The decays fill eight columns, the
-// least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
+// If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
+// the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), STAGES, GATE (none, head or token), NORMALISED, IN_TYPE.
 // Grid: at most as many threadgroups as run at the same time, one on a multiprocessor; 384 threads; FusedLayout's
@@ -310,7 +311,7 @@ struct Warpgroup {
 
   // ---- gates
 
-  // Loads the next chunk's gates, and does not use them yet, so that the thread does not wait for them.
+  // Loads the next chunk's gates, and does not use them yet. So the thread does not wait for the loads.
   DEVICE void read_gates(const Task& task, int chunk) {
     if constexpr (GATED) {
       if (chunk >= task.end) return;
@@ -324,7 +325,8 @@ struct Warpgroup {
     }
   }
 
-  // Computes the sums of this chunk's gates in log2, and loads the next chunk's gates. Returns the chunk's sum.
+  // Computes the sums of this chunk's gates, as logarithms in base 2, and loads the next chunk's gates. Returns the sum
+  // of all gates of the chunk.
   DEVICE float sum_gates(const Task& task, int chunk) {
     constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
     float gate[2];
@@ -358,7 +360,7 @@ struct Warpgroup {
       x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
   }
-  // Clears the rows after the end of this sequence, which belong to the next sequence.
+  // Clears the rows after the end of this sequence. These rows belong to the next sequence.
   DEVICE void clear_rows(unsigned char* panel, int rows) {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
@@ -425,7 +427,8 @@ struct State : Warpgroup {
       }
     }
   }
-  // Clears rows beyond S. K is 0 in these rows; 0 times an infinite value is NaN, which Q S would spread.
+  // Clears rows beyond HEAD_DIM. K is 0 in these rows, but 0 times an infinite value is NaN, and the product Q S would
+  // spread the NaN to all outputs.
   DEVICE void clear_rows_beyond(int panel) {
     UNROLL for (int i = 0; i < 32; ++i) {
       if (panel * 64 + row + i / 2 % 2 * 8 >= HEAD_DIM) state[panel][i] = 0;
@@ -446,7 +449,8 @@ struct State : Warpgroup {
     state_parity ^= 1;
   }
 
-  // Stores V times each token's decay until the chunk's end, and, if NORMALISED, these decays.
+  // Multiplies V of each token by the decay from the token to the chunk's end, and stores the result. If NORMALISED,
+  // this function stores these decays too.
   DEVICE void decay_values(const unsigned char* stage, float chunk_sum) {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int at = i * WARPGROUP + thread;  // eight of a token's 64 columns
@@ -774,7 +778,7 @@ struct Outputs : Warpgroup {
     bars.state_written.wait(state_parity);
     mma_fence();
     UNROLL for (int step = 0; step < 4; ++step) multiply_registers(o, weights + 4 * step, v + step * MN_STEP, step > 0);
-    // Q S is a separate sum if its rows have decays, which are applied below.
+    // If gated, Q S is a separate sum, because the code below multiplies its rows by decays.
     const unsigned before = operand(memory + layout.state);
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int step = 0; step < 4; ++step) {
@@ -789,7 +793,7 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    float zeros[4] = {};  // NaN if the first row has a NaN or infinity, perhaps from later tokens' values
+    float zeros[4] = {};  // NaN if the first row has a NaN or infinity; this may come from values of later tokens
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
     const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
     const auto let_go = [&] {
@@ -912,7 +916,7 @@ struct Outputs : Warpgroup {
         ring.advance();
       }
     });
-    if (lane == 0) wait_stores_read();  // the threadgroup's memory lives until then
+    if (lane == 0) wait_stores_read();  // the threadgroup's memory must exist until then
   }
 };
 

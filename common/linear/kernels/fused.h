@@ -20,7 +20,8 @@ struct FusedParams {
   int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
   int segment_chunks;  // chunks of a segment
   int reach;           // the most segments that a task looks back, 1 to 31; states of 2 * reach segments are kept
-  /// [3]: tasks taken, threadgroups done, launches done; 0 before the first launch. Only the kernel writes them.
+  /// [3]: tasks taken, threadgroups done, launches done; 0 before the first launch. Only the kernel writes the
+  /// counters.
   unsigned* counters;
   unsigned* flags;  // [segments, slots]; 0 before the first launch
   float* totals;    // [segments, slots]: log2 of a segment's decay

@@ -8,8 +8,8 @@
 //
 // (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
 // 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
-// most 1, and is given as its natural logarithm. It applies to the state before the token, not to the token itself. A
-// state takes up a token t when it goes from S_{t-1} to S_t.
+// most 1, and is given as its natural logarithm. A decay applies to the state before the token, not to the token
+// itself. "The state takes up token t" means: the state changes from S_{t-1} to S_t.
 //
 // Function constants, of which a kernel has only those that it reads: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL,
 // IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does
@@ -24,7 +24,7 @@
 #define EITHER_SIDE
 #endif
 
-/// The decays: none, one for each head, for each token and head, or for each token, head and row of S.
+/// The decays: none; one for each head; one for each token and head; or one for each token, head and row of S.
 enum Gate { GATE_NONE = 0, GATE_HEAD = 1, GATE_TOKEN = 2, GATE_CHANNEL = 3 };
 
 /// q, k: [batch, heads, tokens, HEAD_DIM]; v, o: [batch, heads, tokens, VALUE_DIM]; the strides give the layout.
@@ -59,7 +59,7 @@ struct LinearParams {
 ///   chunk_o        reads the state before each chunk
 ///
 /// Without CAUSAL a scan writes only the state after the last token, at the place of the sequence's first chunk;
-/// chunk_o reads it there for all chunks.
+/// chunk_o reads this state there for all chunks.
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
@@ -94,8 +94,8 @@ struct SpanParams : ChunkParams {
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// writes this state to the place of the first chunk too. With several spans PASS_STARTS writes both, and without
-/// CAUSAL PASS_STATES does not run.
+/// writes this state to the place of the first chunk too. With several spans PASS_STARTS writes the final state and the
+/// place of the first chunk, and without CAUSAL PASS_STATES does not run.
 ///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1

@@ -25,8 +25,8 @@ DEVICE const char* row_from(const void* tensor, const TensorStrides& strides, co
 
 // ---- tiles in threadgroup memory, by all threads
 
-/// Returns threadIdx.x. The function reads it anew, so that addresses computed from it do not stay in registers from
-/// one copy to the next.
+/// Returns threadIdx.x. The function reads threadIdx.x anew, so that addresses computed from it do not stay in
+/// registers from one copy to the next.
 DEVICE int thread_anew() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -97,7 +97,7 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 // ---- decays, as logarithms in base 2
 
 /// Returns the logarithm of one token's decay, raised to at least -144, so that sums stay finite. 2^-144 is below the
-/// smallest normal float, so a number that has decayed so much is gone.
+/// smallest normal float, so a number that has decayed so much counts as 0.
 DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 
@@ -138,8 +138,8 @@ DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
 }
 
 /// Decays sixteen rows of K in place, for a pair of columns: each row by the gates of the rows after it, and by
-/// `after`. With MAPS it applies the feature map first, and sets rows from `rows` on to 0. Returns `after` plus the
-/// gates of all sixteen rows.
+/// `after`. With MAPS this function applies the feature map first, and sets rows from `rows` on to 0. Returns `after`
+/// plus the gates of all sixteen rows.
 template <int COLUMNS, int ROW_BYTES, bool MAPS>
 DEVICE float2 decay_slice(unsigned char* k, const float* gates, int slice, int pair, float2 after, int rows,
                           const void* feature_data) {

@@ -1,5 +1,5 @@
 // The recurrence as in linear.h, for one or a few tokens. The kernel reads and writes a state once for TOKENS tokens.
-// It takes the state row by row, and each row takes up all tokens.
+// The kernel works on the state row by row: it adds all tokens to a row before it goes to the next row.
 //
 // Threadgroup memory, in floats: RecurrentLayout. Grid: (sequences, heads).
 #include "common/kernel/cpu.h"
@@ -17,7 +17,7 @@ constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
 // Returns the number of vectors of a row that a loop computes at once, at most `most`. The number divides the row's
-// number of vectors. It is so small that registers also hold as many vectors of values and of outputs.
+// number of vectors. The number is so small that registers also hold as many vectors of values and of outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;

@@ -3,8 +3,8 @@
 //
 // A threadgroup has CudaRecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences also
 // fill a GPU. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time
-// lie in threadgroup memory. o is summed over the rows of a warp, then over warps. Every threadgroup sums z; the first
-// threadgroup of a head writes it.
+// lie in threadgroup memory. o is summed over the rows of a warp, then over warps. Every threadgroup computes z; only
+// the first threadgroup of a head writes z.
 //
 // The final state may overwrite the initial state. The final key sum may overwrite the initial key sum only if a head
 // has one slice.

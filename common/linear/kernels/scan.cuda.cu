@@ -6,12 +6,13 @@
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
 //                  sequence in turn. Several spans fill the device if there are few heads. With several spans the scan
-//                  reads twice what chunks add
+//                  reads the sums of the chunks twice
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
-//                  first publishes what it adds. Then it sums what the spans before it have published, back to the
-//                  nearest span that has published the state after itself. The decays and sums of two neighbours
-//                  combine as (d1, S1), (d2, S2) -> (d1 + d2, exp(d2) S1 + S2). A span of at most held_chunks chunks is
-//                  read once. Of a longer span the chunks after the first held_chunks are read twice.
+//                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
+//                  of the spans before it, back to the nearest span that has published the state after itself. A span
+//                  with the decay d1 and the sum S1 and the next span, with d2 and S2, combine to the decay d1 + d2 and
+//                  the sum exp(d2) S1 + S2. A span of at most held_chunks chunks is read once. Of a longer span the
+//                  chunks after the first held_chunks are read twice.
 // Threadgroups of look-back take their work by a ticket, spans in order, so all spans that they wait for have begun.
 // Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second span waits
 // before it sets a flag.

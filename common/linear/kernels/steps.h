@@ -1,15 +1,15 @@
 // The cpu dialect of linear attention: a state in threadgroup memory takes up a sequence in steps of at most STEP
 // tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So one loop computes all four
-// products, over a register tile of rows by vectors. Each turn of the loop adds one broadcast times one row to the
-// tile:
+// products, over a register tile of rows by vectors. Each turn of the loop broadcasts one number, multiplies a row by
+// it, and adds the result to the tile:
 //
 //   scores  A[i][j]  = f(q_i) f(k_j)     broadcast q, rows of the transposed keys; then masked and decayed
 //   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
 //   update  S[d]     = S[d] decay + K^T V  broadcast k, rows of V
 //
 // Decays are multiplied token by token, each at most 1. No decay is divided by another decay, so nothing overflows, and
-// a number that underflows has decayed. A gate by head or token multiplies rows and scores. A gate by channel
-// multiplies each key in its own lane for every later query of the step; STEP is short then.
+// a number underflows only because it has decayed. A gate by head or token multiplies rows and scores. A gate by
+// channel multiplies each key in its own lane for every later query of the step; STEP is short then.
 #pragma once
 
 #include "common/kernel/cpu.h"

@@ -114,7 +114,7 @@ TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
 }
 
-// Three claims judge one measurement. They make no more room for other claims than one claim would.
+// Three claims judge one measurement. The three claims make no more room for other claims than one claim would.
 TEST(Discoveries, CountAMeasurementOnce) {
   const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
   using Kept = std::vector<bool>;
@@ -188,7 +188,7 @@ TEST(PooledClaims, ACountIsExact) {
   EXPECT_EQ(claims[0]["advised"], true);
 }
 
-// A count is never wrong. If it took part, it would make room for a doubtful claim.
+// A count is never wrong. If a count took part, it would make room for a doubtful claim.
 TEST(PooledClaims, ACountMakesNoRoomForOthers) {
   const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
   const auto advised = [](const std::vector<Json>& lines) {

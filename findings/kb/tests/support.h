@@ -155,7 +155,7 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A finding/2 of the same claim, with one process for each ratio.
+/// A finding/2 of the claim of finding(), with one process for each ratio.
 inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
                            const std::string& device = "A CPU, 2 units",
                            const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
@@ -219,7 +219,7 @@ inline Json exact_finding(double value, const std::string& run = "r1") {
   return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, run);
 }
 
-/// The record with the id that fits its fields.
+/// `record` with the id that the record's fields give.
 inline Json with_id(Json record) {
   record["id"] = record_id(record);
   return record;

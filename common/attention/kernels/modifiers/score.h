@@ -37,7 +37,7 @@ static inline float score_slope(const ScoreContext& context) {
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
 // Returns the address of the bias of a query for key 0. If BIAS is not BIAS_OF_KEYS, there is one element for all keys.
-// A tile may reach beyond the last key (bias_slack). It may also reach beyond the last query: any row will do for a
+// A tile may reach beyond the last key (bias_slack). A tile may also reach beyond the last query: any row will do for a
 // query that does not exist.
 static inline const float* bias_row(int q, const ScoreContext& context) {
   const ModifierData& data = modifiers_of(context);
@@ -47,8 +47,8 @@ static inline const float* bias_row(int q, const ScoreContext& context) {
          row * strides[2];
 }
 
-// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not take care of this: if a
-// row becomes NaN, the kernels that call score_tile() compute the row anew, score by score (exact_row.h).
+// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not check for this bias: if
+// a row becomes NaN, the kernels that call score_tile() compute the row anew, score by score (exact_row.h).
 static inline float with_bias(float s, float bias) { return bias < lowest_score ? bias : s + bias; }
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,

@@ -10,8 +10,8 @@ using feature_math::expf;
 
 #define FEATURE_IS_IDENTITY 0
 
-// Both cases are computed for each element, so that no element needs a branch. For x > 0 the power is expf(0), which is
-// not used.
+// Both cases are computed for each element, so that no element needs a branch. For x > 0 the code computes expf(0), and
+// does not use the result.
 static inline float feature(float x, const void* /*data*/) {
   const float power = expf(x > 0 ? 0 : x);
   return x > 0 ? x + 1 : power;
