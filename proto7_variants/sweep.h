@@ -26,7 +26,7 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// off; the other axes get the values that complete them for attention. Axes that mean nothing for the task are off.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec variants_answer();
 
 }  // namespace attn

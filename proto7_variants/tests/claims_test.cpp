@@ -285,7 +285,7 @@ TEST(VariantsFindings, NoTwoHaveOneKey) {
   }
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(VariantsFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(
