@@ -262,7 +262,8 @@ Claim window() {
     const double left = share(evidence);
     return {ratio.value / left, ratio.ci_lo / left, ratio.ci_hi / left};
   };
-  claim.content += " It leaves {values.keys_pct:.2f} % of the keys: {estimate.value:.3f} of that share.";
+  claim.content +=
+      " The window leaves {values.keys_pct:.2f} % of the keys; the time is {estimate.value:.3f} of this share.";
   claim.complete = [share](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["keys_pct"] = 100 * share(evidence);
   };
