@@ -1,4 +1,4 @@
-// The claims draw the right conclusions from made-up results.
+// Tests that the claims draw the right conclusions from made-up results.
 #include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>
