@@ -13,7 +13,7 @@ namespace attn {
 namespace {
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 6;  // fewer tiles measured on a shape do not show its best and its worst tile
+constexpr size_t whole_tile_sweep = 6;  // a shape with fewer tiles does not show its best and worst tile
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }
 
@@ -297,9 +297,9 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    if (claim.compared) claim.longest = "q_len";  // on the longest sequence the launch and the edges weigh least
+    if (claim.compared) claim.longest = "q_len";  // there the launch and the edges take the smallest share of the time
     if (!claim.complete) claim.complete = name_tiles;
-    std::set<std::string> left_out = claim.varies;  // the tile is a result, so the subject does not name it
+    std::set<std::string> left_out = claim.varies;  // the claim picks the tile, so the subject names no tile
     left_out.insert("variant");
     if (!claim.subject) claim.subject = subject_without(left_out);
     claim.tags = [topic = id.starts_with("ceiling") ? "ceiling" : id](const Evidence& evidence) {

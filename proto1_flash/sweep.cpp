@@ -9,7 +9,8 @@ namespace attn {
 
 namespace {
 
-/// Makes the blocks of a sweep. add() makes one block: of its own axes, and of each common axis that is not among them.
+/// Makes the blocks of a sweep. add(own) makes one block from the axes of `own` and from each common axis that `own`
+/// does not name.
 class Blocks {
  public:
   explicit Blocks(Block common) : common_(std::move(common)) {}
@@ -54,9 +55,9 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
 
   blocks.add({dims, tiles_r, tiles_c, masks, dtypes, integers("q_len", {1024, 2048})});
   blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
-  // One head, so that a launch on the longest sequence stays short.
+  // With one head a launch on the longest sequence stays short.
   blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
-  // Grouped heads, few queries against many keys, and 16-bit outputs.
+  // The last blocks vary grouped heads, few queries with many keys, 16-bit outputs, and layouts with several sequences.
   blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
   blocks.add({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks});
   blocks.add({dtypes, texts("out_dtype", {"f32", "f16", "bf16"})});

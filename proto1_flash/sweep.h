@@ -16,7 +16,7 @@ std::vector<std::string> flash_compared_axes();
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec flash_answer();
 
 }  // namespace attn

@@ -1,4 +1,5 @@
-// Which results carry over from one device to another. Pure functions of the records of two devices.
+// Pure functions that compare the records of two devices. They say which results of one device hold on the other
+// device.
 #pragma once
 
 #include <vector>
@@ -13,10 +14,10 @@ struct DeviceRecords {
   std::vector<Json> findings;             // of findings.jsonl
 };
 
-/// The claims about pairs of devices.
+/// Returns the two claims about pairs of devices: tile_transfers and verdicts_transfer.
 std::vector<Claim> transfer_claims();
 
-/// Returns the conclusions of both claims.
+/// Returns the conclusions of the two claims.
 /// - tile_transfers has a conclusion for each head_dim at which at least three tiles ran on both devices. Only tiles
 ///   that ran on both devices count. The figure is the time on `to` of the tile that is best on `from`, divided by the
 ///   time on `to` of the tile that is best on `to`. The two sweeps may differ in dtype: the sweep of each device uses

@@ -13,7 +13,7 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // a form may take at most this times the time of `monolithic`
+constexpr double worth_it = 1.01;  // a form is worth it up to this number times the time of `monolithic`
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
@@ -27,7 +27,7 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// Adds what the records of both cases say about the calls and the machine code.
+// Adds to the conclusion what the records of the two cases say about the calls and the machine code.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   const Results last(evidence.results.end() - 2, evidence.results.end());
   for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
@@ -49,8 +49,8 @@ void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
     return;
   }
   conclusion.content +=
-      " Its machine code has {values.contender.calls_left} calls and {values.contender.code_bytes} bytes, against "
-      "{values.baseline.calls_left} and {values.baseline.code_bytes}.";
+      " The machine code has {values.contender.calls_left} calls and {values.contender.code_bytes} bytes, and with the "
+      "text in place {values.baseline.calls_left} calls and {values.baseline.code_bytes} bytes.";
 }
 
 bool of_wgmma(const Case& config) { return config.has("variant") && config.text("variant") == "wgmma"; }
@@ -115,8 +115,8 @@ Claim call_cost(uint32_t units) {
           "Each of {values.contender.calls} calls of {values.contender.function} as {values.contender.form} by "
           "{values.contender.grain} ({values.contender.calls_per_tile} a tile of {values.contender.block_r} x "
           "{values.contender.block_c}) costs {estimate.value:.3f} ns (95 % interval {estimate.ci_lo:.3f} to "
-          "{estimate.ci_hi:.3f}) of one of {values.units} units, over the function's text in place: the call "
-          "itself, and what the optimiser can no longer do across it.",
+          "{estimate.ci_hi:.3f}) of one of {values.units} units, more than the function's text in place. The cost has "
+          "two parts: the call itself, and what the optimiser can no longer do across the call.",
       .advice = {"Count at most {threshold:.3g} ns of a unit for each call.",
                  "Count more than {threshold:.3g} ns of a unit for each call: it keeps the optimiser from its work."},
       .complete =
@@ -144,11 +144,13 @@ std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& compariso
 
 int64_t work_of(const Comparison& comparison) { return comparison.contender.integer("work"); }
 
-// Returns the figure of a sweep in which the call is not cheap enough even at the largest work: twice the largest work.
+// Returns twice the largest work of a sweep. This is the sweep's figure if the call is not cheap enough even at the
+// largest work.
 double beyond(const Comparisons& by_work) { return 2 * static_cast<double>(work_of(*by_work.back())); }
 
 // Returns the least work from which on the call is cheap enough: at this work and at every larger work of the sweep the
-// ratio is at most worth_it. Each end of the interval follows in the same way from that end of the ratios' intervals.
+// ratio is at most worth_it. The lower end of the interval follows in the same way from the lower ends of the ratios'
+// intervals, the upper end from the upper ends.
 Estimate least_paid_work(const Evidence& evidence) {
   const Comparisons& by_work = evidence.comparisons;
   const auto from = [&](double Estimate::* end) {
@@ -177,15 +179,21 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
   const std::string call = "a call as {values.contender.form} by {values.contender.grain}";
   if (least_paid_work(evidence).value < beyond(by_work)) {
     conclusion.title = "From about {estimate.value:.0f} multiply-adds a score on, " + call + " costs at most 1 %";
-    conclusion.content = "Of a function of {values.least} to {values.largest} multiply-adds a score, " + call +
-                         " costs at most 1 % of attention from {estimate.value:.0f} on (95 % interval "
-                         "{estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}), at head_dim {values.contender.head_dim}; with "
-                         "{values.least} it costs {values.least_overhead_pct:.2f} %.";
+    conclusion.content =
+        "A function of {values.least} to {values.largest} multiply-adds a score was measured at "
+        "head_dim {values.contender.head_dim}. From {estimate.value:.0f} multiply-adds on (95 % "
+        "interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) " +
+        call +
+        " costs at most 1 % of the time of attention, with {values.least} multiply-adds "
+        "{values.least_overhead_pct:.2f} %.";
   } else {
     conclusion.title = "Up to {values.largest} multiply-adds a score, " + call + " costs more than 1 %";
-    conclusion.content = "Of a function of {values.least} to {values.largest} multiply-adds a score, " + call +
-                         " costs more than 1 % of attention at every cost, at head_dim {values.contender.head_dim}: "
-                         "{values.least_overhead_pct:.2f} % with the least, {values.overhead_pct:.2f} % with the most.";
+    conclusion.content =
+        "A function of {values.least} to {values.largest} multiply-adds a score was measured at "
+        "head_dim {values.contender.head_dim}. With every number of multiply-adds " +
+        call +
+        " costs more than 1 % of the time of attention: {values.least_overhead_pct:.2f} % with "
+        "{values.least}, {values.overhead_pct:.2f} % with {values.largest}.";
   }
 }
 
@@ -242,8 +250,8 @@ Claim rule() {
               "Over {values.pairs} pairs of shape and function ({values.functions} functions) the score function "
               "linked before the optimiser takes at most {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
               "{compare.ci_hi:.4f}) of the time with its text in place, with {values.contender.function} at head_dim "
-              "{values.contender.head_dim}. The rule takes it up to 1 %, and compiles a kernel for each function "
-              "above.",
+              "{values.contender.head_dim}. The rule is: link functions before the optimiser if this costs at most 1 "
+              "%, else compile a kernel for each function.",
           .advice = {"Link score functions in before the optimiser.", "Compile a kernel for each score function."},
           .complete =
               [](Conclusion& conclusion, const Evidence& evidence) {

@@ -45,7 +45,7 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
           kernel.constants.at("COPY_K") != 0};
 }
 
-// The value of SCORE_LANES in kernels/form.h.
+// Returns the value of SCORE_LANES in kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
   if (config.flash.variant != "tuned") return config.flash.block_c / (row ? 4 : 2);
@@ -90,7 +90,7 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
-// The source of the fragment: the function, compiled apart from the kernel.
+// Returns the source of the fragment. The fragment has the function, and is compiled apart from the kernel.
 KernelSource fragment_of(const AttentionHooks& hook) {
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
@@ -148,7 +148,7 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
-  int64_t blocks = 0;  // blocks of keys, of all warps
+  int64_t blocks = 0;  // blocks of keys that all warps together work on
   const int64_t rows = round_up(shape.q_len, flash.block_r);
   for (int64_t first = 0; first < rows; first += layout.warp_rows) {
     const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
@@ -158,13 +158,13 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. It works on at least
-// one block, even if it has no rows or no keys.
+// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. A consumer works on
+// at least one block, even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
   flash.shape.batch = flash.shape.q_heads = flash.shape.kv_heads = 1;
-  int64_t blocks = 0;  // blocks of keys, of all consumers
+  int64_t blocks = 0;  // blocks of keys that all consumers together work on
   for (const WgmmaTile& tile : wgmma_schedule(flash, device)) {
     for (int64_t first = tile.first_query; first < tile.first_query + flash.block_r; first += 64) {
       const bool exists = first >= 0 && first < shape.q_len;
@@ -199,7 +199,7 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
                        variants.empty() ? "" : fmt::format("; it has {}", fmt::join(variants, ", ")));
   }
   if (!form_runs_on(form, device)) {
-    return fmt::format("form {} calls a function of the host; backend {} cannot", form, device.backend);
+    return fmt::format("form {}: kernels of backend {} cannot call a function of the host", form, device.backend);
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);

@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of its forms. It has the kernel and the tensors of
-// proto1_flash. A hook says how the kernel reaches the function.
+// One attention problem whose kernel calls a score function in one of several forms. The problem has the kernel and the
+// tensors of proto1_flash. A hook says how the kernel reaches the function.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct StitchConfig {
   int64_t work = 0;
   FlashConfig flash;
 
-  /// A case without a variant gets default_variant(). Throws BadInput for a case that no device can run.
+  /// Returns the typed values of a case. A case without a variant gets default_variant(). Throws BadInput for a case
+  /// that no device can run.
   static StitchConfig from(const Case& config, const DeviceInfo& device);
 };
 
@@ -42,12 +43,13 @@ bool form_is_inlined(const std::string& form);
 /// reason does not depend on the shape.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
-/// Calls of the score function in one launch. On a GPU the threads of a warp make one call together.
+/// The number of calls of the score function in one launch. On a GPU the threads of a warp make one call together.
 struct CallCount {
   int64_t calls = 0;
   int64_t calls_per_tile = 0;  // calls for a full tile of block_r x block_c scores, without a mask
 };
-/// Counts the calls. For `monolithic`, which makes no calls, counts the places where another form makes a call.
+/// Counts the calls. The form `monolithic` makes no calls; for `monolithic` the function counts the places where
+/// another form makes a call.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
 /// The option that names a file of the user. A case names the file by UserFunction::text_name().
@@ -79,8 +81,8 @@ struct StitchCase {
 /// Returns the plan of a case, with its StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
-/// The tensors of one shape, and the outputs of `monolithic` that are known so far. The cases of a comparison share
-/// both.
+/// The tensors of one shape, and the outputs of `monolithic` that are known so far. The cases of a comparison share the
+/// tensors and these outputs.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
   std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id

@@ -47,7 +47,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
-  // One head on the cpu, so that a launch takes about ten milliseconds.
+  // On the cpu the cases have one head, so that a launch takes about ten milliseconds.
   const std::vector<std::string> variants = stitch_variants(device);
   const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
                         integers("batch", {large ? 4 : 1}),

@@ -27,7 +27,7 @@ void complete_stitch(Case& config, const DeviceInfo& device);
 /// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec stitch_answer();
 
 }  // namespace attn

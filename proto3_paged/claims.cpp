@@ -145,8 +145,8 @@ Claim second_launch() {
        "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
 }
 
-/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. That number
-/// was picked for its time in the sweep, so it is measured again.
+/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. The sweep
+/// picked the fastest number by its time, so the pair is measured again.
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},
@@ -235,7 +235,7 @@ Claim eight_bits() {
   return claim;
 }
 
-/// Returns a claim that compares attention with a modifier of the scores, and attention without it.
+/// Returns a claim that compares decoding with a modifier of the scores, and decoding without the modifier.
 Claim score_cost(const std::string& axis, const std::string& what, const std::string& name) {
   return against_one(
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
@@ -262,7 +262,8 @@ Claim window() {
     const double left = share(evidence);
     return {ratio.value / left, ratio.ci_lo / left, ratio.ci_hi / left};
   };
-  claim.content += " It leaves {values.keys_pct:.2f} % of the keys: {estimate.value:.3f} of that share.";
+  claim.content +=
+      " The window leaves {values.keys_pct:.2f} % of the keys; the time is {estimate.value:.3f} of this share.";
   claim.complete = [share](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["keys_pct"] = 100 * share(evidence);
   };
@@ -401,8 +402,9 @@ Claim int8_error() {
           "(page_size={values.contender.page_size}, {values.contender.kv_len} tokens)",
       .content =
           "The root of the mean square error of O, against the keys and values before they were stored, is "
-          "{values.int8_pct:.3f} % of that of O with an int8 cache and {values.e4m3_pct:.3f} % with e4m3: "
-          "{estimate.value:.3f} times. Keys and values are normally distributed, without outliers; "
+          "{values.int8_pct:.3f} % of the root mean square of O with an int8 cache, and {values.e4m3_pct:.3f} % with "
+          "an e4m3 cache. The error with int8 is {estimate.value:.3f} of the error with e4m3. Keys and values are "
+          "normally distributed, without outliers; "
           "page_size={values.contender.page_size}, head_dim {values.contender.head_dim}.",
       .advice = {"Prefer int8 to e4m3 where keys and values have no outliers: its error is at most {threshold:.3g} of "
                  "the other's.",

@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// Returns the claims, which are registered before anything runs. They are about:
+/// Returns the claims, which are registered before anything runs. The claims are about:
 /// - pages against a contiguous cache, by the size, order and layout of the pages;
 /// - the share of the rate of memory that decoding reaches;
 /// - the rule for the number of workers, the second launch that joins the parts, and query heads that share keys;
@@ -21,9 +21,9 @@ std::vector<Claim> paged_claims(const DeviceInfo& device);
 
 /// Returns the bytes of threadgroup memory that the published kernel takes. The kernel holds, in f32, a tile of 16
 /// queries, a page of keys, a page of values, and the scores of the queries and keys. At head_dim 64 the study gives
-/// the same figures: 8.5, 13, 22, 40 KB with pages of 8 to 64. At head_dim 128 it gives 14, 22, 38 KB with pages of 8
-/// to 32, which is 2.5 to 4 KB less than this function. By the study and by this function alike, the largest page that
-/// fits into 32 KB has 32 tokens at head_dim 64, and 16 at head_dim 128.
+/// the same figures: 8.5, 13, 22, 40 KB with pages of 8 to 64. At head_dim 128 the study gives 14, 22, 38 KB with pages
+/// of 8 to 32, 2.5 to 4 KB less than this function. The study and this function agree on the largest page that fits
+/// into 32 KB: it has 32 tokens at head_dim 64, and 16 tokens at head_dim 128.
 int64_t published_page_bytes(int64_t page_size, int64_t head_dim);
 
 }  // namespace attn

@@ -1,8 +1,8 @@
 // proto3_paged: is a paged key/value cache worth its indirection, and at which page size?
 //
-// Each sequence has new queries over its cached keys: a few for decoding, many for prefill. The keys lie on pages or
-// contiguously, and the same kernel reads both. Each case is checked against the oracle. The hypotheses are in
-// claims.cpp.
+// Each sequence has new queries, which attend over the cached keys of the sequence: a few queries for decoding, many
+// for prefill. The keys lie on pages or contiguously, and the same kernel reads both. Each case is checked against the
+// oracle. The hypotheses are in claims.cpp.
 #include "common/experiment/experiment.h"
 #include "proto3_paged/claims.h"
 #include "proto3_paged/problem.h"

@@ -30,14 +30,14 @@ int64_t tokens_of_page(const PagedConfig& config) {
 }
 
 /// Returns about 2^32 * 2^(octaves / 2^16). `octaves` must lie between -16 * 2^16 and 16 * 2^16. Between powers of two
-/// the result is linear. It is computed with integers only, so that it is the same on all machines.
+/// the result is linear. The function computes with integers only, so the result is the same on all machines.
 int64_t power_of_two(int64_t octaves) {
   const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
   return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
 }
 
-/// Draws a length from a nearly log-normal distribution with this median and a standard deviation of 1.5 octaves. A sum
-/// of twelve uniform numbers takes the place of the normal distribution.
+/// Draws a length from a nearly log-normal distribution with the median `median` and a standard deviation of 1.5
+/// octaves. A sum of twelve uniform numbers takes the place of the normal distribution.
 int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
   int64_t sum = 0;  // its mean is 6 * 2^16 and its standard deviation 2^16
   for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
@@ -135,8 +135,9 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
-// The host keeps tensors of the longest length for all sequences, as they were drawn and as the cache has them, and one
-// cache while it is uploaded. The device keeps both caches. A page of each sequence may be empty except for one token.
+// The host keeps K and V of all sequences, each sequence with the longest length. If the cache has scales, the host
+// keeps K and V as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also keeps this
+// cache. The device keeps the caches of K and V. One page of each sequence may be empty except for one token.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -459,8 +460,8 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   if (shared) {
     // On a CPU each problem has its own key/value cache. A round of a comparison runs two problems of the baseline and
     // one problem of the contender, and the flush between them does not evict everything from the processor's caches.
-    // If the two problems of the baseline shared a key/value cache, more of it would stay in the processor's caches
-    // than of the contender's.
+    // If the two problems of the baseline shared a key/value cache, more of the baseline's than of the contender's
+    // key/value cache would stay in the processor's caches.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -577,8 +578,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must equal new_v. Keys may differ from turned_k, which is computed in
-/// double, by a rounding to their type plus 4e-6.
+/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double; a key may differ
+/// from turned_k by a rounding to the type of the cache plus 4e-6.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

@@ -1,5 +1,5 @@
-// One problem of proto3_paged: attention over a cache, contiguous or on pages. Both caches hold the same random keys
-// and values.
+// One problem of proto3_paged: attention over a key/value cache, contiguous or on pages. A contiguous cache and a cache
+// on pages hold the same random keys and values.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct PagedConfig {
   std::string cache_layout = "nhd";
   std::string page_order = "identity";  // "identity": the pages lie by sequence; or "reversed", "random", "shared"
   /// "equal": each sequence has kv_len tokens.
-  /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len, each length equally likely. If there
-  /// are several sequences, the sequence in the middle of the batch has 0 tokens.
+  /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len tokens, each length equally likely. If
+  /// there are several sequences, the sequence in the middle of the batch has 0 tokens.
   /// "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len tokens.
   /// The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within a
   /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
@@ -39,7 +39,7 @@ struct PagedConfig {
   int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
   bool cascade = false;      // true: the pages that all sequences share are read once for all sequences
   Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
-  bool prefill = false;      // true: PrefillLaunch, for many queries; false: DecodeLaunch, for few
+  bool prefill = false;      // true: PrefillLaunch, for many queries; false: DecodeLaunch or CascadeLaunch, for few
 
   static PagedConfig from(const Case& config);
   /// Returns the number of tokens of each sequence. The numbers are the same in every run.
@@ -50,7 +50,7 @@ struct PagedConfig {
   bool same_inputs(const PagedConfig& other) const;
 };
 
-/// The pages of the sequences.
+/// The pages of all sequences of a case.
 struct PageTable {
   std::vector<int> pages;           // [batch, max_pages], -1 where a sequence has no page
   int64_t max_pages = 0, pool = 0;  // pool: the number of different pages
@@ -93,15 +93,15 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// Queries, keys and values of one shape, with the oracle's answer. Cases of one shape share them.
+/// The queries, keys and values of one shape, with the oracle's answer. Cases of one shape share one PagedInputs.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
-  /// The cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets its own
-  /// cache.
+  /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
+  /// its own cache.
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
-  /// Bytes of the tensors on the host and of the shared caches on the device.
+  /// Returns the bytes of the tensors on the host and of the shared caches on the device.
   size_t bytes() const;
-  /// Returns the oracle's answer for each sequence. It is computed once for each AttentionHooks::name.
+  /// Returns the oracle's answer for each sequence. The answer is computed once for each AttentionHooks::name.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
   /// Returns the error that a cache of 8 bits causes. The oracle computes O twice: from the keys and values as they
   /// were drawn, and from the keys and values in the cache. The error is the root mean square of the difference,

@@ -53,7 +53,8 @@ std::vector<AxisInfo> paged_axes() {
        0,
        1},
       {"append",
-       "how the new tokens get into the cache: none: they are there before the launch; fused: the launch of attention "
+       "how the new tokens get into the cache: none: the tokens are there before the launch; fused: the launch of
+       attention "
        "turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
        {"none", "fused", "chain"},
        0,
@@ -165,8 +166,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
-  // Sequences, and tokens of each sequence. On the cpu all sequences of a case have at most 65536 tokens together.
-  // Their K and V take 134 MB.
+  // The number of sequences, and the tokens of each sequence. On the cpu all sequences of a case have at most 65536
+  // tokens together. K and V of 65536 tokens take 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
       large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
             : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};

@@ -20,7 +20,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
 /// gets rotary_dim=0 and rope_pairing=half_split.
 void complete_paged(Case& config, const DeviceInfo& device);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec paged_answer();
 
 }  // namespace attn

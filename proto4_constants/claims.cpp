@@ -185,8 +185,8 @@ std::vector<Claim> constants_claims() {
        .content = "Compiling {values.variants} variants of {values.kernel} ({values.dtype}) takes one worker "
                   "{estimate.value:.4g} ms each (95 % interval {estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}): front "
                   "end {values.front_end_ms:.3g} ms, optimiser {values.optimizer_ms:.3g} ms, code generation "
-                  "{values.code_generation_ms:.3g} ms, loading {values.load_ms:.3g} ms. The rule is {values.rule_ms:g} "
-                  "ms a variant: below, compile constants in when they are needed; above, ahead.",
+                  "{values.code_generation_ms:.3g} ms, loading {values.load_ms:.3g} ms. The rule: if a variant takes "
+                  "less than {values.rule_ms:g} ms, compile variants when they are needed, else ahead.",
        .advice = {"Use function constants, compiled when they are needed.",
                   "Compile ahead, and ship an archive or fill the cache on disk."},
        .complete = describe_cost},
@@ -212,8 +212,8 @@ std::vector<Claim> constants_claims() {
        .compared = false,
        .figure = per_variant(1e9),
        .title = "A variant that is loaded is found in {estimate.value:.4g} ns",
-       .content = "Among {values.variants} variants one is found in memory in {estimate.value:.4g} ns (95 % interval "
-                  "{estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}), by all of its constants.",
+       .content = "One of {values.variants} variants is found in memory in {estimate.value:.4g} ns (95 % interval "
+                  "{estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}). The look-up compares all constants of the variant.",
        .advice = {"Look a variant up for every launch: it takes at most {threshold:.3g} ns.",
                   "Look a variant up once, and keep what is found: a look-up takes more than {threshold:.3g} ns."}},
       {.hypothesis = {"disk_hit", "A variant on disk is ready within 1 ms.",
@@ -249,7 +249,8 @@ std::vector<Claim> constants_claims() {
               1,
               {"Get {threshold:.3g} variants within 1 s of start-up.",
                "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
-      // Pairs are measured in this order. The slowest pairs come last.
+      // The claims from here on compare pairs. The pairs are measured in the order of the claims, the slowest pairs
+      // last.
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
                       study + " measured 0 % at run time for its function constants against code written for one "
@@ -264,11 +265,12 @@ std::vector<Claim> constants_claims() {
        .title = "Read at run time, {values.contender.run_time} makes {values.baseline.kernel} take "
                 "{compare.ratio:.3f} times as long",
        .content = "The kernel {values.baseline.kernel} takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to "
-                  "{compare.ci_hi:.4f}) times as long where it reads {values.contender.run_time} at run time, at "
-                  "head_dim {values.baseline.head_dim} and {values.baseline.q_len} queries, causal "
+                  "{compare.ci_hi:.4f}) times as long if it reads {values.contender.run_time} at run time, at head_dim "
+                  "{values.baseline.head_dim} and {values.baseline.q_len} queries, causal "
                   "{values.baseline.causal}; the noise floor of the pair is {compare.aa_floor:.4f}. Code: "
-                  "{values.contender_code_bytes} bytes, {values.baseline_code_bytes} where it is a constant; "
-                  "registers: {values.contender_registers}, {values.baseline_registers}.",
+                  "{values.contender_code_bytes} bytes, with {values.contender.run_time} compiled in "
+                  "{values.baseline_code_bytes} bytes; registers: {values.contender_registers}, compiled in "
+                  "{values.baseline_registers}.",
        .advice = {"Read this value at run time where that saves variants.",
                   "Compile this value in as a constant: read at run time it makes the kernel take more than "
                   "{threshold:.3g} times as long."}},
@@ -277,9 +279,9 @@ std::vector<Claim> constants_claims() {
        .varies = {"task"},
        .pick = steps("task", {{"start_compile", "start_disk"}}),
        .title = "With its kernel on disk a process has its first result in {compare.ratio:.3f} of the time",
-       .content = "From the start of a process to the first result of {values.baseline.kernel} it takes "
-                  "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where a cache folder "
-                  "has the kernel: {values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
+       .content = "If a cache folder has the kernel {values.baseline.kernel}, a process takes {compare.ratio:.3f} "
+                  "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time from its start to its first result: "
+                  "{values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
        .advice = {"Keep the cache folder from process to process: the first result takes at most {threshold:.3g} of "
                   "the time.",
                   "Do not expect a cache folder to bring the first result in {threshold:.3g} of the time."}},
@@ -288,10 +290,10 @@ std::vector<Claim> constants_claims() {
        .varies = {"task"},
        .pick = steps("task", {{"start_compile", "start_archive"}}),
        .title = "With its kernel in an archive a process has its first result in {compare.ratio:.3f} of the time",
-       .content = "From the start of a process to the first result of {values.baseline.kernel} it takes "
-                  "{compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where an archive of "
-                  "{values.baseline.variants} variants has the kernel: {values.contender_total_ms:.4g} ms against "
-                  "{values.baseline_total_ms:.4g} ms.",
+       .content =
+           "If an archive of {values.baseline.variants} variants has the kernel {values.baseline.kernel}, a process "
+           "takes {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time from its start to its "
+           "first result: {values.contender_total_ms:.4g} ms against {values.baseline_total_ms:.4g} ms.",
        .advice = {"Ship an archive with the program: the first result takes at most {threshold:.3g} of the time.",
                   "Do not expect an archive to bring the first result in {threshold:.3g} of the time."}},
       {.hypothesis = {"disk_speedup", "From disk, variants are there at least 10 times as fast as by compiling them.",
@@ -301,8 +303,8 @@ std::vector<Claim> constants_claims() {
        .longest = "variants",
        .title = "Compiling variants takes {compare.ratio:.4g} times as long as finding them on disk",
        .content = "Compiling {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4g} "
-                  "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as getting them where they lie on disk, "
-                  "one file each: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms.",
+                  "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as reading the variants from disk, one "
+                  "file each: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} ms.",
        .advice = {"Keep compiled variants on disk: to compile them takes at least {threshold:.3g} times as long.",
                   "Do not expect variants from disk {threshold:.3g} times as fast as compiled anew."}},
       {.hypothesis = {"archive_speedup",
@@ -314,8 +316,8 @@ std::vector<Claim> constants_claims() {
        .longest = "variants",
        .title = "Compiling variants takes {compare.ratio:.4g} times as long as getting them from an archive",
        .content = "Compiling {values.baseline.variants} variants of {values.baseline.kernel} takes {compare.ratio:.4g} "
-                  "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as getting them where one archive has "
-                  "them, reading it included: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} "
+                  "({compare.ci_lo:.4g} to {compare.ci_hi:.4g}) times as long as reading the archive that has the "
+                  "variants and loading them: {values.contender_ms:.4g} ms a variant against {values.baseline_ms:.4g} "
                   "ms.",
        .advice = {"Keep compiled variants in an archive: to compile them takes at least {threshold:.3g} times as long.",
                   "Do not expect variants from an archive {threshold:.3g} times as fast as compiled anew."}},
@@ -333,9 +335,9 @@ std::vector<Claim> constants_claims() {
              return subject_of(contender) + fmt::format(" variants={}", contender.integer("variants"));
            },
        .title = "{values.contender.workers} workers compile in {compare.ratio:.3f} of the time of one",
-       .content = "{values.baseline.variants} variants of {values.baseline.kernel} take {values.contender.workers} "
-                  "workers {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time that one "
-                  "takes.",
+       .content =
+           "{values.contender.workers} workers compile {values.baseline.variants} variants of {values.baseline.kernel} "
+           "in {compare.ratio:.3f} ({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time of one worker.",
        .advice = {"Compile on all cores: it takes at most {threshold:.3g} of the time of one.",
                   "Do not expect all cores to compile in {threshold:.3g} of the time of one."}},
       {.hypothesis = {"pch", "Precompiled headers save at least a tenth.",
@@ -345,9 +347,9 @@ std::vector<Claim> constants_claims() {
        .pick = steps("pch", {{"0", "1"}}),
        .longest = "variants",
        .title = "With precompiled headers variants take {compare.ratio:.3f} of the time",
-       .content = "{values.baseline.variants} variants of {values.baseline.kernel} take {compare.ratio:.3f} "
-                  "({compare.ci_lo:.3f} to {compare.ci_hi:.3f}) of the time where the compiler keeps what it made of "
-                  "headers that read no function constant.",
+       .content = "If the compiler precompiles the headers that read no function constant, {values.baseline.variants} "
+                  "variants of {values.baseline.kernel} take {compare.ratio:.3f} ({compare.ci_lo:.3f} to "
+                  "{compare.ci_hi:.3f}) of the time.",
        .advice = {"Let the compiler keep precompiled headers: variants take at most {threshold:.3g} of the time.",
                   "Do not expect precompiled headers to bring variants in {threshold:.3g} of the time."}},
   };

@@ -1,8 +1,8 @@
-// proto4_constants: what does a variant of a kernel cost to have, and what is it worth?
+// proto4_constants: what does a compiled variant of a kernel cost, and what does it save?
 //
-// Variants of the kernels of proto1_flash are compiled, and found again in memory, on disk and in an archive. The time
-// that the host takes for this is measured. The kernels are also launched with constants that they read at run time.
-// The hypotheses are in claims.cpp.
+// The experiment compiles variants of the kernels of proto1_flash, and finds them again in memory, on disk and in an
+// archive. It measures the time that the host takes. It also launches the kernels with constants that they read at run
+// time. The hypotheses are in claims.cpp.
 #include <exception>
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
-// The cost and the gain of kernels whose constants are compiled in. Problems of the host measure the cost: compiling
-// many variants, finding them again in memory, on disk and in an archive, and starting a process. Launches with
-// constants that are read at run time measure the gain.
+// The problems of proto4_constants measure the cost and the gain of kernels whose constants are compiled in. Problems
+// of the host measure the cost: compiling many variants, finding them again in memory, on disk and in an archive, and
+// starting a process. Launches with constants that are read at run time measure the gain.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +30,15 @@ std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CaseP
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
                                               std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
 /// Makes a problem that starts a new process, and times the process from its start to its first result. With start_disk
-/// the process finds a cache folder with at least the first `variants` variants. With start_archive it finds an archive
-/// with exactly these variants.
+/// the process finds a cache folder with at least the first `variants` variants. With start_archive the process finds
+/// an archive with exactly these variants.
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);
 
-/// The child process of the start_* tasks. The process opens the device, gets the first variant of a kernel's grid,
-/// launches the variant once, and prints a JSON line with the times of these steps. Then the process checks the
-/// launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be empty), archive (may be empty).
-/// Returns the exit status.
+/// Runs the child process of the tasks start_compile, start_disk and start_archive. The process opens the device, gets
+/// the first variant of a kernel's grid, launches the variant once, and prints a JSON line with the times of these
+/// steps. Then the process checks the launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be
+/// empty), archive (may be empty). Returns the exit status.
 int first_result(const std::vector<std::string>& arguments);
 inline constexpr const char* first_result_option = "--first-result";
 

@@ -18,7 +18,7 @@ constexpr int64_t most_workers = 16;
 // Whether the task gets many variants and may use several threads.
 bool takes_workers(const std::string& task) { return task == "compile" || task == "disk" || task == "archive"; }
 
-// Returns the powers of 2 that are below N, then N: the number of the host's cores, limited to most_workers.
+// N is the number of the host's cores, at most most_workers. Returns the powers of 2 that are below N, then N.
 std::vector<int64_t> worker_counts() {
   const int64_t cores = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, most_workers);
   std::vector<int64_t> counts;
@@ -68,7 +68,7 @@ std::vector<AxisInfo> constants_axes() {
           {"workers", "threads that get the variants", {}, 1, 256, 1},
           {"pch", "1: headers are precompiled, if the compiler supports this", {}, 0, 1, 1},
           {"q_heads", "heads of a launch", {}, 1, 1024, 1},
-          {"q_len", "queries, and keys, of a launch", {}, 1, int64_t{1} << 24, 1},
+          {"q_len", "queries of a launch; the launch has as many keys", {}, 1, int64_t{1} << 24, 1},
           {"head_dim", "elements of a head of a launch", {}, 8, 256, 8},
           {"block_r",
            "query rows of a tile of a launch; for compile_one always the tile that proto1_flash takes",

@@ -31,8 +31,8 @@ Grids grids_of(const std::string& kernel, const DeviceInfo& device) {
 
 bool runs(const Variant& variant, const DeviceInfo& device) { return !skip_reason(variant.plan(device), device); }
 
-// Returns the variants of a grid that run on the device. Their order steps through the grid by about 0.618 (the golden
-// section) of its size, modulo its size. So the first few variants are spread over the grid.
+// Returns the variants of a grid that run on the device. The order steps through the grid by about 0.618 (the golden
+// section) of the grid's size, modulo the size. So the first few variants are spread over the grid.
 std::vector<Variant> spread(const TileGrid& grid, const std::string& kernel, DType dtype, const DeviceInfo& device) {
   std::vector<Variant> all;
   for (const int64_t head_dim : grid.head_dims) {
@@ -76,7 +76,7 @@ AttentionHooks Variant::hook() const {
   hook.change = alibi ? ScoreChange::any : ScoreChange::none;
   hook.name = alibi ? "alibi" : "no alibi";
   const int64_t heads = config.shape.q_heads;
-  std::vector<float> slopes;  // as in the paper: 2^(-8 (h + 1) / heads)
+  std::vector<float> slopes;  // as in the paper on ALiBi: 2^(-8 (h + 1) / heads)
   for (int64_t head = 0; head < heads; ++head) {
     slopes.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(heads))));
   }

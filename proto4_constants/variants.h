@@ -1,4 +1,5 @@
-// The variants of a kernel of proto1_flash that an application would ship: a grid of head_dims, tiles and flags.
+// The variants of a kernel of proto1_flash that an application would ship. They are a grid of head_dims, tiles and
+// flags.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,12 @@ struct Variant {
 /// on the cpu.
 inline constexpr size_t base_variants = 72;
 
-/// The shape on which a variant is checked. It is small, and its lengths are odd numbers.
+/// Returns the shape on which a variant is checked. The shape is small, and its lengths are odd numbers.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
 /// Returns the variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a
-/// finer grid, several hundred in all. For any N the first N variants are spread over their grid. Their shapes are
-/// small_shape().
+/// finer grid, several hundred in all. For any N the first N variants are spread over their grid. The shapes of the
+/// variants are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
 /// Returns the function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:

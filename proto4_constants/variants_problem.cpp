@@ -23,7 +23,8 @@ constexpr size_t traced_variants = 4;         // most variants that are compiled
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
 constexpr int64_t look_ups_per_reading = 64;  // look-ups between two clock readings; at least one for each variant
 
-/// The most memory that this process has had since reset(). known() is false if the system does not allow the reset.
+/// Measures the most memory that this process has had since reset(). known() is false if the system does not allow the
+/// reset.
 class PeakMemory {
  public:
   void reset() {
@@ -110,7 +111,7 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// Returns the function that takes a sample. First makes the files that a sample finds on disk.
+  /// Returns the function that takes a sample. Before, this function makes the files that a sample finds on disk.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };
@@ -132,8 +133,8 @@ class VariantsProblem : public HostProblem {
     };
   }
 
-  /// Gets all variants through a new cache. Returns the seconds that this takes, reading the archive and loading the
-  /// kernels included. Records the times of the phases.
+  /// Gets all variants through a new cache. Returns the seconds, reading the archive and loading the kernels included.
+  /// Records the times of the phases.
   double get_all(const std::string& folder, const std::string& archive) {
     cache_.reset();  // unloads the kernels that the last sample loaded
     cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});
@@ -166,9 +167,9 @@ class VariantsProblem : public HostProblem {
     return seconds;
   }
 
-  /// For compilers that do not tell the optimiser's time. Compiles a few variants again with a trace, which takes a
-  /// tenth longer than without a trace. Returns the total of `times`, divided in the proportions of the traced phases,
-  /// or `times` itself if the compiler gives no trace.
+  /// This function is for compilers that do not tell the optimiser's time. It compiles a few variants again with a
+  /// trace, which takes a tenth longer than without a trace. Returns the total of `times`, divided in the proportions
+  /// of the traced phases, or `times` itself if the compiler gives no trace.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();

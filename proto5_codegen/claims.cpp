@@ -51,10 +51,10 @@ void add_loops(Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values[name] = counts;
   }
   conclusion.content +=
-      " Of the {values.contender_loop.instructions} instructions of its inner loop "
-      "{values.contender_loop.multiply_add_pct:.0f} % are multiply-adds, and {values.contender_loop.loads} load; of "
-      "the {values.baseline_loop.instructions} of the other {values.baseline_loop.multiply_add_pct:.0f} %, and "
-      "{values.baseline_loop.loads} load.";
+      " Of the {values.contender_loop.instructions} instructions of the inner loop "
+      "{values.contender_loop.multiply_add_pct:.0f} % are multiply-adds, and {values.contender_loop.loads} are loads. "
+      "Of the {values.baseline_loop.instructions} instructions of the other kernel's inner loop "
+      "{values.baseline_loop.multiply_add_pct:.0f} % are multiply-adds, and {values.baseline_loop.loads} are loads.";
 }
 
 /// If a search found the contender's constants: adds the number of tried variants and the seconds of the search.
@@ -66,7 +66,7 @@ void add_search(Conclusion& conclusion, const Evidence& evidence) {
   conclusion.content += " A search tried {values.tried} variants in {values.search_s:.0f} s.";
 }
 
-/// A claim about two kernels of one work and shape, measured in turn.
+/// Returns a claim about two kernels of one work and shape, measured in turn.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
                const std::string& what, const std::string& against, const Advice& advice) {
   return {.hypothesis = hypothesis,
@@ -86,7 +86,7 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
           }};
 }
 
-/// A claim about `figure`, which is computed from results that were not measured in turn.
+/// Returns a claim about `figure`. The figure is computed from results that were not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick, Figure figure,
               const std::string& title, const std::string& content, const Advice& advice) {
   return {
@@ -124,7 +124,7 @@ Claim slower() {
                 "time of the fastest generated kernel / time of the hand-written one", ">=", 1.3,
                 "expectation of the published study before its first run: 30 to 60 % slower"},
                is_whole, fastest_generated, "The fastest generated kernel, {values.contender.generator},",
-               "the hand-written one",
+               "the hand-written kernel",
                {"Take the hand-written kernel of a whole attention: the fastest generated one takes at least "
                 "{threshold:.3g} times as long.",
                 "Try a generator before you write a whole attention by hand: the fastest takes less than "
@@ -140,7 +140,7 @@ Claim published() {
        "time of the fastest generated kernel / time of the hand-written one", ">=", 1 / 0.7,
        "published study, claim 14: 58 to 70 % of the hand-written rate"},
       is_scores, fastest_generated, "The fastest generated Q K^T, by {values.contender.generator},",
-      "the hand-written one",
+      "the hand-written Q K^T",
       {"Take the hand-written Q K^T: the fastest generated one takes at least {threshold:.3g} times as long.",
        "Try a generator before you write Q K^T by hand: the fastest takes less than {threshold:.3g} times as long."});
 }
@@ -166,7 +166,8 @@ Claim schedule() {
   return compared(
       {"schedule", "A schedule written and searched by hand takes at most 0.6 of the time of an automatic one.",
        "time of halide_tuned / time of halide_auto", "<=", 0.6, expectation},
-      {}, steps("generator", {{"halide_auto", "halide_tuned"}}), "Halide with a tuned schedule", "its autoscheduler",
+      {}, steps("generator", {{"halide_auto", "halide_tuned"}}), "Halide with a tuned schedule",
+      "Halide's autoscheduler",
       {"Write Halide's schedule, and search its numbers: it takes at most {threshold:.3g} of the time of the "
        "autoscheduler's.",
        "Do not expect a schedule of your own to take {threshold:.3g} of the time of the autoscheduler's."});
@@ -213,7 +214,7 @@ Claim search(bool own_shape) {
         });
         return pairs;
       },
-      "The hand-written kernel with searched constants", "the one with the usual constants",
+      "The hand-written kernel with searched constants", "the hand-written kernel with the usual constants",
       own_shape ? Advice{"Search the constants on the device, at the shape in use: the kernel then takes at most "
                          "{threshold:.3g} of the time.",
                          "Do not expect searched constants to take {threshold:.3g} of the time of the usual ones."}
@@ -240,8 +241,8 @@ Claim inner_loop() {
                              multiply_add_share(loop_of(*evidence.results.front()));
         return {ratio, ratio, ratio};
       },
-      "The inner loop of {values.contender.generator} has {estimate.value:.2f} of the hand-written one's share of "
-      "multiply-adds",
+      "The inner loop of {values.contender.generator} has {estimate.value:.2f} of the share of multiply-adds that the "
+      "hand-written inner loop has",
       "Counted in the machine code, not measured, at " + shape_words + ".", {});
   claim.exact = true;
   claim.complete = add_loops;
@@ -264,9 +265,9 @@ Claim source(const std::string& generator, const std::string& tool, const std::s
         return {factor * ratio.value, factor * ratio.ci_lo, factor * ratio.ci_hi};
       },
       tool + " takes {estimate.value:.2f} of the lines of source for the same share of the rate",
-      "The hand-written kernel is {values.hand_lines} lines, without what all kernels share; "
-      "{values.contender.generator} "
-      "takes {values.lines} and reaches {values.rate_pct:.0f} % of its rate.",
+      "The hand-written kernel has {values.hand_lines} lines of source, without the lines that all kernels share. The "
+      "kernel of {values.contender.generator} has {values.lines} lines, and reaches {values.rate_pct:.0f} % of the "
+      "rate of the hand-written kernel.",
       {"Where lines of source count, write the kernel " + way + ".",
        "Expect a kernel " + way +
            " to take more than {threshold:.3g} of the hand-written lines for the same share of the rate."});
@@ -278,8 +279,8 @@ Claim source(const std::string& generator, const std::string& tool, const std::s
   return claim;
 }
 
-/// Returns the seconds that the compilation of the kernel took. For a kernel compiled ahead of time they are in the
-/// record's values, because this run spends no time on compiling the kernel.
+/// Returns the seconds that the compilation of the kernel took. For a kernel compiled ahead of time the seconds are in
+/// the record's values, because this run spends no time on compiling the kernel.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();
@@ -295,7 +296,7 @@ Claim generation() {
         return {ratio, ratio, ratio};
       },
       "{values.contender.generator} takes {estimate.value:.1f} times as long to make its kernel as the compiler takes "
-      "for the hand-written one",
+      "for the hand-written kernel",
       "From source to machine code {values.contender.generator} takes {values.generated_ms:.0f} ms, and the "
       "hand-written kernel {values.hand_ms:.0f} ms, in one compilation of each.",
       {"Generate ahead of time, or keep what was generated: to generate takes at least {threshold:.3g} times as long "

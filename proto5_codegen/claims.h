@@ -7,7 +7,8 @@
 
 namespace attn {
 
-/// All claims are registered on every device. A claim about a generator that the device does not have judges nothing.
+/// Returns all claims. They are registered on every device. A claim about a generator that the device does not have
+/// judges nothing.
 std::vector<Claim> codegen_claims();
 
 }  // namespace attn

@@ -1,8 +1,8 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
-// A generated kernel is a KernelSource like any other. There are three kinds: a C++ text that this process compiles; a
-// C++ text with a fragment, whose file is a program that writes machine code (kernels/halide_pipelines.py); and machine
-// code that was compiled ahead of time (compiled_ahead.h).
+// A generated kernel is a KernelSource like any other kernel. There are three kinds of generated kernels: a C++ text
+// that this process compiles; a C++ text with a fragment, whose file is a program that writes machine code
+// (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@
 
 namespace attn {
 
-/// The names of the works in the order of CodegenWork: "scores", "softmax", "values", "attention", "modified".
+/// Returns the names of the works in the order of CodegenWork: "scores", "softmax", "values", "attention", "modified".
 std::vector<std::string> work_names();
-/// The generators of all devices: "hand", "search", "compiler", ...
+/// Returns the names of the generators of all devices: "hand", "search", "compiler", ...
 std::vector<std::string> generator_names();
-/// The generators that have kernels for the device, or would have kernels if a missing package were installed.
+/// Returns the names of the generators that have kernels for the device, or would have kernels if a missing package
+/// were installed.
 std::vector<std::string> generators_of(const DeviceInfo& device);
 
 /// The values of a case, typed.
@@ -34,27 +35,27 @@ struct CodegenCase {
   /// constants (tuning.h).
   FunctionConstants constants = {};
 
-  /// Throws BadInput for a case that makes no sense on any device.
+  /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
   static CodegenCase from(const Case& config);
   /// Whether the work is a whole attention, not a part of an attention.
   bool whole() const { return work == WORK_ATTENTION || work == WORK_MODIFIED; }
   int64_t heads() const { return shape.batch * shape.q_heads; }
-  /// The number of columns of the output.
+  /// Returns the number of columns of the output.
   int64_t columns() const { return work == WORK_SCORES || work == WORK_SOFTMAX ? shape.kv_len : shape.head_dim; }
   bool reads_in() const { return work == WORK_SOFTMAX || work == WORK_VALUES; }
   /// Returns the work of the case. Only unmasked pairs count as flops, and a multiply-add counts as two. Each input
   /// counts as read once, and each output as written once.
   Work amount() const;
-  /// Returns the configuration of the kernel of common/attention that a whole attention launches. The tile is the tile
-  /// that a search found, or, if nobody searched, the device's usual tile.
+  /// Returns the configuration of the kernel of common/attention that a whole attention launches. The configuration has
+  /// the tile that a search found, or the device's usual tile if nobody searched.
   FlashConfig flash(const DeviceInfo& device) const;
-  /// ALiBi and the soft cap for WORK_MODIFIED; no modifier for the other works.
+  /// Returns ALiBi and the soft cap for WORK_MODIFIED, and no modifier for the other works.
   Modifiers modifiers() const;
   bool same_inputs(const CodegenCase& other) const;
 };
 
-/// The number of source lines that were written for this kernel. In C++ these are the lines of the source and its
-/// headers, without the headers in common/kernel, which all kernels share. In a program these are the lines of the
+/// Returns the number of source lines that were written for this kernel. In C++ these are the lines of the source and
+/// its headers, without the headers in common/kernel, which all kernels share. In a program these are the lines of the
 /// kernel's function, without the blocks of other schedules. Comments and blank lines do not count.
 int64_t source_lines(const KernelSource& source);
 
@@ -63,7 +64,7 @@ int64_t source_lines(const KernelSource& source);
 bool is_flash(const CodegenCase& config);
 
 /// Returns the number of a kernel's threadgroups that fit into a GPU's multiprocessor at the same time. Registers,
-/// warps and threadgroup memory limit this number; the limits are those of sm_80 and sm_90.
+/// warps and threadgroup memory limit this number. The function knows the limits of sm_80 and sm_90.
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device);
 
 /// Returns the plan of a case: the launch of the case's kernel, or the reason why there is no launch.

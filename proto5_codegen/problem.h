@@ -15,7 +15,7 @@
 
 namespace attn {
 
-/// The plan of a CodegenCase.
+/// Returns the plan of a case, with its CodegenCase.
 CasePlan codegen_case_plan(const Case& config, const Setting& setting);
 
 /// Inputs of one work, shape and dtype on the device, with the oracle's results. The cases of one comparison share an
@@ -35,7 +35,7 @@ struct CodegenInputs {
 
 class CodegenProblem : public Problem {
  public:
-  /// `plan`: the case's plan. Throws CompileError, and BadInput where the device cannot run the plan.
+  /// `plan` is the case's plan. Throws CompileError, and BadInput if the device cannot run the plan.
   CodegenProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<CodegenInputs> inputs,
                  const CodegenCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override;
@@ -44,12 +44,12 @@ class CodegenProblem : public Problem {
   /// log-sum-exps, and both results of this launch are compared. Other launches of the kernel write no log-sum-exps,
   /// because generated kernels have none.
   Check check() override;
-  /// For the whole attentions: whether check() compares log-sum-exps. For a kernel that this process compiles:
-  /// source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of source, the
-  /// generator's version, the seconds of compilation, the constants, and the result of the search for the constants. On
-  /// a GPU also threadgroups_at_once().
+  /// Returns facts for the record. For a whole attention: whether check() compares log-sum-exps. For a kernel that this
+  /// process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of
+  /// source, the generator's version, the seconds of compilation, the constants, and the result of the search for the
+  /// constants. On a GPU also threadgroups_at_once().
   Json values() const override;
-  /// The output of the last launch: [batch, heads, q_len, columns].
+  /// Returns the output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;
 
  private:

@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-// All rows are checked if this takes at most full_check_products multiplications (for a softmax: exponentials). If it
-// takes more, a sample of the rows is checked, which takes about sampled_check_products of them.
+// All rows are checked if this takes at most full_check_products multiplications (for a softmax: exponentials). Else a
+// sample of the rows is checked, which takes about sampled_check_products multiplications or exponentials.
 constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
@@ -20,7 +20,7 @@ constexpr int64_t fewest_rows = 64;
 constexpr double u = 0x1p-24;  // half a unit in the last place of f32
 double unit(DType type) { return type == DType::f32 ? u : type == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
-/// A row of a tensor, in double.
+/// Returns a row of a tensor, in double.
 std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
   std::vector<double> values(static_cast<size_t>(tensor.dim));
   tensor.load(tensor.offset(row.batch, row.head, row.q, 0), values);
@@ -28,9 +28,9 @@ std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
 }
 
 // A sum of n products in f32, rounded to nearest at each step, has an error of about sqrt(n) u times the sum of the
-// products' sizes (Higham and Mary 2019). Tensor cores compute the products of 16-bit types. They add up in n / 16
-// steps, and round towards zero with an error of 2 u in each step. Scores are rounded once more for the scale, and the
-// output is rounded to its type.
+// products' sizes (Higham and Mary 2019). Tensor cores compute the products of 16-bit types. Tensor cores add up in n /
+// 16 steps, and round towards zero with an error of 2 u in each step. Scores are rounded once more for the scale, and
+// the output is rounded to its type.
 double product_error(DType dtype, double products, double sum_of_sizes) {
   return (2 * std::sqrt(products) + (dtype == DType::f32 ? 0 : products / 8) + 8) * u * sum_of_sizes;
 }

@@ -1,4 +1,4 @@
-// The oracle of proto5_codegen: each work in double precision, straight from its definition.
+// The oracle of proto5_codegen computes each work in double precision, directly from the definition of the work.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct CodegenTensors {
   Tensor q, k, v, in;
 };
 
-/// All tensors that the case's work reads, with independent standard normal values times `size`.
+/// Returns all tensors that the case's work reads, with independent standard normal values times `size`.
 CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double size = 1);
 
 /// The oracle's values of some rows of the output, and the tolerance of each value.
@@ -26,8 +26,8 @@ struct CodegenReference {
   std::vector<double> lse = {}, lse_allowed = {};  // the rows' log-sum-exps; empty for a part of an attention
 };
 
-/// The rows that are checked: all rows of a small case, or a sample of the rows of a large one, so that checking stays
-/// cheaper than measuring.
+/// Returns the rows that are checked: all rows of a small case, or a sample of the rows of a large case, so that
+/// checking stays cheaper than measuring.
 std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed);
 
 CodegenReference codegen_reference(const CodegenCase& config, const CodegenTensors& tensors,

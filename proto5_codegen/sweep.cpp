@@ -16,12 +16,12 @@ std::vector<AxisInfo> codegen_axes() {
       {"generator",
        "what made the kernel; hand: written here; search: the hand-written kernel with constants that a search found",
        generator_names(), 0, 0, 1},
-      {"dtype", "of all tensors", {"f32", "bf16"}, 0, 0, 1},
-      {"head_dim", "elements of a head; 0: the work has none", {}, 0, 128, 64},
-      {"batch", "sequences", {}, 1, 65535, 1},
-      {"heads", "of each sequence", {}, 1, 65535, 1},
-      {"q_len", "queries, and keys, of each sequence", {}, 1, longest_sequence, 1},
-      {"causal", "1: query i sees keys up to i; only of a whole attention", {}, 0, 1, 1},
+      {"dtype", "type of all tensors", {"f32", "bf16"}, 0, 0, 1},
+      {"head_dim", "elements of a row of Q, K or V; 0: the work has no such rows", {}, 0, 128, 64},
+      {"batch", "number of sequences", {}, 1, 65535, 1},
+      {"heads", "heads of each sequence", {}, 1, 65535, 1},
+      {"q_len", "queries of each sequence; there are as many keys", {}, 1, longest_sequence, 1},
+      {"causal", "1: query i sees keys up to i; only for a whole attention", {}, 0, 1, 1},
   };
 }
 

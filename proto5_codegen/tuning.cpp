@@ -16,9 +16,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t least_accumulators = 8;  // keep two multiply-add units with a latency of 4 cycles busy
+constexpr int64_t least_accumulators = 8;  // 8 sums keep two multiply-add units with a latency of 4 cycles busy
 
-/// read_winners(), once for each device's arch.
+/// Returns read_winners(), which is called once for each device's arch.
 const Json& winners(const DeviceInfo& device) {
   static std::mutex mutex;
   static std::map<std::string, Json> known;
@@ -51,7 +51,8 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// For a whole attention: the tiles. For the other works: constants of kernels/NAME.cuda.cu.
+/// Returns the search space of a CUDA device: for a whole attention the tiles, for the other works constants of
+/// kernels/NAME.cuda.cu.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {

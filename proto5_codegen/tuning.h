@@ -1,4 +1,5 @@
-// Constants that a search found: the space of a search, and the file that keeps the winners.
+// Constants that a search found: the space of a search, and the file that keeps the winners (the best constants that
+// searches found).
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,11 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 /// Returns the reason why no kernel can have these constants, or an empty text. Other reasons are in the case's plan.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// The name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because the
-/// winner of one length serves all lengths.
+/// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because
+/// the winner of one length serves all lengths.
 std::string tuning_key(const CodegenCase& config);
 
-/// The file of a device's winners, under the source root: proto5_codegen/tuned/ARCH.json.
+/// Returns the path of a device's file of winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
 /// Returns the content of a device's file of winners, or an empty object if there is no file: for each generator, by
@@ -32,8 +33,9 @@ std::string tuning_path(const DeviceInfo& device);
 /// and what is allowed.
 nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
-/// The facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s", the
-/// seconds of the search; "searched_q_len" and "searched_heads", the shape at which it ran. Null where nobody searched.
+/// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",
+/// the seconds of the search; "searched_q_len" and "searched_heads", the shape at which the search ran. Returns null if
+/// nobody searched.
 nlohmann::ordered_json search_facts(const CodegenCase& config, const DeviceInfo& device);
 
 /// Returns the case with the constants that a search found for it on devices of this arch, or the unchanged case if

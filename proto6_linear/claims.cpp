@@ -21,8 +21,8 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
 }
 bool is(const Measurement& result, const char* variant) { return has(result, "variant", variant); }
 
-/// Whether the axes below have their default values. Axes in `but` may have other values. For the variant `recurrent`
-/// the axis `state` may have any value, too.
+/// Whether the axes below, and the axis `state`, have their default values. Axes in `but` may have other values. For
+/// the variant `recurrent` the axis `state` may have any value.
 bool is_plain(const Measurement& result, const std::set<std::string>& but = {}) {
   for (const auto& [axis, value] : {std::pair{"gate", "none"},
                                     {"normalised", "0"},
@@ -43,8 +43,8 @@ const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// A claim about a pair of cases that are measured in turn, on at least 1024 tokens. Shorter sequences are left to the
-/// search for the crossover.
+/// Returns a claim about a pair of cases that are measured in turn, on at least 1024 tokens. The search for the
+/// crossover measures shorter sequences.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {
@@ -64,8 +64,8 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
       .advice = advice};
 }
 
-/// A claim about `figure`, which is computed from one result or from several results of the sweep. These results are
-/// not measured in turn.
+/// Returns a claim about `figure`. The figure is computed from one result or from several results of the sweep. These
+/// results are not measured in turn.
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
               const std::set<std::string>& varies, Pick pick, Figure figure, const std::string& title,
               const std::string& content, const Advice& advice) {
@@ -110,7 +110,7 @@ Claim scan_form() {
   return compared({"scan_form", "A scan that looks back is no slower than one in passes.",
                    "time of phases with scan lookback / with scan passes", "<=", 1, expectation},
                   [](const Measurement& result) { return is_plain(result) && scans_on_device(result); }, {"scan"},
-                  steps("scan", {{"passes", "lookback"}}), "A scan that looks back", "one in passes",
+                  steps("scan", {{"passes", "lookback"}}), "A scan that looks back", "a scan in passes",
                   {"Scan in one pass that looks back.", "Scan in passes."});
 }
 
@@ -127,7 +127,7 @@ Claim segments() {
        "Do not expect segments to take {threshold:.3g} of the time of one segment."});
 }
 
-/// Compares the published chunk with the fastest other chunk.
+/// Returns a claim that compares the published chunk with the fastest other chunk.
 Claim published_chunk(int64_t head_dim, int64_t chunk) {
   const std::string name = std::to_string(chunk);
   Claim claim = compared(
@@ -161,10 +161,10 @@ Claim published_chunk(int64_t head_dim, int64_t chunk) {
 double host_s(const Measurement& result) { return result.timing(Scope::host)->median_s; }
 
 /// Returns the seconds of one part of a sample with the scan on the host. `part` is the name of the record's value that
-/// has them.
+/// has the seconds.
 double part_s(const Measurement& result, const char* part) { return result.values.at(part).get<double>(); }
 
-/// The share of copies and scan in the time.
+/// Returns the share of copies and scan in the time.
 double host_share(const Evidence& evidence) {
   const Measurement& result = *evidence.results.front();
   const double host = part_s(result, "down_s") + part_s(result, "scan_s") + part_s(result, "up_s");
@@ -185,7 +185,7 @@ Claim host_scan_share() {
         const double share = host_share(evidence);
         return {share, share, share};
       },
-      "The host's scan with its copies is {values.share_pct:.0f} % of the time at {values.q_len} tokens, "
+      "The host's scan and its copies take {values.share_pct:.0f} % of the time at {values.q_len} tokens, "
       "{values.heads} "
       "heads",
       "With the scan on the host, {values.batch} x {values.q_len} tokens with {values.heads} heads of head_dim "
@@ -226,8 +226,8 @@ Claim device_scan() {
                      &device = *evidence.results.back()->timing(Scope::host);
         return {device.median_s / host.median_s, device.ci_lo_s / host.ci_hi_s, device.ci_hi_s / host.ci_lo_s};
       },
-      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the host's (" + shape_words +
-          ")",
+      "With the scan on the device phases takes {estimate.value:.3f} of the wall time with the scan on the host (" +
+          shape_words + ")",
       "By the wall clock phases takes {values.device_us:.0f} us with scan={values.contender.scan} and "
       "{values.host_us:.0f} us with the scan on the host, at " +
           shape_words + ", chunks of {values.contender.chunk}.",
@@ -255,12 +255,12 @@ Claim floor_of_bytes() {
         const Estimate& pct = *evidence.results.front()->copy_pct;
         return {100 / pct.value, 100 / pct.ci_hi, 100 / pct.ci_lo};
       },
-      "{values.variant} takes {estimate.value:.2f} of the time of its bytes ({values.batch} x {values.q_len} tokens, "
+      "{values.variant} takes {estimate.value:.2f} times as long as a copy of its bytes ({values.batch} x "
+      "{values.q_len} tokens, "
       "{values.heads} heads, head_dim {values.head_dim}, gate {values.gate})",
       "The fastest form, {values.variant} with chunks of {values.chunk}, moves {values.mb:.1f} MB in {values.us:.1f} "
-      "us "
-      "with cold caches: {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) of what a "
-      "copy of as many bytes takes in the same rounds.",
+      "us with cold caches. This is {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) "
+      "of the time of a copy of as many bytes in the same rounds.",
       {"Expect linear attention to take at most {threshold:.3g} times as long as a copy of its tensors.",
        "Expect linear attention to take more than {threshold:.3g} times as long as a copy of its tensors."});
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
@@ -270,7 +270,7 @@ Claim floor_of_bytes() {
   return claim;
 }
 
-/// A claim for devices on which the products, and not memory, limit the time.
+/// Returns a claim for devices on which the products, and not memory, limit the time.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
       {fmt::format("rate_{}", head_dim),
@@ -293,8 +293,8 @@ Claim rate(int64_t head_dim, double pct) {
       "The fused form reaches {estimate.value:.1f} % of the rate of multiply-adds at head_dim {values.head_dim}",
       "With chunks of {values.chunk} on {values.q_len} tokens the fused form reaches {estimate.value:.1f} % (95 % "
       "interval "
-      "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of multiply-adds in the same rounds, counting the "
-      "recurrence and the unmasked products within chunks; by the recurrence alone it is {values.recurrence_pct:.1f} "
+      "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of multiply-adds in the same rounds. This rate counts "
+      "the recurrence and the unmasked products within chunks; the recurrence alone gives {values.recurrence_pct:.1f} "
       "%.",
       {fmt::format("At head_dim {} expect at least {{threshold:.3g}} % of the device's rate of multiply-adds.",
                    head_dim),
@@ -317,9 +317,9 @@ Claim scaling() {
       {"q_len", "chunk"}, fastest_at_each("q_len", 3), exponent_over("q_len"),
       "Time grows with the {estimate.value:.2f}th power of the tokens ({values.contender.heads} heads, head_dim "
       "{values.contender.head_dim})",
-      "From {values.from} to {values.contender.q_len} tokens the time of the fused form grows with their power "
-      "{estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}), by the fastest chunk of each "
-      "length.",
+      "From {values.from} to {values.contender.q_len} tokens the time of the fused form grows with the number of "
+      "tokens to the power {estimate.value:.3f} (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}). Each "
+      "length counts with its fastest chunk.",
       {"Expect the time to grow at most with the tokens to the power {threshold:.3g}.",
        "Expect long sequences to cost more for each token: the time grows more than with the power {threshold:.3g}."});
   adds(claim, "from",
@@ -337,7 +337,7 @@ Claim published_flat() {
                 return is_plain(result) && scans_on_device(result) && tokens >= 256 && tokens <= 1024;
               },
               {"q_len", "chunk", "scan"}, fastest_at_each("q_len", 3), exponent_over("q_len"),
-              "From 256 to 1024 tokens the time of phases grows with their {estimate.value:.2f}th power",
+              "From 256 to 1024 tokens the time of phases grows with the {estimate.value:.2f}th power of the tokens",
               "With {values.contender.heads} heads of head_dim {values.contender.head_dim} the time of phases grows "
               "with the power "
               "{estimate.value:.3f} of the tokens (95 % interval {estimate.ci_lo:.3f} to {estimate.ci_hi:.3f}) from "
@@ -400,7 +400,7 @@ Claim gate_cost(const std::string& gate, double most) {
                     return is_plain(result, {"gate"}) && (is(result, "fused") || scans_on_device(result));
                   },
                   {"gate", "chunk"}, steps("gate", {{"none", gate}}),
-                  "{values.contender.variant} with a gate by " + gate, "no gate",
+                  "{values.contender.variant} with a gate by " + gate, "{values.baseline.variant} without a gate",
                   {"Expect a gate by " + gate + " to take at most {threshold:.3g} times as long as no gate.",
                    "Expect a gate by " + gate + " to take more than {threshold:.3g} times as long as no gate."});
 }
@@ -412,8 +412,8 @@ Claim normalised() {
                     return is_plain(result, {"normalised", "feature"}) && has(result, "feature", "elu1") &&
                            (is(result, "fused") || scans_on_device(result));
                   },
-                  {"normalised", "chunk"}, steps("normalised", {{"0", "1"}}), "Normalised, {values.contender.variant}",
-                  "no divisor",
+                  {"normalised", "chunk"}, steps("normalised", {{"0", "1"}}),
+                  "{values.contender.variant} with a divisor", "{values.baseline.variant} without a divisor",
                   {"Normalise in the kernel where the model wants it: it takes at most {threshold:.3g} times as long.",
                    "Expect a normalised output to take more than {threshold:.3g} times as long."});
 }
@@ -425,7 +425,7 @@ Claim feature_cost() {
                     return is_plain(result, {"feature"}) && (is(result, "fused") || scans_on_device(result));
                   },
                   {"feature", "chunk"}, steps("feature", {{"identity", "elu1"}}),
-                  "{values.contender.variant} with elu + 1", "the identity",
+                  "{values.contender.variant} with the map elu + 1", "{values.baseline.variant} with the identity",
                   {"Let the kernel apply the feature map elu + 1: it takes at most {threshold:.3g} times as long.",
                    "Expect the feature map elu + 1 to make the kernel take more than {threshold:.3g} times as long."});
 }
@@ -451,8 +451,8 @@ Claim decode_rate() {
        "Expect a step of decoding to move its states at less than {threshold:.3g} % of the rate of a copy."});
 }
 
-/// The number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate that the
-/// same rounds measured.
+/// Returns the number of tokens whose keys and values can be read in the time of a decoding step, at the copy rate that
+/// the same rounds measured.
 double even_tokens(const Measurement& result, double copy_pct) {
   const Case& config = result.config;
   const double copy = result.work->bytes / seconds(result) / (copy_pct / 100);
@@ -479,11 +479,9 @@ Claim decode_break_even() {
       },
       "A step of decoding takes as long as reading a cache of {estimate.value:.0f} tokens ({values.batch} sequences, "
       "{values.heads} heads, head_dim {values.head_dim}, {values.dtype})",
-      "A step takes {values.us:.1f} us. At the copy rate of the same rounds the keys and values of "
-      "{estimate.value:.0f} "
-      "tokens (95 % interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) in {values.dtype} would be read in that "
-      "time: "
-      "softmax attention over a longer cache takes longer, whatever its kernel.",
+      "A step takes {values.us:.1f} us. In the same time, the keys and values of {estimate.value:.0f} tokens (95 % "
+      "interval {estimate.ci_lo:.0f} to {estimate.ci_hi:.0f}) in {values.dtype} could be read at the copy rate of the "
+      "same rounds. Softmax attention over a longer cache takes longer, whatever its kernel.",
       {"Decode from a state where the context is longer than this.", "Decode from a cache up to this context."});
   adds(claim, "us", [](const Evidence& evidence) -> Json { return 1e6 * seconds(*evidence.results.front()); });
   return claim;
@@ -517,11 +515,10 @@ Claim crossover(const std::string& id, const std::string& text, const std::strin
       "from {values.where} tokens on (head_dim {values.contender.head_dim}, {values.contender.heads} heads, "
       "{values.contender.dtype}, {values.mask})";
   claim.content =
-      "Probes A B A' of both on the same inputs, by powers of two and then by bisection: {values.probes}. The two are "
-      "even "
-      "at {values.where} tokens (from {estimate.ci_lo:.0f}, certainly slower, to {estimate.ci_hi:.0f}, certainly "
-      "faster). "
-      "The softmax kernel at {values.nearest} tokens is {values.softmax}. {values.quality}";
+      "Linear and softmax attention were compared A B A' on the same inputs, at lengths by powers of two and then by "
+      "bisection; linear attention took these shares of the time: {values.probes}. The two take the same time at "
+      "{values.where} tokens (linear attention is certainly slower at {estimate.ci_lo:.0f}, and certainly faster at "
+      "{estimate.ci_hi:.0f}). The softmax kernel at {values.nearest} tokens is {values.softmax}. {values.quality}";
   claim.advice = advice;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     const Bracket bracket = bracket_of(evidence.comparisons);
@@ -572,15 +569,14 @@ Claim equivalence() {
       "The outputs of linear attention have a mean cosine of {estimate.value:.2f} with those of softmax attention "
       "(gate "
       "{values.gate}, feature {values.feature}, normalised {values.normalised})",
-      "On {values.q_len} tokens of random inputs with head_dim {values.head_dim}, both in double: the mean cosine "
-      "between "
-      "the outputs of a row is {estimate.value:.3f}, and their difference has {values.distance:.2f} times the size of "
-      "the "
-      "softmax output. Figures of speed compare two different functions.",
+      "On {values.q_len} tokens of random inputs with head_dim {values.head_dim} the oracles compute linear and "
+      "softmax attention in double. The mean cosine between the two outputs of a row is {estimate.value:.3f}, and the "
+      "difference of the outputs has {values.distance:.2f} times the size of the softmax output. Figures of speed "
+      "compare two different functions.",
       {"Expect outputs whose mean cosine with those of softmax attention is at least {threshold:.3g}, on inputs like "
        "these.",
        "Train a model for linear attention; do not put it in the place of softmax attention."});
-  claim.exact = true;  // both outputs are those of the oracles
+  claim.exact = true;  // the oracles compute both outputs
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["distance"] = evidence.results.front()->values.at("softmax_distance");
     conclusion.cv = 0;  // the figure compares outputs, not times
@@ -611,7 +607,7 @@ Claim error_growth() {
       "The largest error grows with the {estimate.value:.2f}th power of the tokens",
       "From {values.from} to {values.contender.q_len} tokens the largest error of the fused form in f32 against the "
       "oracle "
-      "grows with the power {estimate.value:.2f} of their number: {values.errors}.",
+      "grows with the number of tokens to the power {estimate.value:.2f}: {values.errors}.",
       {"Expect errors of long sums in f32 to grow at most with the tokens to the power {threshold:.3g}.",
        "Expect errors of long sums in f32 to grow more than with the tokens to the power {threshold:.3g}."});
   claim.exact = true;  // the inputs and the kernel's sums are the same in every run

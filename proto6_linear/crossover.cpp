@@ -43,7 +43,7 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   return pairs;
 }
 
-/// The cases that have a record neither in this run nor in the run that this run resumes.
+/// Returns the cases that have a record neither in this run nor in the run that this run resumes.
 std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
   std::vector<Case> missing;
   for (const Case& config : cases) {
@@ -53,8 +53,8 @@ std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cas
   return missing;
 }
 
-/// Measures both cases at a length. Returns the time of linear attention / the time of softmax attention, or nothing if
-/// one of the two cases cannot run or the budget is spent.
+/// Measures the two cases of a pair at a length. Returns the time of linear attention / the time of softmax attention,
+/// or nothing if one of the two cases cannot run or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
   const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});

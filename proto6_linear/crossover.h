@@ -39,7 +39,7 @@ class Bracket {
   /// certainly faster (if there is none: to `last`). If one side is missing, the estimate and both ends of its interval
   /// are the length of the other side. Needs at least one probe.
   Estimate tokens() const;
-  /// The faster side, or the slower side where there is no faster side.
+  /// Returns the faster side, or the slower side if there is no faster side.
   int64_t nearest() const;
 
  private:
@@ -56,7 +56,7 @@ Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
 /// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
 /// cases with softmax attention. After the searches, runs the cases that no search has measured, as Experiment::run()
-/// does, and returns the exit status. A search ends where the budget is spent. A case that has a record is not measured
+/// does, and returns the exit status. A search ends when the budget is spent. A case that has a record is not measured
 /// again.
 int run_with_crossovers(Experiment& lab);
 

@@ -23,7 +23,7 @@ namespace {
 
 /// The seed of ragged lengths. Lengths belong to the case: the seed of a run does not change the lengths.
 constexpr uint64_t drawn_by = 1;
-constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // rows and tokens of softmax_distance()
+constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // the most rows and tokens in softmax_distance()
 
 template <typename T>
 std::vector<T> downloaded(const Buffer& buffer) {
@@ -42,9 +42,9 @@ Strides gate_strides(const LinearConfig& config) {
   return {config.heads * rows * width, rows * width, width};
 }
 
-/// Returns the logarithms of decays. The decays by head are those of RetNet, from 1 - 2^-5 to 1 - 2^-12. A decay by
-/// token is the sigmoid of a random number. A decay by channel is the 16th root of the sigmoid of a random number, so
-/// that the state remembers 16 times as long (GLA).
+/// Returns the logarithms of decays. A decay by head is one of RetNet's decays, which go from 1 - 2^-5 to 1 - 2^-12. A
+/// decay by token is the sigmoid of a random number. A decay by channel is the 16th root of the sigmoid of a random
+/// number, so that the state remembers 16 times as long (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -70,7 +70,7 @@ std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   return gate;
 }
 
-/// The shape of softmax attention on the same tensors.
+/// Returns the shape of softmax attention on the same tensors.
 AttentionShape attention_shape(const LinearConfig& linear) {
   return {.batch = linear.sequences,
           .q_heads = linear.heads,
@@ -240,8 +240,8 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // Takes only rows of a sequence's later half: with a causal mask these rows see many tokens, among which softmax
-  // attention can choose.
+  // The loop takes only rows of the later half of a sequence. With a causal mask these rows see many tokens, so that
+  // softmax attention can choose among many tokens.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;
   for (size_t i = 0; i < own.rows.size(); ++i) {

@@ -32,10 +32,11 @@ struct LinearCase {
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
-  /// Throws BadInput for a case that makes no sense on any device.
+  /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
-  /// The number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first sequence
-  /// has `linear.tokens` tokens; if there are several sequences, number `sequences / 2`, counted from 0, has none.
+  /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
+  /// sequence has `linear.tokens` tokens; if there are several sequences, number `sequences / 2`, counted from 0, has
+  /// none.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
@@ -45,10 +46,10 @@ struct LinearCase {
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
-/// The plan of a LinearCase.
+/// Returns the plan of a case, with its LinearCase.
 CasePlan linear_case_plan(const Case& config, const Setting& setting);
 
-/// Random inputs, drawn with `seed`.
+/// Returns random inputs, drawn with `seed`.
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed);
 
 /// How far softmax attention is from linear attention on the same inputs. Both outputs are the oracles' results for
@@ -64,7 +65,8 @@ struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random inputs.
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed, LinearInputs inputs);
-  /// `most_rows`: as for reference_linear(), in the first call; 0: affordable_rows().
+  /// Returns the oracle's results. The first call computes the results, with `most_rows` as in reference_linear(); 0
+  /// stands for affordable_rows(). Later calls ignore `most_rows`.
   const LinearReference& reference(int64_t most_rows = 0);
   /// Returns nothing for a shape that softmax attention cannot have (value_dim is not head_dim, or sequences are
   /// ragged), and for more than 131072 tokens.
@@ -86,13 +88,13 @@ class LinearOutputs {
  public:
   LinearOutputs(Device& device, std::shared_ptr<SharedInputs> inputs, const LinearCase& config);
   LinearTensors tensors() const;
-  /// The tensors with final states, which a case need not have.
+  /// Returns the tensors with final states, also for a case without final states.
   LinearTensors tensors_with_states() const;
   void poison();
-  /// Compares O and, if the case has them, final states.
+  /// Compares O with the oracle's results, and also the final states if the case has final states.
   Check check();
   Check check_states();
-  /// The bytes of O, then, if the case has them, of the final states and of the key sums.
+  /// Returns the bytes of O. If the case has final states, the bytes of the final states and of the key sums follow.
   std::vector<std::byte> bytes() const;
   Tensor o() const;
   std::vector<float> final_state() const;
@@ -112,8 +114,8 @@ class LinearProblem : public Problem {
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
   void poison() override { outputs_.poison(); }
-  /// For a case without final states, launches the kernels once more, with final states, and compares these too:
-  /// reference.cpp says what only the states show.
+  /// For a case without final states, launches the kernels once more, with final states, and compares the final states
+  /// too. reference.cpp says which faults only the final states show.
   Check check() override;
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
@@ -132,9 +134,9 @@ class HostScanProblem : public HostProblem {
   HostScanProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                   const LinearCase& config, const Plan& plan);
   double sample() override;
-  /// As LinearProblem::check().
+  /// Checks as LinearProblem::check() does.
   Check check() override;
-  /// The medians of the times of the samples' parts: kernels on the device, copies, the scan.
+  /// Returns the medians of the times of the samples' parts: kernels on the device, copies, the scan.
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 
@@ -153,7 +155,8 @@ class HostScanProblem : public HostProblem {
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 
-/// Functions that make the experiment's problems. Cases of one shape share their inputs and the oracle's results.
+/// Return functions that make the experiment's problems. Cases of one shape share their inputs and the oracle's
+/// results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 

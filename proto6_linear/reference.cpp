@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t window = 256;      // the most tokens of a chunk
 constexpr int64_t block_rows = 256;  // rows that are loaded at once
-constexpr double affordable = 1e9;   // multiplications, which take about a second
+constexpr double affordable = 1e9;   // the oracle does this many multiplications in about a second
 
 typedef double Doubles __attribute__((vector_size(32), aligned(8), may_alias));
 typedef float Floats __attribute__((vector_size(32), aligned(4), may_alias));
@@ -114,42 +114,47 @@ struct RunningSums {
 // of S. A kernel never computes these terms one by one. A kernel adds up some of the terms in other orders, and rounds
 // these numbers:
 //
-//   the state S        before the product with q: an error of one unit of each q_d S_d
-//   f(q)               and its product with a gate's decay: one unit of each q_d S_d
-//   scores             of tokens of the same chunk, at most 256: one unit of each score times v
-//   f(k) or v          one of them is rounded, after the product with the decay if there is one: one unit of each term
-//   f(k) and v         both are rounded: sqrt(2) units of each term
+//   the state S       before the product with q. The error is one unit of each q_d S_d.
+//   f(q)              with a feature map f or a gate, after the product with the gate's decay. The error is one unit of
+//                     each q_d S_d.
+//   score_j           the product of the query with k_j, for the tokens j of the same chunk, at most 256. The error is
+//                     one unit of each score_j v_j.
+//   f(k) or v         with a feature map or a gate, after the product with the gate's decay. The error is one unit of
+//                     each term.
+//   f(k) and v        with a feature map and a gate. The error is sqrt(2) units of each term.
 //
 // Without a gate and without a feature map nothing rounds k and v, and their products are exact in f32. A kernel may
 // still multiply q by the scale, and round the product to tf32, by 2^-11.
 //
-// Errors of different numbers are independent, so their squares add up. The roots of these sums are over_rows (of (q_d
-// S_d)^2), over_keys (of (score_j v_j)^2 over the last 256 tokens) and over_terms (of t_dj^2). The error of one
-// rounding has a standard deviation of 0.4 units, so the error of a sum of roundings has 0.4 units of the root. The
-// largest of a million such errors is five standard deviations, which is 2 units of the root. O itself is rounded to
-// its type, by at most one unit; two units are allowed.
+// Errors of different numbers are independent, so their squares add up. over_rows is the root of the sum of (q_d
+// S_d)^2, over_keys is the root of the sum of (score_j v_j)^2 over the last 256 tokens, and over_terms is the root of
+// the sum of t_dj^2. The error of one rounding has a standard deviation of 0.4 units, so the error of a sum of
+// roundings has a standard deviation of 0.4 units of the root. The largest of a million such errors is five standard
+// deviations, which is 2 units of the root. O itself is rounded to its type, by at most one unit; two units are
+// allowed.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
 // one error. 2.5 standard deviations are allowed, which is 1 unit: half of the 2 units of a single element. (A row has
 // at least eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of
 // 2e7 rows.) The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d
 // S_d, is much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance adds them up. So it is large enough.
+// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance adds them up. So the tolerance is large
+// enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
-// by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. Where decays shorten the sum's memory, n is
-// the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
+// by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. If decays make the sum forget old tokens, n
+// is the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
 // average. Tensor cores take (head_dim + 256) / 16 steps within a chunk. In some kernels the state is the accumulator
 // of the tensor cores; then they take n / 16 more steps. For each of these n / 16 steps 2 u are allowed, because
 // partial sums may have been larger than the last sum. For f32, kernels split each operand into two numbers of tf32,
-// and tensor cores compute three products of these numbers in the place of one product of f32. The steps are then 8
-// long in the place of 16. The state of f32 is never an accumulator of tensor cores. A product of head_dim terms adds
-// sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots above
-// and the result.
+// and tensor cores compute three products of these numbers in the place of one product of f32. A step then takes 8
+// terms in the place of 16 terms. The state of f32 is never an accumulator of tensor cores. A product of head_dim terms
+// adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots
+// above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
-// 2^-20. For a sum of -88, below which the exponential of f32 is 0, it errs by 88 * 8 u, which is 4.2e-5 of a weight
-// that no longer counts. 4e-5 is allowed for all errors of a decay.
+// 2^-20. At a sum of -88 the exponential errs by 88 * 8 u, which is 4.2e-5 of the weight. A weight this small no longer
+// counts: below -88 the exponential of f32 is 0. 4e-5 is allowed for all errors of a decay.
 //
 // With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
 // errors. The divisor's error is the same in all elements of a row.
@@ -161,22 +166,23 @@ struct RunningSums {
 //   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 changes each later row by 0.03
 //   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
-// One missing token is less than a row's tolerance of bf16 if more than 10,000 tokens are summed. But no kernel rounds
-// the state to 16 bits. The final state's tolerance is 5e-4 of its size, and a missing token changes all elements of
-// the state, by 4e-3 times a random number. So each check compares the final state. After a million tokens the state's
-// tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008 times a normally distributed number,
-// so some elements change by more than the tolerance. A missing token changes them by 0.001, which no check notices.
+// If more than 10,000 tokens are summed, one missing token changes a row by less than the row's tolerance in bf16. But
+// no kernel rounds the state to 16 bits. The final state's tolerance is 5e-4 of its size, and a missing token changes
+// all elements of the state, by 4e-3 times a random number. So each check compares the final state. After a million
+// tokens the state's tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008 times a normally
+// distributed number, so some elements change by more than the tolerance. A missing token changes these elements by
+// 0.001, which no check notices.
 //
 // With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
 // on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
 // token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by 0.4 of its size, and
-// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. affordable_rows() chooses rows for each head,
-// other rows in each head. With head_dim 64 or 128 some row of some head is compared at least every 16 tokens. With a
-// gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. There the check notices a missing
-// chunk in all rows, and a missing token in some rows. The other heads remember fewer tokens.
+// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws the compared rows of
+// each head, other rows in each head. With head_dim 64 or 128 some row of some head is compared at least every 16
+// tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In this head the check
+// notices a missing chunk in all rows, and a missing token in some rows. The other heads remember fewer tokens.
 //
-// What no check notices: a token that is missing from the outputs of one late chunk alone, and not from the state; a
-// token of one head alone, if the compared rows of this head are far apart.
+// No check notices two faults: a token that is missing only from the outputs of one late chunk, and not from the state;
+// and a token that is missing only in one head, if the compared rows of this head are far apart.
 struct Errors {
   double unit, q_unit, term_unit, out_unit, f32, decay;
 
@@ -195,7 +201,7 @@ struct Errors {
     decay = gated ? 4e-5 : 0;
   }
 
-  /// The tolerance of a sum, where each rounding to a type of 16 bits may err by `roundings` units.
+  /// Returns the tolerance of a sum. Each rounding to a type of 16 bits may err by `roundings` units.
   double of_sum(double value, double over_rows, double over_keys, double over_terms, double roundings) const {
     const double size = std::abs(value) + over_rows + over_keys + over_terms;
     return roundings * ((unit + q_unit) * over_rows + unit * over_keys + term_unit * over_terms) + (f32 + decay) * size;

@@ -14,8 +14,8 @@ namespace attn {
 /// The inputs of a configuration, on the host. Ragged sequences lie one after the other in batch 0.
 struct LinearInputs {
   Tensor q, k, v;  // [batch, heads, rows, head_dim]; v: [batch, heads, rows, value_dim]
-  /// Log decays. LinearConfig::gate decides about the array: empty without a gate, [heads] for a gate by head, [batch,
-  /// heads, rows] by token, [batch, heads, rows, head_dim] by channel.
+  /// Log decays. The shape of the array follows from LinearConfig::gate: empty without a gate, [heads] for a gate by
+  /// head, [batch, heads, rows] by token, [batch, heads, rows, head_dim] by channel.
   std::vector<float> gate;
   std::vector<float> initial_state = {}, initial_key_sum = {};  // empty: zeros
   std::vector<int> starts = {};  // ragged: [sequences + 1], the first row of each sequence, then the number of rows
@@ -34,14 +34,13 @@ struct LinearReference {
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 
-/// All tokens go through the recurrence. The result has the rows of all heads if these are at most `most_rows`. Else it
-/// has about `most_rows` rows: the first and the last row of each sequence and head, and one row, drawn with `seed`, of
-/// each of equal parts of the rows between. One
-/// thread at a time calls `feature`.
+/// Computes the recurrence over all tokens. The result has all rows of all heads if these are at most `most_rows` rows.
+/// Else the result has about `most_rows` rows: the first and the last row of each sequence and head, and one row, drawn
+/// with `seed`, of each of equal parts of the rows between. Only one thread at a time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);
 
-/// The number of rows that the oracle computes in about a second, but at least 64.
+/// Returns the number of rows that the oracle computes in about a second, but at least 64.
 int64_t affordable_rows(const LinearConfig& config);
 
 }  // namespace attn

@@ -25,19 +25,20 @@ std::vector<AxisInfo> linear_axes() {
        0,
        1},
       {"scan",
-       "how phases makes the state before each chunk from what the chunks add; host: on the host, between two copies; "
+       "how the variant phases makes the state before each chunk from the sums of the chunks; host: on the host, "
+       "between two copies; "
        "passes: in passes; lookback: in one pass that looks back",
        {"host", "passes", "lookback", "none"},
        0,
        0,
        1},
-      {"dtype", "of Q, K and V", dtypes, 0, 0, 1},
-      {"out_dtype", "of O; where not named: dtype", dtypes, 0, 0, 1},
+      {"dtype", "type of Q, K and V", dtypes, 0, 0, 1},
+      {"out_dtype", "type of O, by default dtype", dtypes, 0, 0, 1},
       {"head_dim", "columns of Q and K", {}, 8, 256, 8},
-      {"value_dim", "columns of V and O; where not named: head_dim", {}, 8, 256, 8},
-      {"chunk", "tokens of a chunk; 0: the variant has none", {}, 0, 256, 16},
-      {"batch", "sequences", {}, 1, 65535, 1},
-      {"heads", "of Q, K, V and O", {}, 1, 65535, 1},
+      {"value_dim", "columns of V and O, by default head_dim", {}, 8, 256, 8},
+      {"chunk", "tokens of a chunk; 0: the variant has no chunks", {}, 0, 256, 16},
+      {"batch", "number of sequences", {}, 1, 65535, 1},
+      {"heads", "number of heads of Q, K, V and O", {}, 1, 65535, 1},
       {"q_len", "tokens of the longest sequence", {}, 1, longest_sequence, 1},
       {"causal", "1: a token sees the tokens up to itself; 0: it sees all tokens", {}, 0, 1, 1},
       {"gate",
@@ -50,13 +51,19 @@ std::vector<AxisInfo> linear_axes() {
       {"feature", "map of each element of Q and K", {"identity", "elu1", "relu"}, 0, 0, 1},
       {"layout", "order of Q, K, V and O", {"bhsd", "bshd"}, 0, 0, 1},
       {"lengths",
-       "equal: each sequence has q_len tokens; ragged: the first has q_len, one of several has none, others have fewer",
+       "equal: each sequence has q_len tokens; ragged: the first sequence has q_len tokens, one other sequence has "
+       "none, the rest have 1 to q_len",
        {"equal", "ragged"},
        0,
        0,
        1},
       {"state", "1: each sequence begins with an initial state, and leaves a final state", {}, 0, 1, 1},
-      {"segments", "of fused: parts of a sequence that run at once; 0: as many as the rule says", {}, 0, 4096, 1},
+      {"segments",
+       "parts of a sequence that the variant fused runs at once; 0: as many as the rule says",
+       {},
+       0,
+       4096,
+       1},
   };
 }
 
@@ -86,13 +93,13 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({compared, lookback, one_batch, start, wide});
   add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
-  // The host's scan on one head, as in the published study. Decode. Lengths.
+  // These blocks measure the host's scan on one head (as the published study did), decoding, and lengths.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
   add({decode, token, integers("batch", {1, large ? 256 : 64}), integers("head_dim", {64, 128})});
   add({fused, one_batch, integers("q_len", {1024, 4096, 16384})});
   add({fused, one_batch, integers("heads", {1}), integers("q_len", {16384}), integers("segments", {0, 1})});
-  // Forms and scans, gates, maps, chunks.
+  // These blocks vary forms, scans, gates, feature maps and chunks.
   add({both, all_scans, integers("head_dim", {64, 128})});
   add({both, lookback, texts("gate", {"none", "head", "token", "channel"})});
   add({fused, texts("feature", {"identity", "elu1"})});

@@ -108,7 +108,7 @@ void describe(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// The subject of a claim: the contender's modifiers with their values, then the shape.
+// Returns the subject of a claim: the contender's modifiers with their values, then the shape.
 std::string subject_of(const Evidence& evidence) {
   const Case& config = evidence.results.back()->config;
   const Names on = modifiers_on(config);
@@ -119,7 +119,7 @@ std::string tile_of(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// The claim that attention with a modifier does not need another tile.
+// Returns the claim that attention with a modifier does not need another tile.
 Claim same_tile() {
   return {.hypothesis = {"same_tile",
                          "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "
@@ -137,8 +137,8 @@ Claim same_tile() {
               "{values.contender.causal})",
           .content =
               "With {values.modifiers}, at {values.contender.q_len} queries and head_dim "
-              "{values.contender.head_dim}, {values.contender.tile} (Br x Bc), the fastest tile without, takes "
-              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
+              "{values.contender.head_dim}, {values.contender.tile} (Br x Bc), the fastest tile of plain attention, "
+              "takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
               "the best other that was tried, {values.baseline.tile}; the noise floor of the pair is "
               "{compare.aa_floor:.4f}.",
           .advice = {"Keep the tile that is the fastest without the modifier.",
@@ -153,7 +153,8 @@ Claim same_tile() {
               }};
 }
 
-// A claim about the time with score modifiers in the form `form` / the time with score modifiers as constants.
+// Returns a claim about the ratio (time with score modifiers in the form `form`) / (time with score modifiers as
+// constants).
 Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
@@ -165,8 +166,8 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
                    "(head_dim {values.contender.head_dim}, {values.contender.q_len} queries, causal "
                    "{values.contender.causal})",
           .content =
-              "Attention with {values.modifiers}, {values.contender.score_by} instead of constant, takes "
-              "{compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time, at "
+              "Attention with {values.modifiers} and score_by={values.contender.score_by} takes {compare.ratio:.4f} "
+              "(95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with score_by=constant, at "
               "{values.contender.q_len} queries and head_dim {values.contender.head_dim}; the noise floor of "
               "the pair is {compare.aa_floor:.4f}.",
           .advice = advice,
@@ -179,26 +180,27 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
               }};
 }
 
-// A claim about the time with modifiers / the time without modifiers.
+// Returns a claim about the ratio (time with modifiers) / (time without modifiers).
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
            const std::string& what, const Advice& advice) {
-  return {.hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
-          .varies = what_varies(),
-          .pick = plain_and(modifiers),
-          .subject = subject_of,
-          .title = what +
-                   " costs {values.cost_pct:.1f} % (head_dim {values.contender.head_dim}, "
-                   "{values.contender.q_len} queries, causal {values.contender.causal})",
-          .content = "Attention with " + what +
-                     " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its "
-                     "time without, at {values.contender.q_len} queries and head_dim {values.contender.head_dim}; the "
-                     "noise floor of the pair is {compare.aa_floor:.4f}.",
-          .advice = advice,
-          .complete = describe};
+  return {
+      .hypothesis = {id, text, "time with the modifier / time without", "<=", threshold, expectation},
+      .varies = what_varies(),
+      .pick = plain_and(modifiers),
+      .subject = subject_of,
+      .title = what +
+               " costs {values.cost_pct:.1f} % (head_dim {values.contender.head_dim}, "
+               "{values.contender.q_len} queries, causal {values.contender.causal})",
+      .content = "Attention with " + what +
+                 " takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of "
+                 "plain attention, at {values.contender.q_len} queries and head_dim {values.contender.head_dim}; the "
+                 "noise floor of the pair is {compare.aa_floor:.4f}.",
+      .advice = advice,
+      .complete = describe};
 }
 
-// A claim about a rule that hides pairs. The figure is (time with the rule / time without) / (pairs that the rule
-// leaves / all pairs).
+// Returns a claim about a rule that hides pairs. The figure is (time with the rule / time without) / (pairs that the
+// rule leaves / all pairs).
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);
@@ -212,7 +214,8 @@ Claim share(const std::string& id, const std::string& text, double threshold, co
                 " takes {compare.ratio:.2f} of the time for {values.pairs_pct:.0f} % of the pairs (head_dim "
                 "{values.contender.head_dim}, {values.contender.q_len} queries, causal "
                 "{values.contender.causal})";
-  claim.content += " It leaves {values.pairs_pct:.1f} % of the pairs: {estimate.value:.3f} of that share.";
+  claim.content +=
+      " The rule leaves {values.pairs_pct:.1f} % of the pairs; the time is {estimate.value:.3f} of this share.";
   return claim;
 }
 
@@ -221,7 +224,7 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
 }
 
-// A claim about the time of one way to make a mask / the time of another way to make the same mask.
+// Returns a claim about the ratio (time of one way to make a mask) / (time of another way to make the same mask).
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
                const Names& contender, const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, contender, what, advice);
@@ -236,39 +239,41 @@ Claim two_ways(const std::string& id, const std::string& text, double threshold,
   return claim;
 }
 
-// The claim about the time with query heads that share key/value heads / the time with a key/value head for each query
-// head.
+// Returns the claim about the ratio (time with query heads that share key/value heads) / (time with a key/value head
+// for each query head).
 Claim grouped() {
-  return {.hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
-                         "time with shared heads / time with as many heads of each", "<=", 1.01,
-                         "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4"},
-          .takes = [](const Measurement& r) { return is_plain(r, "attention", "index"); },
-          .varies = {"kv_heads", "block_r", "block_c"},
-          .pick =
-              [](const Results& group) {
-                std::vector<Results> picks;
-                const auto alone = std::ranges::find_if(group, [](const Measurement* r) {
-                  return r->config.integer("kv_heads") == r->config.integer("q_heads");
-                });
-                for (const Measurement* result : group) {
-                  if (alone != group.end() && result != *alone) picks.push_back({*alone, result});
-                }
-                return picks;
-              },
-          .subject = subject_of,
-          .title =
-              "{values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads take "
-              "{compare.ratio:.3f} of the time of as many (head_dim {values.contender.head_dim})",
-          .content =
-              "With {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, each "
-              "found by an index, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
-              "{compare.ci_hi:.4f}) of its time with a key/value head for each; the noise floor of the pair is "
-              "{compare.aa_floor:.4f}.",
-          .advice = {"Let query heads share keys by an index: they take at most {threshold:.3g} times as long as a "
-                     "key/value head for each.",
-                     "Expect query heads that share keys to take more than {threshold:.3g} times as long as a "
-                     "key/value head for each."},
-          .complete = describe};
+  return {
+      .hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
+                     "time with shared heads / time with as many heads of each", "<=", 1.01,
+                     "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4"},
+      .takes = [](const Measurement& r) { return is_plain(r, "attention", "index"); },
+      .varies = {"kv_heads", "block_r", "block_c"},
+      .pick =
+          [](const Results& group) {
+            std::vector<Results> picks;
+            const auto alone = std::ranges::find_if(group, [](const Measurement* r) {
+              return r->config.integer("kv_heads") == r->config.integer("q_heads");
+            });
+            for (const Measurement* result : group) {
+              if (alone != group.end() && result != *alone) picks.push_back({*alone, result});
+            }
+            return picks;
+          },
+      .subject = subject_of,
+      .title =
+          "{values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads take "
+          "{compare.ratio:.3f} of the time of as many key/value heads as query heads (head_dim "
+          "{values.contender.head_dim})",
+      .content =
+          "With {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, each "
+          "found by an index, attention takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} to "
+          "{compare.ci_hi:.4f}) of its time with a key/value head for each query head; the noise floor of the pair is "
+          "{compare.aa_floor:.4f}.",
+      .advice = {"Let query heads share keys by an index: they take at most {threshold:.3g} times as long as a "
+                 "key/value head for each.",
+                 "Expect query heads that share keys to take more than {threshold:.3g} times as long as a "
+                 "key/value head for each."},
+      .complete = describe};
 }
 
 // Pairs cases that differ in the kernel that turns Q and K. `baseline` and `contender` are values of the axis rope. The
@@ -315,7 +320,7 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .complete = describe};
 }
 
-// The claim about the time of the launch that turns Q and K / the time of attention without this launch.
+// Returns the claim about the ratio (time of the launch that turns Q and K) / (time of attention without this launch).
 Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
@@ -343,7 +348,7 @@ Claim rope_share() {
   return claim;
 }
 
-// The claim about the rate of the launch that turns Q and K / the rate of a copy.
+// Returns the claim about the ratio (rate of the launch that turns Q and K) / (rate of a copy).
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",
@@ -359,7 +364,8 @@ Claim rope_copy() {
           "RoPE runs at {estimate.value:.0f} % of the copy rate (head_dim {values.head_dim}, {values.q_len} rows of "
           "{values.q_heads} heads)",
       .content =
-          "To turn Q and K, angles {values.rope_angles}, runs at {estimate.value:.1f} % (95 % interval "
+          "The launch that turns Q and K, with angles {values.rope_angles}, runs at {estimate.value:.1f} % (95 % "
+          "interval "
           "{estimate.ci_lo:.1f} to {estimate.ci_hi:.1f}) of the rate of a copy that ran in the same rounds, from "
           "cold caches.",
       .advice = {"Expect the launch of RoPE to run at least at {threshold:.3g} % of the rate of a copy.",
@@ -368,8 +374,8 @@ Claim rope_copy() {
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
 
-// The claim about the time of attention with copies of key/value heads / the time of attention that finds key/value
-// heads by an index. The first time includes the launch that makes the copies.
+// Returns the claim about the ratio (time of attention with copies of key/value heads) / (time of attention that finds
+// key/value heads by an index). The first time includes the launch that makes the copies.
 Claim copied() {
   return {
       .hypothesis = {"gqa_copy", "A copy of keys and values for each query head costs at most 0.09 %.",
@@ -383,9 +389,10 @@ Claim copied() {
           "With copies of {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, "
           "attention takes {compare.ratio:.4f} of its time with an index (head_dim {values.contender.head_dim})",
       .content =
-          "With {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, and a copy "
-          "of them for each of these, made before, attention takes {compare.ratio:.4f} (95 % interval "
-          "{compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of its time with an index, at {values.contender.q_len} "
+          "With {values.contender.kv_heads} key/value heads for {values.contender.q_heads} query heads, attention on a "
+          "copy of the key/value head for each query head takes {compare.ratio:.4f} (95 % interval {compare.ci_lo:.4f} "
+          "to {compare.ci_hi:.4f}) of its time with an index, the launch that makes the copies included, at "
+          "{values.contender.q_len} "
           "queries and head_dim {values.contender.head_dim}; the noise floor of the pair is {compare.aa_floor:.4f}.",
       .advice =
           {"Copy key/value heads where a kernel has no index: attention takes at most {threshold:.5g} times as long.",
@@ -395,15 +402,15 @@ Claim copied() {
 
 bool timed_hot(const Measurement& r) { return r.timing(Scope::device_hot) != nullptr; }
 
-// Time of the second result / time of the first, both with hot caches. ratio_of_medians() would divide the cold time of
-// a case that memory limits by the hot time of a case that arithmetic limits.
+// Returns (time of the second result) / (time of the first result), both with hot caches. ratio_of_medians() would
+// divide the cold time of a case that memory limits by the hot time of a case that arithmetic limits.
 Estimate ratio_of_hot(const Evidence& evidence) {
   const Timing &first = *evidence.results.at(0)->timing(Scope::device_hot),
                &second = *evidence.results.at(1)->timing(Scope::device_hot);
   return {second.median_s / first.median_s, second.ci_lo_s / first.ci_hi_s, second.ci_hi_s / first.ci_lo_s};
 }
 
-// The claim about the time of the copies alone / the time of attention with an index.
+// Returns the claim about the ratio (time of the copies alone) / (time of attention with an index).
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",

@@ -14,13 +14,13 @@
 
 namespace attn {
 
-/// The user's functions of a case. The score function takes the score that all other modifiers make. A query sees a key
-/// if all other rules and the mask function allow the pair.
+/// The user's functions of a case. The score function gets the score after all other modifiers. A query sees a key if
+/// all other rules and the mask function allow the pair.
 struct UserFunctions {
   std::optional<UserFunction> score = {}, mask = {};
   bool lists = true;  // the device makes lists of key blocks from the mask function once
 
-  /// The functions of the files that the case names. Throws BadInput as function_of_case() does.
+  /// Returns the functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
   /// Returns the reason why these functions have no oracle if `device` is under test, or an empty text if they have an

@@ -12,7 +12,7 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // the blocks of block_sparse are then counted in seconds
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // up to this length the blocks are counted in seconds
 
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;
@@ -100,7 +100,7 @@ Plan variants_plan(const VariantsConfig& variants, const DeviceInfo& device) {
   }
   if (!variants.pointless.empty()) return {.unable = variants.pointless};
   if (variants.modifiers.block_sparse > 0 && variants.flash.shape.kv_len > most_sparse_keys) {
-    return {.unable = fmt::format("block_sparse with kv_len {}: at most {}, because the list of its blocks grows with "
+    return {.unable = fmt::format("block_sparse with kv_len {}: at most {}, because the list of blocks grows with "
                                   "the square of the length",
                                   variants.flash.shape.kv_len, most_sparse_keys)};
   }

@@ -1,5 +1,6 @@
-// One problem of proto7_variants: launches that turn Q and K and that copy key/value heads, then a kernel of
-// common/attention with the hooks of the modifiers. The launches before attention can also run alone.
+// One problem of proto7_variants: launches that turn Q and K, a launch that copies key/value heads, and then a kernel
+// of common/attention with the hooks of the modifiers. Without RoPE and copies only the kernel of attention runs. The
+// launches before attention can also run alone.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,11 @@ struct VariantsConfig {
   UserFunctions functions = {};
   std::string pointless = {};  // the reason why a modifier changes nothing in this case; else empty
 
-  /// Throws BadInput for a case that makes no sense on any device, and whatever UserFunctions::from() throws.
+  /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device, and as
+  /// UserFunctions::from() does.
   static VariantsConfig from(const Case& config, const Files& files = {});
-  /// The configuration of the attention kernel. With copies_heads it has as many key/value heads as query heads.
+  /// Returns the configuration of the attention kernel. With copies_heads the configuration has as many key/value heads
+  /// as query heads.
   FlashConfig attention() const;
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
@@ -39,7 +42,7 @@ struct VariantsConfig {
 /// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work has the
 /// arithmetic of the pairs that no rule hides; pairs that only the mask function hides are counted, too.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
-/// The plan of a VariantsConfig.
+/// Returns the plan of a case, with its VariantsConfig.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);
 
 /// The tensors of attention on copies: K and V have a copy of the shared key/value head for each query head.
@@ -57,7 +60,7 @@ struct VariantsInputs {
   std::shared_ptr<RotaryInputs> rotary = {};  // in place of `plain`
   std::shared_ptr<CopiedInputs> copied = {};  // in addition, where attention reads copies; else null
 
-  /// The tensors before the copies: the turned tensors of `rotary`, or `plain`.
+  /// Returns the tensors before the copies: the turned tensors of `rotary`, or `plain`.
   std::shared_ptr<FlashInputs> shared() const;
 };
 struct VariantsPools {
@@ -65,8 +68,8 @@ struct VariantsPools {
   InputPool<RotaryInputs> rotary;
   InputPool<CopiedInputs> copied;
 };
-/// The inputs of a case: tensors of the pools where they fit the case, else new tensors. `seed` and `path` are as for
-/// FlashInputs.
+/// Returns the inputs of a case: the tensors of the pools if they fit the case, else new tensors. `seed` and `path` are
+/// as for FlashInputs.
 VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string& path, const VariantsConfig& config,
                                VariantsPools& pools);
 
@@ -84,7 +87,7 @@ class VariantsProblem : public Problem {
   /// leaves.
   std::optional<Work> work() const override { return counted_; }
 
-  /// The last output of attention; with task=rope, the turned Q.
+  /// Returns the last output of attention, or with task=rope the turned Q.
   Tensor output() const { return attention_ ? attention_->output() : rotary_.value().turned_q(); }
 
  private:

@@ -21,8 +21,8 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// Returns the steps in the order of their launches. There is no step if no launch turns Q or K. There are two, for Q
-/// and for K, if launches turn both and q_len is not kv_len. Else there is one.
+/// Returns the steps in the order of their launches. There is no step if no launch turns Q or K. There are two steps,
+/// one for Q and one for K, if launches turn both and q_len is not kv_len. Else there is one step.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
 /// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
@@ -46,16 +46,15 @@ class RotaryLaunches {
                  const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
-  /// Fills the outputs of the launches with NaN. Where the launches write in place, puts back the values before the
-  /// turn.
+  /// Fills the outputs of the launches with NaN. If the launches write in place, puts back the values before the turn.
   void poison();
   /// Compares the outputs of the launches with the oracle's tensors, within the rounding of the dtype. Of a large
   /// tensor, only a sample of the rows is compared.
   Check check();
 
-  /// Q as the last launch left it.
+  /// Returns Q as the last launch left it.
   Tensor turned_q() const;
-  /// The buffers that attention reads.
+  /// Return the buffers that attention reads.
   Buffer& q();
   Buffer& k();
 

@@ -107,7 +107,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
-    // Masks. Tiles have the size of the mask's blocks, so that each tile meets one block.
+    // These blocks of the sweep have masks. Tiles have the size of the mask's blocks, so that each tile meets one
+    // block.
     const Axis rows = integers("block_r", {128}), keys = integers("block_c", {128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});
     for (const int64_t causal : {0, 1}) {
@@ -119,12 +120,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 1, {window, by_mask, no_lists});
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
-    // Lengths need several sequences: they differ between sequences, not between heads.
+    // The modifier `lengths` needs several sequences, because lengths differ between sequences and not between heads.
     add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {large ? 8 : 1})});
   };
   modifiers(2048);
-  // Tiles with a modifier and without. The blocks name every modifier's axis, so that a run that names modifiers does
-  // not get these blocks.
+  // These blocks try tiles with a modifier and without. They name every modifier's axis, so that a run that names
+  // modifiers does not get these blocks.
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :
@@ -138,8 +139,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
         large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
-  // Forms of the score modifiers. The first block runs the kernel that has all score modifiers at run time, with all of
-  // them switched off.
+  // These blocks vary the form of the score modifiers. The first block runs the kernel that reads all score modifiers
+  // at run time, with all score modifiers off.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal,
                          const std::vector<Axis>& score_modifiers) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
@@ -149,7 +150,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
   forms({128}, 0, {alibi, soft_cap});
-  // Query heads that share a key/value head by an index: groups of 1, 2, 4, 8 and 32.
+  // In this block query heads share a key/value head by an index, in groups of 1, 2, 4, 8 and 32.
   if (large) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
@@ -160,8 +161,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {texts("task", {"rope"})});
   };
   rope(2048);
-  // Shared heads by copies, and the copies alone: groups of 1, 2, 3, 4, 7, 8, and all query heads with one key/value
-  // head.
+  // These blocks measure attention with copies of shared heads, and the copies alone. The groups have 1, 2, 3, 4, 7 or
+  // 8 query heads, or all query heads share one key/value head.
   const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
     for (const char* task : {"attention", "expand"}) {
       add(2048, {128}, 0,

@@ -12,21 +12,23 @@
 namespace attn {
 
 std::vector<AxisInfo> variants_axes();
-/// The axes that tell the cases of one comparison apart: the modifiers, the way to find key/value heads, and the tile.
+/// Returns the axes in which the cases of one comparison may differ: the modifiers, the way to find key/value heads,
+/// and the tile.
 std::vector<std::string> variants_compared_axes();
-/// The axes of modifiers, rotary positions, key/value heads and tasks. If the command line names an axis of this
+/// Returns the axes of modifiers, rotary positions, key/value heads and tasks. If the command line names an axis of
+/// this
 /// set, the sweep leaves out each block that has another axis of this set which the command line does not name
 /// (ExperimentSpec::narrowing_axes).
 std::set<std::string> variants_narrowing_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
-/// The sweep of a run with a user's function has only the axes of shapes. The file's option adds the function's axis,
-/// with the values `none` and the file's function.
+/// Returns the sweep of a run with a user's function. The sweep has only the axes of shapes. The file's option adds the
+/// function's axis, with the values `none` and the file's function.
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. The task becomes attention, heads are found by an index, and modifiers are
 /// off; the other axes get the values that complete them for attention. Axes that mean nothing for the task are off.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec variants_answer();
 
 }  // namespace attn

@@ -9,8 +9,8 @@ namespace {
 std::atomic<int64_t> counted = 0;
 }  // namespace
 
-// Defines both forms, because AddressSanitizer has its own form without exceptions, and std::free() refuses the blocks
-// of that form.
+// This file defines both forms of operator new. Without the form for std::nothrow, a program with AddressSanitizer
+// would call AddressSanitizer's own form, and std::free() refuses the blocks of that form.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   counted.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(bytes == 0 ? 1 : bytes);

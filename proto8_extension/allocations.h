@@ -5,7 +5,7 @@
 
 namespace attn {
 
-/// The number of calls of operator new so far, by all threads.
+/// Returns the number of calls of operator new so far, by all threads.
 int64_t allocations();
 
 }  // namespace attn

@@ -19,7 +19,7 @@ Takes calls(const std::string& op, int64_t q_len) {
   };
 }
 
-/// How many microseconds a call by the contender's path takes more than a call by the baseline's path.
+/// Returns how many more microseconds a call by the contender's path takes than a call by the baseline's path.
 Estimate microseconds_more(const Evidence& evidence) {
   const Comparison& pair = *evidence.comparisons.back();
   const double us = 1e6 * pair.time.front().median_s;
@@ -36,7 +36,7 @@ std::string shape_of(const Evidence& evidence) {
   return evidence.results.front()->config.key({"op", "dtype", "q_heads", "q_len", "head_dim"});
 }
 
-/// A claim about the time that the path `to` adds to the path `from`.
+/// Returns a claim about the time that a call by the path `to` takes in addition to a call by the path `from`.
 Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, const std::string& to,
                const std::string& words, Advice advice) {
   return {.hypothesis = std::move(hypothesis),
@@ -64,7 +64,7 @@ Claim first_call(Hypothesis hypothesis, const std::string& from, const std::stri
             return {1e3 * time.median_s, 1e3 * time.ci_lo_s, 1e3 * time.ci_hi_s};
           },
           .subject = shape_of,
-          .title = "The first call takes {estimate.value:.4g} ms, its kernel " + words,
+          .title = "The first call takes {estimate.value:.4g} ms with its kernel " + words,
           .content = "The first call of an engine that is open, with its kernel " + words +
                      ", takes {estimate.value:.4g} ms ({estimate.ci_lo:.4g} to {estimate.ci_hi:.4g}) on {values.q_len} "
                      "tokens ({values.dtype}).",
@@ -121,10 +121,10 @@ std::vector<Claim> extension_claims() {
        },
        .exact = true,
        .subject = shape_of,
-       .title = "A call of attn.h makes {values.contender_allocations:g} allocations, a direct one "
+       .title = "A call of attn.h makes {values.contender_allocations:g} allocations, a direct call "
                 "{values.baseline_allocations:g}",
-       .content = "A call of attn.h makes {values.contender_allocations:g} allocations on the host, its kernel encoded "
-                  "directly {values.baseline_allocations:g}.",
+       .content = "A call of attn.h makes {values.contender_allocations:g} allocations on the host. The same kernel "
+                  "encoded directly makes {values.baseline_allocations:g}.",
        .advice = {"Call attn.h from code that must not allocate, once shapes are known.",
                   "Do not call attn.h from code that must not allocate."},
        .complete =
@@ -144,12 +144,12 @@ std::vector<Claim> extension_claims() {
        .pick = steps("path", {{"direct", "c"}}),
        .subject = shape_of,
        .title =
-           "At {values.baseline.q_len} tokens a call of attn.h takes {compare.ratio:.4f} of the time of a direct one",
+           "At {values.baseline.q_len} tokens a call of attn.h takes {compare.ratio:.4f} of the time of a direct call",
        .content =
            "On {values.baseline.q_len} tokens and {values.baseline.q_heads} heads ({values.baseline.dtype}) a call "
            "of attn.h takes {compare.ratio:.4f} ({compare.ci_lo:.4f} to {compare.ci_hi:.4f}) of the time of its "
-           "kernel encoded directly: {values.contender_us:.2f} us against {values.baseline_us:.2f} us, "
-           "one call after the other until all are done.",
+           "kernel encoded directly: {values.contender_us:.2f} us against {values.baseline_us:.2f} us. The calls ran "
+           "one after the other, and were timed until the device had done all calls.",
        .advice = {"At such lengths leave the time of attn.h out of account: a call takes at most {threshold:.3g} times "
                   "as long.",
                   "At such lengths capture calls of attn.h in a graph, or batch them: a call takes more than "

@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-/// A minimal framework, which stands for a program's own. Its tensors are buffers of one shape.
+/// A minimal framework, which stands for a framework that a program has. Its tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
@@ -53,7 +53,7 @@ std::function<void()> direct_empty(Host& host, const Launch& launch) {
   };
 }
 
-/// A tensor as a library hands it over: in a struct of its own, with a deleter.
+/// A tensor in the form in which libraries hand tensors over: a struct with a deleter.
 struct Managed {
   DLTensor tensor;
   void* context;

@@ -1,4 +1,4 @@
-// The ways to call attention, each as a function that makes one call.
+// The ways ("paths") to call attention. For each path there is a function that makes one call.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,9 @@
 
 namespace attn {
 
-/// The device, opened as a framework opens it: all work goes to the default stream. Also the engine of C++ and the
-/// engine of C. The device and the engines take their kernels from one folder. All cases of a run share one Host.
+/// Has the device, the engine of C++ and the engine of C. The device is opened as a framework opens a device: all work
+/// goes to the default stream. The device and the engines take their kernels from one folder. All cases of a run share
+/// one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -46,8 +47,8 @@ struct Tensors {
 /// Returns the reason why this build does not have the path, or an empty text if this build has it.
 std::string path_missing(const std::string& path);
 
-/// Returns a function that launches the plan once, without an interface. Like a function of call_of(), it returns when
-/// the kernel is enqueued (on a GPU) or done (on a cpu), and `host` and `tensors` must outlive it.
+/// Returns a function that launches the plan once, without an interface. The function returns when the kernel is
+/// enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
 /// Returns a function that makes one call by a path other than "direct". The function returns when the kernel is

@@ -22,16 +22,16 @@
 namespace attn {
 namespace {
 
-/// Returns the number of calls in a sample, which is the same for all paths. A stream can hold this number of calls
-/// without making its host wait.
+/// Returns the number of calls in a sample. All paths have the same number. A stream can hold this many calls without
+/// making the host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   const int64_t pairs = shape.q_heads * shape.q_len * shape.kv_len;
   return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
-/// Compares a sample of an output's rows with the oracle's rows. The output is `written`, or `tensors.o` where
-/// `written` is null.
+/// Compares a sample of an output's rows with the oracle's rows. The output is `written`, or `tensors.o` if `written`
+/// is null.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   Tensor got = tensors.host_q;
   host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
@@ -51,9 +51,9 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
 }
 
 /// A problem that makes calls one after the other. A sample is the mean time of a call. The smallest calls are timed
-/// until the last of them returns. Other calls are timed until the device has done all calls of the sample; a GPU works
-/// while the host makes the next call. A thread of its own makes the calls, as a framework's thread would: on a GPU the
-/// thread of the measuring loop has another current context, the context of the loop's device.
+/// until the last call returns. Other calls are timed until the device has done all calls of the sample; a GPU works
+/// while the host makes the next call. A separate thread makes the calls, as a framework's thread would. On a GPU the
+/// thread of the measuring loop cannot make the calls, because its current context is the context of the loop's device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
@@ -99,7 +99,7 @@ class CallProblem : public HostProblem {
       wait();
     }).get();
   }
-  // A copy waits for the default stream, which has all calls.
+  // The copy waits for the default stream, on which all calls run.
   void wait() { host_->device->download(&last_, tensors_->o.data(), sizeof last_); }
 
   std::shared_ptr<Host> host_;
@@ -187,9 +187,9 @@ CasePlan extension_plan(const Case& config, const Setting& setting) {
   plan.host = true;
   plan.unable = path_missing(path);
   if (op == "empty" && (path == "dlpack" || path == "concept" || path == "copies")) {
-    plan.unable = fmt::format("path {}: a kernel without tensors has none to describe or copy", path);
+    plan.unable = fmt::format("path {}: the kernel of op empty has no tensors to describe or to copy", path);
   }
-  if (config.text("task") == "first_call" && path != "c") plan.unable = "task first_call: it is timed through path c";
+  if (config.text("task") == "first_call" && path != "c") plan.unable = "task first_call: only path c is timed";
   CasePlan planned{std::move(plan), flash};
   if (op != "empty") planned.memory = flash_memory(flash, 1);
   return planned;

@@ -1,4 +1,4 @@
-// Problems of proto8_extension: calls, timed on the host.
+// The problems of proto8_extension time calls on the host.
 #pragma once
 
 #include <functional>

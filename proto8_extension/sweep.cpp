@@ -20,11 +20,11 @@ std::vector<AxisInfo> extension_axes() {
        0,
        1},
       {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
-      {"from", "of a first call: where the kernel comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
-      {"dtype", "of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
+      {"from", "where the kernel of a first call comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
+      {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
       {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
-      {"q_len", "queries, and keys", {}, 1, int64_t{1} << 20, 1},
-      {"head_dim", "elements of a head", {}, 8, 256, 8}};
+      {"q_len", "queries; there are as many keys", {}, 1, int64_t{1} << 20, 1},
+      {"head_dim", "elements of a row of a head", {}, 8, 256, 8}};
 }
 
 std::vector<std::string> extension_compared_axes() { return {"path", "from"}; }

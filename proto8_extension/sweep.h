@@ -20,10 +20,10 @@ std::vector<std::string> extension_compared_axes();
 Sweep extension_sweep(const std::string& profile, const DeviceInfo& device);
 void complete_extension(Case& config, const DeviceInfo& device);
 
-/// The attention of a case, with the tile that the engine chooses.
+/// Returns the configuration of a case's attention, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
 
-/// What the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec extension_answer();
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// What the answer of a run has, on made-up results.
+// Tests what the answer of a run has, on made-up results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ TEST(FlashAnswerTest, TheTileFollowsFromTheDevice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_flash(config, info); };
   const std::vector<Case> cases = expand(flash_sweep("quick", info), flash_axes(), complete);
-  const auto device = [](int64_t best) {  // whose time grows with the distance of block_r from its best
+  const auto device = [](int64_t best) {  // its time grows with the distance of block_r from `best`
     return [best](const Case& config) {
       if (config.text("variant") != "tuned") return 1.0;
       const double away =

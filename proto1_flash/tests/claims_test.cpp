@@ -59,7 +59,8 @@ std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& result
   return conclude(flash_claims(), results, comparisons, test::steady_processes());
 }
 
-// Expects that the conclusion has one part, with the estimate's value and with the error that its interval stands for.
+// Expects that the conclusion has one part, that the part has the value of `estimate`, and that the part's error is the
+// standard error that follows from the interval of `estimate`.
 void expect_part(const Conclusion& conclusion, const Estimate& estimate) {
   ASSERT_EQ(conclusion.parts.size(), 1u);
   EXPECT_NEAR(conclusion.estimate.value, estimate.value, 1e-9);
@@ -180,7 +181,7 @@ TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
   EXPECT_TRUE(found);
 }
 
-// The samples that picked a case do not judge it.
+// A claim does not judge a case by the samples that picked the case.
 TEST(FlashConclusionsTest, OtherProcessesMeasureThePickedCasesAgain) {
   const std::vector<Measurement> results = made_up();
   for (const Claim& claim : flash_claims()) {
@@ -192,7 +193,7 @@ TEST(FlashConclusionsTest, OtherProcessesMeasureThePickedCasesAgain) {
     processes.results = {results};
     for (Measurement& again : processes.results[0]) again.time[0].median_s = 1;
     for (const Conclusion& conclusion : conclude({claim}, results, {}, processes)) {
-      EXPECT_EQ(conclusion.estimate.value, 1) << "the best tile had luck";
+      EXPECT_EQ(conclusion.estimate.value, 1) << "judged by the samples that picked the tile";
     }
   }
 }
@@ -240,7 +241,7 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(FlashClaimsTest, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -127,7 +127,8 @@ constexpr const char* one_tile =
     "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 "
     "--axis block_c=64 ";
 
-// The second case launches a kernel for a minute. The signal comes while its inputs are made, or in the launch.
+// The second case launches a kernel for a minute. The signal comes while the program makes the inputs of this case, or
+// during this launch.
 TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableFollows) {
   for (const int signal : {SIGINT, SIGTERM}) {
     std::filesystem::remove(path("measurements.jsonl"));
@@ -156,7 +157,7 @@ TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
   EXPECT_EQ(records("measurements.jsonl").at(0)["status"], "skipped");
 }
 
-// What is measured is kept, whichever streams are closed or full.
+// The program keeps its measurements, whichever of its streams are closed or full.
 TEST_F(CliTest, StreamsThatCannotBeWritten) {
   const std::string one =
       one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 0.2 --processes 1 ");

@@ -1,6 +1,6 @@
-// Compiles every kernel that the sweep runs on a Hopper GPU, without a GPU. No kernel spills registers. ptxas
-// serialises no kernel's matrix products. The rule that says which tiles fit the registers is neither too strict nor
-// too lax.
+// Compiles every kernel that the sweep runs on a Hopper GPU, without a GPU. The tests check that no kernel spills
+// registers, that ptxas serialises no matrix products, and that the rule that says which tiles fit into the registers
+// is neither too strict nor too lax.
 #include <gtest/gtest.h>
 
 #include <map>

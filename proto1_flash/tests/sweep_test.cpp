@@ -1,4 +1,4 @@
-// The cases of each profile, the default tile, the skipped cases, and the axes that --input fixes.
+// Tests of the cases of each profile, of the default tile, of the skipped cases, and of the axes that --input fixes.
 #include "proto1_flash/sweep.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// A function of adjustable cost: WORK multiply-adds. Each needs the result of the multiply-add before it.
+// A function of adjustable cost: WORK multiply-adds. Each multiply-add needs the result of the multiply-add before it.
 float score(float s, int, int, const ScoreContext&) {
 #ifdef __CUDACC__
 #pragma unroll 4

@@ -101,7 +101,7 @@ struct ScoreObject {
 // ---- the call
 
 #if SCORE_FORM == FORM_SWITCH || SCORE_FORM == FORM_POINTER
-/// Returns the number of the function to call. It is known only at run time, and is the same for all scores.
+/// Returns the number of the function to call. The number is known only at run time, and is the same for all scores.
 SCORE_INLINE int score_choice(const ScoreContext& context) { return *static_cast<const int*>(context.data); }
 #endif
 
@@ -117,15 +117,15 @@ SCORE_NOINLINE SCORE_RESULT score_unchanged(SCORE_PARAMETERS) {
 #endif
 }
 SCORE_NOINLINE SCORE_RESULT score_target(SCORE_PARAMETERS) { return score_in_place(SCORE_ARGUMENTS); }
-/// The table is in the device's memory. The program that loads the kernel may change it.
+/// The table is in the device's memory. The program that loads the kernel may change the table.
 extern "C" {
 SCORE_DEVICE SCORE_RESULT (*score_table[])(SCORE_PARAMETERS) = {score_unchanged, score_target};
 }
 #elif SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO
 extern "C" SCORE_DEVICE SCORE_RESULT score_fragment(SCORE_PARAMETERS);
 #elif SCORE_FORM == FORM_STD_FUNCTION
-/// `object` is a std::function of the host, `call` is a function of the host that calls it. The kernel cannot call a
-/// std::function itself, because a kernel has no standard library.
+/// `object` is a std::function of the host. `call` is a function of the host that calls the std::function. The kernel
+/// cannot call a std::function itself, because a kernel has no standard library.
 struct HostCallable {
   SCORE_RESULT (*call)(const void* object, SCORE_PARAMETERS);
   const void* object;

@@ -2,11 +2,11 @@
 #pragma once
 
 #define FORM_MONOLITHIC 0      // the text of the function in place
-#define FORM_INLINE 1          // a helper that is always inlined
-#define FORM_NOINLINE 2        // a helper that is never inlined
-#define FORM_SWITCH 3          // in place, under a branch on a uniform value
-#define FORM_POINTER 4         // through a table in the device's memory
-#define FORM_STITCHED 5        // a fragment, linked before the optimiser
-#define FORM_STITCHED_NOLTO 6  // a fragment, linked as machine code
-#define FORM_STD_FUNCTION 7    // a std::function of the host (cpu)
-#define FORM_VIRTUAL 8         // a virtual function of an object (cpu)
+#define FORM_INLINE 1          // a call of a helper that is always inlined
+#define FORM_NOINLINE 2        // a call of a helper that is never inlined
+#define FORM_SWITCH 3          // the text in place, under a branch on a value that is the same for all scores
+#define FORM_POINTER 4         // a call through a table in the device's memory
+#define FORM_STITCHED 5        // a call of a fragment that is linked before the optimiser
+#define FORM_STITCHED_NOLTO 6  // a call of a fragment that is linked as machine code
+#define FORM_STD_FUNCTION 7    // a call of a std::function of the host (cpu)
+#define FORM_VIRTUAL 8         // a call of a virtual function (cpu)

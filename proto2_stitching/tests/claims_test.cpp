@@ -20,8 +20,8 @@ namespace {
 
 using test::avx2;
 
-// Returns the time by a model: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns for each call that
-// is left. Two units make the calls in parallel.
+// Returns the time that a model gives to a case: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns
+// for each call that the optimiser leaves. Two units make the calls in parallel.
 double seconds_of(const Case& config) {
   const double work = 1e-6 * static_cast<double>(config.integer("work"));
   if (form_is_inlined(config.text("form"))) return 1e-3 + work;
@@ -29,7 +29,7 @@ double seconds_of(const Case& config) {
   return 1e-3 + work + 10e-9 * static_cast<double>(count_calls(stitch, avx2()).calls) / 2;
 }
 
-// The quick sweep with the times of the model.
+// Returns results of the quick sweep, with the times of the model.
 std::vector<Measurement> made_up() {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
@@ -221,7 +221,7 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
   ASSERT_EQ(some.parts.size(), 1u);
-  EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9) << "16 is not sure to be small enough";
+  EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9) << "the interval of the ratio at 16 reaches above 1.01";
   EXPECT_EQ(some.measurements.size(), 8u);
   const Conclusion sure = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.005, 1.004, 1.006}}, {64, {1.001, 0.999, 1.002}}});
@@ -283,7 +283,7 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 4u);
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(StitchClaimsTest, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -1,5 +1,6 @@
-// Checks every form at every grain against the oracle and against the other forms, on odd shapes. Checks how often the
-// function is called, and that the checks notice kernels that are broken on purpose. Runs on the device under test.
+// The tests check every form at every grain against the oracle and against the other forms, on odd shapes. They check
+// how often the function is called, and that the checks notice kernels that are broken on purpose. They run on the
+// device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -66,8 +67,8 @@ Result run(const StitchConfig& config, const UserFunction& function, const std::
 
 UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
 
-/// A function whose result depends on every argument: the score, the positions of query and key, the head, the batch
-/// and the lengths.
+/// Returns a function whose result depends on every argument: the score, the positions of query and key, the head, the
+/// batch and the lengths.
 UserFunction everything() {
   return text(
       "float score(float s, int q, int k, const ScoreContext& c) {\n"
@@ -76,7 +77,7 @@ UserFunction everything() {
       "}\n");
 }
 
-// The function of everything(), written again in double. It shares no code with the function's text.
+// The function of everything(), written again in double. This code shares nothing with the function's text.
 double everything_in_double(const AttentionShape& shape, double s, int64_t b, int64_t h, int64_t q, int64_t k) {
   if ((k + q) % 9 == 0) return -std::numeric_limits<double>::infinity();
   const int64_t place = 7 * q + 3 * k + 11 * h + 5 * b + shape.q_len - shape.kv_len + shape.q_heads;
@@ -180,8 +181,8 @@ TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
   };
   EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
   EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
-  EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);   // head 1 of 8: slope 1/2; query 0 is key 20
-  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // query 9 is key 29: distance 0
+  EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);   // head 1 of 8: slope 1/2; query 0 stands at key 20
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // query 9 stands at key 29: distance 0
   EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);  // head 8: slope 2^-8
   double chain = 2;
   for (int i = 0; i < 3; ++i) chain = chain * 0.9375 + 0.03125;
@@ -283,7 +284,7 @@ TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
     const AttentionHooks hook = stitch_hook(small(form), device().info(), built_in_function("scale", 0));
     const Launch launch = attention_launch(small(form).flash, device().info(), &hook);
     const CodeContents code = device().contents(pipelines().get(launch.source).binary);
-    if (code.instructions.empty()) GTEST_SKIP() << "the device does not tell";
+    if (code.instructions.empty()) GTEST_SKIP() << "the device does not count instructions";
     for (const auto& [name, count] : code.instructions) {
       if (name.starts_with("call") || name == "CALL" || name == "bl" || name == "blr") left[form] += count;
     }

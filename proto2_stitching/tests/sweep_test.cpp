@@ -1,4 +1,4 @@
-// The cases of each profile, the axes that follow from other axes, and the skipped cases.
+// Tests of the cases of each profile, of the axes that follow from other axes, and of the skipped cases.
 #include "proto2_stitching/sweep.h"
 
 #include <gtest/gtest.h>

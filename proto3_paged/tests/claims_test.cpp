@@ -22,10 +22,10 @@
 namespace attn {
 namespace {
 
-/// Returns the time by a model, which grows in proportion to the bytes. Pages of 1 token add a half, other pages a
-/// hundredth. A second launch adds a tenth. A number of workers other than the rule's adds a tenth. A chain takes four
-/// times the time, and a fused append adds nothing. A soft cap adds a fifth. Without a cascade each sequence reads
-/// shared tokens again.
+/// Returns the time that a model gives to a case. The time grows in proportion to the bytes. Pages of 1 token add a
+/// half, other pages a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose adds a
+/// tenth. A chain takes four times the time, and a fused append adds nothing. A soft cap adds a fifth. Without a
+/// cascade each sequence reads shared tokens again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -137,8 +137,8 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
   for (const Claim& claim : claims) EXPECT_GT(counts[claim.hypothesis.id], 0) << claim.hypothesis.id;
 }
 
-// Only pages of 16 decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel cannot
-// hold in 32 KB decide `viability`.
+// Only pages of 16 tokens decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel
+// cannot hold in 32 KB decide `viability`.
 TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
@@ -169,7 +169,7 @@ TEST(PagedFindings, ThePublishedKernelTakesWhatTheStudyTells) {
   }
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(PagedFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -24,7 +24,8 @@ TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
     for (const int64_t q_len : {1, 4, 16}) {
       const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      // The kernel that joins the parts is another entry of the same source. So this source stands for both kernels.
+      // The source has two entries: the kernel that attends and the kernel that joins the parts. So one compilation
+      // covers both kernels.
       EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
     }
   }
@@ -94,7 +95,7 @@ TEST_F(PagedCudaCompileTest, BrokenAppends) {
   }
 }
 
-// The other tests of mutations need a GPU or NVRTC.
+// This test needs neither a GPU nor NVRTC. The other tests of mutations need one of the two.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   for (const test::DecodeMutation& mutation : test::decode_mutations(true)) {
     EXPECT_NO_THROW(test::MutatedSources(test::decode_file(true), mutation.from, mutation.to)) << mutation.what;

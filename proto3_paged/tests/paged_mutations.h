@@ -1,4 +1,4 @@
-// Kernels of the paged cache broken on purpose. A check must notice each mutation.
+// Mutations: kernels of the paged cache that are broken on purpose. A check must notice each mutation.
 #pragma once
 
 #include <string>
@@ -47,7 +47,7 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
   return mutations;
 }
 
-/// Mutations of the kernel of decoding, which read a cache that already has all tokens.
+/// A mutation of the decoding kernel. The tests run these mutations on a cache that already has all tokens.
 struct DecodeMutation {
   const char *what, *from, *to;
 };

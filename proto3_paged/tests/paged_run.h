@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// A small configuration with ragged lengths. One length is 0.
+/// Returns a small configuration with ragged lengths. One sequence has no tokens.
 inline PagedConfig paged_config() {
   PagedConfig config;
   config.decode.shape = {
@@ -87,7 +87,7 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
   return check.ok ? "" : check.worst;
 }
 
-/// A configuration that turns new tokens (RoPE) and appends them, on pages in random order.
+/// Returns a configuration that turns new tokens (RoPE) and appends them to a cache on pages in random order.
 inline PagedConfig appending_config(const std::string& append) {
   PagedConfig config = paged_config();
   config.append = append;

@@ -1,4 +1,4 @@
-// Decoding over caches of every shape, on the device under test. The tests compare decoding with the oracle, compare
+// The tests decode over caches of every shape, on the device under test. They compare decoding with the oracle, compare
 // equivalent launches bit for bit, and expect that the checks notice kernels that are broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -149,7 +149,7 @@ TEST_F(PagedTest, ASecondLaunchJoinsToTheSameBits) {
   }
 }
 
-/// ALiBi, a soft cap, a window of 20 keys and sinks.
+/// Returns hooks for ALiBi, a soft cap, a window of 20 keys and sinks, all at once.
 AttentionHooks all_hooks() {
   AttentionHooks hooks;
   hooks.text =
@@ -277,7 +277,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   return o;
 }
 
-// There is one key, so O is V times its scale. V has every code, with 0 in the place of NaN.
+// There is one key, so O is V times the scale of V. V has every code, with 0 in the place of NaN.
 TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     const DecodeConfig config = paged_config().decode;
@@ -288,7 +288,7 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
       v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
     }
     const Tensor o = decode_one(config, q, k, v, {1}, {0.25f});
-    // The error of a GPU's powers of 2 is far less than the distance between two codes.
+    // A GPU computes powers of 2 with an error that is far less than the distance between two codes.
     for (int64_t code = 0; code < 256; ++code) {
       const double want = v.load(code) / 4;
       EXPECT_NEAR(o.load(code), want, 0x1p-22 * std::abs(want)) << name(cache_dtype) << ", code " << code;
@@ -296,7 +296,8 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   }
 }
 
-// A GPU multiplies in f16. Neither this Q nor weights with these scales would fit into f16.
+// A GPU multiplies in f16. The elements of this Q, and weights multiplied by these scales, are too large or too small
+// for f16.
 TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
   constexpr int64_t head_dim = 64, keys = 3;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -499,7 +500,7 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// The hook gives some pairs the score -infinity, which hides them, and other pairs scores of up to 3.4e38 in size.
+// The hook hides some pairs by the score -infinity, and gives other pairs scores of up to 3.4e38 in size.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -746,7 +747,7 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
   config.decode.shape.kv_len = 300;
   config.decode.shape.q_len = 2;
   config.decode.workers = 7;
-  if (on_cuda) config.decode.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
+  if (on_cuda) config.decode.shape.scale = 2;  // so that the maximum of a row grows enough for the kernel to rescale
   for (const test::DecodeMutation& mutation : test::decode_mutations(on_cuda)) {
     const test::MutatedSources mutated(test::decode_file(on_cuda), mutation.from, mutation.to);
     PipelineCache cache(device(), "");

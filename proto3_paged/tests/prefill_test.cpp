@@ -1,4 +1,4 @@
-// Prefill over caches of every shape, on the device under test. The tests compare prefill with the oracle, compare
+// The tests prefill over caches of every shape, on the device under test. They compare prefill with the oracle, compare
 // orders of pages bit for bit, and expect that the checks notice kernels that are broken on purpose.
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ using test::device;
 using test::on_cuda;
 using test::pipelines;
 
-/// Chunks of 40 queries over ragged sequences. One sequence has fewer keys than queries, and one sequence has no keys.
+/// Returns a configuration with 40 queries for each of several ragged sequences. One sequence has fewer keys than
+/// queries, and one sequence has no keys.
 PagedConfig prefill_config() {
   PagedConfig config = paged_config();
   config.prefill = true;
@@ -43,7 +44,7 @@ class PrefillTest : public test::OnDevice<testing::Test> {};
 TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
   for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {8, 64, 72, 96, 128, 192, 256}) {
-      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // spares half of the slow compilations
+      if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // leaves out half of the slow compilations
       PagedConfig config = prefill_config();
       config.decode.page_size = page_size;
       config.decode.shape.head_dim = head_dim;
@@ -109,7 +110,7 @@ TEST_F(PrefillTest, TypesAgreeWithTheOracle) {
   }
 }
 
-// Blocks have 64 keys with every page size, so the arithmetic is the same.
+// Blocks have 64 keys whatever the page size, so every page size gives the same arithmetic.
 TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
     PagedConfig config = prefill_config();
@@ -179,7 +180,8 @@ TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
   }
 }
 
-// `both` runs on the tensors of two seeds. `own` runs only on the tensors of the second seed.
+// Each seed gives other tensors. The launch `both` runs on the tensors of both seeds, the launch `own` only on the
+// tensors of the second seed.
 TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
   const PagedConfig config = prefill_config();
   PagedInputs first(device(), config, 7), second(device(), config, 8);
@@ -307,7 +309,7 @@ TEST(PrefillPlan, SaysWhatItDoesNotTake) {
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
 }
 
-// Two sequences of 20 tokens, with 8 queries each.
+// The case has two sequences of 20 tokens. Each sequence has 8 queries.
 TEST(PrefillPlan, CountsThePairsThatThereAre) {
   Case config;
   for (const auto& [axis, value] : {std::pair{"batch", 2},

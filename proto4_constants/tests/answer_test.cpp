@@ -1,4 +1,4 @@
-// What the answer of a run has, on made-up results.
+// Tests what the answer of a run has, on made-up results.
 #include <gtest/gtest.h>
 
 #include "common/testing/answers.h"

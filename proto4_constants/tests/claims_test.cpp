@@ -1,4 +1,4 @@
-// The duels and conclusions that follow from a few made-up results.
+// Tests of the duels and conclusions that follow from a few made-up results.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
@@ -206,7 +206,8 @@ TEST(ConstantsFindings, ComparisonsSayWhatWasMeasured) {
   EXPECT_EQ(verdict(run_time), State::refuted);
   EXPECT_EQ(run_time.subject.substr(0, 31), "read=causal kernel=tiled_vector");
   EXPECT_EQ(run_time.measurements.size(), 2u);
-  EXPECT_TRUE(contains(text(run_time), "Code: 1200 bytes, 1000 where it is a constant; registers: not told, 40"))
+  EXPECT_TRUE(contains(text(run_time),
+                       "Code: 1200 bytes, with causal compiled in 1000 bytes; registers: not told, compiled in 40"))
       << text(run_time);
   EXPECT_EQ(verdict(disk), State::supported);
   EXPECT_TRUE(contains(text(disk), "100 ms a variant against 1 ms")) << text(disk);
@@ -221,7 +222,7 @@ TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
   }
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(ConstantsFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -1,5 +1,5 @@
-// The problems of the host get the variants in the way that the task says. Kernels compute the same with any constants
-// that they read at run time. Runs on the device under test.
+// The tests check that the problems of the host get the variants in the way that the task says, and that kernels
+// compute the same if they read constants at run time. The tests run on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -174,7 +174,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
 
 // A constant compiles as a run-time parameter if and only if run_time_axes() names it.
 TEST_F(ProblemTest, WhatCannotBeReadAtRunTimeDoesNotCompile) {
-  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
+  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has this test for CUDA";
   for (const char* kernel : {"naive", "tiled_scalar", "tiled_vector", "tuned"}) {
     const std::vector<std::string> said = run_time_axes(kernel, device_->info());
     KernelSource source = variant_grid(kernel, DType::f32, device_->info()).front().source(device_->info());

@@ -1,4 +1,5 @@
-// The grid of variants, the axes and the skipped cases, on descriptions of devices. No device is needed.
+// Tests of the grid of variants, the axes and the skipped cases. The tests use descriptions of devices, and need no
+// device.
 #include "proto4_constants/sweep.h"
 
 #include <gtest/gtest.h>

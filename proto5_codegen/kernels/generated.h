@@ -1,15 +1,15 @@
-// Parameters of the kernels of proto5_codegen, which the host and the kernels of every dialect share. This header
-// includes no other header, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen. The host and the kernels of every dialect share this header. It includes
+// no other header, so that kernels compile without a standard library.
 #pragma once
 
-/// The works: each kernel computes one work. A "head" here is a head of one sequence, so that the number of heads is
-/// batch * heads. All tensors are dense, [heads, rows, columns].
+/// The works. Each kernel computes one work. Here each sequence has its own heads, so that `heads` is the number of
+/// sequences times the heads of a sequence. All tensors are dense, [heads, rows, columns].
 enum CodegenWork {
   WORK_SCORES = 0,     // out [q_len, kv_len] = scale q k^T
   WORK_SOFTMAX = 1,    // out [q_len, kv_len] = softmax of each row of `in`
   WORK_VALUES = 2,     // out [q_len, head_dim] = in v
   WORK_ATTENTION = 3,  // out [q_len, head_dim] = softmax(scale q k^T) v
-  WORK_MODIFIED = 4    // attention where a score s becomes soft_cap tanh(s / soft_cap) + slope (key - query)
+  WORK_MODIFIED = 4    // attention in which a score s becomes soft_cap tanh(s / soft_cap) + slope (key - query)
 };
 
 /// The cap of WORK_MODIFIED.

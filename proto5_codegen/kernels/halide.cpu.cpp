@@ -1,14 +1,14 @@
-// Calls a function of halide_pipelines.py for each threadgroup: makes Halide's buffers, and defines the functions of
-// Halide's run-time library that the generated code calls. The run-time library itself is not linked. One threadgroup
-// computes BLOCK_R rows of one head. The project's threads are the only threads: a loop that a schedule makes parallel
-// runs in the thread of its threadgroup.
+// For each threadgroup the kernel makes Halide's buffers, and calls a function of halide_pipelines.py. This file also
+// defines the functions of Halide's run-time library that the generated code calls. The run-time library itself is not
+// linked. One threadgroup computes BLOCK_R rows of one head. The project's threads are the only threads: a loop that a
+// schedule makes parallel runs in the thread of its threadgroup.
 //
-// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. Where fewer rows or columns exist, the functions
-// write to threadgroup memory, and the rows and columns that exist are copied from there.
+// The functions write BLOCK_R rows and a multiple of MULTIPLE columns. If fewer rows or columns exist, the functions
+// write to threadgroup memory, and the kernel copies the rows and columns that exist from there.
 //
 // Threadgroup memory: edge [BLOCK_R][columns, rounded up to MULTIPLE], in floats. Grid: (row tiles, heads). Causal
 // tiles run from the last rows to the first, so that the long tiles do not come at the end. Function constants: WORK,
-// BLOCK_R, MULTIPLE, and HEAD_DIM and CAUSAL where the work has them.
+// BLOCK_R, MULTIPLE, and HEAD_DIM and CAUSAL if the work has them.
 #include "common/attention/kernels/round_up.h"
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"
@@ -32,7 +32,7 @@ struct Image {
   void* padding;
 };
 
-/// A matrix of floats, dense.
+/// A dense matrix of floats.
 struct Matrix {
   Dimension dims[2];
   Image image = {};

@@ -1,9 +1,9 @@
 // All works as plain loops, which clang vectorises: no vector types, no tiles, no packing. The source tells the
-// compiler only two things: it may add up in any order, and it shall vectorise the loops with VECTORIZE. One
-// threadgroup computes one row of one head.
+// compiler only two things: that it may add up in any order, and that it shall vectorise the loops marked VECTORIZE.
+// One threadgroup computes one row of one head.
 //
 // Threadgroup memory: weights [kv_len], in floats, for works with a softmax between products. Grid: (q_len, heads).
-// Function constants: WORK, and HEAD_DIM and CAUSAL where the work has them.
+// Function constants: WORK, and HEAD_DIM and CAUSAL if the work has them.
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"
 

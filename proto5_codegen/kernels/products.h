@@ -1,7 +1,7 @@
 // The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
 // common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast element times one row of vectors to each row of
-// a tile of accumulators. That kernel transposes its tile for the softmax between its two products. Here no softmax
-// follows in the kernel, so the tile is not transposed.
+// a tile of accumulators. tuned.cpu.cpp transposes the tile for the softmax between its two products. In the kernels
+// that include this header no softmax follows, so the tile is not transposed.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once

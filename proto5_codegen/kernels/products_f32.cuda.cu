@@ -1,6 +1,6 @@
 // S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, a
-// number of 11 bits. So each number is split, x = high + low, and x y is computed as low high + high low + high high
-// (Ootomo and Yokota 2022).
+// number of 11 bits. So each number x is split into two numbers of tf32, x = high(x) + low(x). The product x y is
+// computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota 2022).
 //
 // A threadgroup computes BLOCK_R x BLOCK_C results at a time. The dimension of the sum (head_dim for S, the keys
 // for O) is cut into blocks of 32, which pass through STAGES buffers. All threads split a block of K or V into two
@@ -37,7 +37,7 @@ constexpr int STEPS = 4;  // a thread holds the operands of STEPS products of de
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-/// o = A B, or o += A B if `add` is 1. A's fragment (of tf32, as in ampere.h) is in registers, B's panel is in
+/// o = A B, or o += A B if `add` is 1. The fragment of A (tf32, as in ampere.h) is in registers, the panel of B is in
 /// threadgroup memory.
 DEVICE void multiply(const unsigned (&a)[4], unsigned b, int add) {
 #define MULTIPLY(N, LIST)                                               \
@@ -162,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_products(const 
                                    BLOCK_C);
       }
     }
-    commit_copies();  // past the last block the group is empty; wait_copies() counts one group for each block
+    commit_copies();  // after the last block the group of copies is empty; wait_copies() expects one group for each
+                      // block
   };
 
   const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * 16;  // the warp's first row

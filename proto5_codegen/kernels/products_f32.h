@@ -1,4 +1,4 @@
-// The layout of threadgroup memory of products_f32.cuda.cu, which host and kernel share.
+// The layout of the threadgroup memory of products_f32.cuda.cu. The host and the kernel share this header.
 #pragma once
 
 #include "proto5_codegen/kernels/generated.h"

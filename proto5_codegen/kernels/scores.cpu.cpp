@@ -21,7 +21,7 @@ INLINE void turn(Quad (&rows)[4]) {
   rows[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
-/// panel[d][key] = scale k[key][d]; keys from `keys` on are zero.
+/// Writes panel[d][key] = scale * k[key][d], and zeros for the keys from `keys` on.
 INLINE void turn_keys(float* panel, const float* k, int keys, float scale) {
   for (int key = 0; key < PANEL; key += 4) {
     for (int d = 0; d < HEAD_DIM; d += 4) {

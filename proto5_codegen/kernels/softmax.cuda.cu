@@ -9,7 +9,7 @@
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
 // two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a
 // multiple of a unit's elements); RESIDENT, the threads that a multiprocessor must have registers for; STREAMING (1:
-// loads and stores tell the caches that nothing is used twice). Grid: (row tiles, heads).
+// loads and stores tell the caches that no data is used twice). Grid: (row tiles, heads).
 //
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=2048,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=2,WHOLE_UNITS=1] without spills
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=256,ROW_THREADS=256,STREAMING=1,THREADS=256,UNITS=16,WHOLE_UNITS=1] without spills

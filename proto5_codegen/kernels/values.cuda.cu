@@ -38,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) codegen_values(const __
       copy_panels<BLOCK_C, HEAD_DIM, THREADS>(stage_of(block) + P_BYTES, values + key * HEAD_DIM * 2, HEAD_DIM, keys,
                                               HEAD_DIM);
     }
-    commit_copies();  // past the last block the group is empty; wait_copies() counts one group for each block
+    commit_copies();  // after the last block the group of copies is empty; wait_copies() expects one group for each
+                      // block
   };
   UNROLL for (int block = 0; block < STAGES - 1; ++block) copy(block);
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results.
+// The claims turn results into duels and conclusions. The tests run these pure functions on made-up results.
 #include "proto5_codegen/claims.h"
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@
 namespace attn {
 namespace {
 
-/// Made-up times: the hand-written kernel takes a nanosecond for each pair of query and key; the kernel of another
-/// generator takes this time times the generator's factor.
+/// Returns a made-up time. The hand-written kernel takes a nanosecond for each pair of query and key. The kernel of
+/// another generator takes this time, multiplied by the generator's factor.
 double made_up_seconds(const Case& config) {
   static const std::map<std::string, double> factors = {
       {"hand", 1},           {"search", 0.9},   {"compiler", 4}, {"halide_plain", 5}, {"halide_auto", 4.5},
@@ -109,7 +109,8 @@ TEST(CodegenFindings, EveryClaimIsJudgedByTheFigures) {
   }
 }
 
-// The samples that picked a case do not judge it. `generation` picks by run times, and judges compile times.
+// A claim does not judge a case by the samples that picked the case. The claim `generation` is an exception: it picks
+// cases by run times, but judges compile times.
 TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
   for (const Claim& claim : codegen_claims()) {
     EXPECT_EQ(claim.measured_again, claim.hypothesis.id != "generation") << claim.hypothesis.id;
@@ -141,7 +142,7 @@ TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
   EXPECT_GT(viable.size(), 8u);
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(CodegenFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -1,4 +1,4 @@
-// The program as a user runs it: a short run, its records, a missing package, refused arguments.
+// Runs the program as a user runs it: a short run and its records, a missing package, and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

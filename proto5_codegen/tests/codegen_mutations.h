@@ -1,5 +1,5 @@
-// The hand-written kernels and the plain loops of proto5_codegen broken on purpose: texts of the sources, and the texts
-// that replace them. The check of a result must notice each mutation.
+// Mutations break the hand-written kernels and the plain loops of proto5_codegen on purpose. A mutation has a text of a
+// source, and the text that replaces it. The check of a result must notice each mutation.
 #pragma once
 
 #include <vector>

@@ -29,14 +29,15 @@ inline CodegenCase codegen_case(CodegenWork work, const std::string& generator, 
   return one;
 }
 
-/// The path of a kernel's file: in the experiment's folder or, for a whole attention by hand, in common/attention.
+/// Returns the path of a kernel's file. The file is in the experiment's folder or, for a hand-written whole attention,
+/// in common/attention.
 inline std::string path_of(const std::string& file) {
   const std::string own = "proto5_codegen/kernels/" + file;
   return std::filesystem::exists(std::filesystem::path(source_root()) / own) ? own : "common/attention/kernels/" + file;
 }
 
 /// Launches the case's kernel on `tensors`, and checks the output against the oracle's results for the inputs `oracle`,
-/// or for `tensors` where `oracle` is null.
+/// or for `tensors` if `oracle` is null.
 inline Check checked(const CodegenCase& config, const CodegenTensors& tensors, const CodegenTensors* oracle = nullptr,
                      PipelineCache& cache = pipelines()) {
   const Plan plan = codegen_plan(config, device().info());

@@ -1,4 +1,5 @@
-// Every generator's kernel of every work agrees with the oracle. Changed inputs and mutated kernels are noticed.
+// Tests that every generator's kernel of every work agrees with the oracle, and that the checks notice changed inputs
+// and mutated kernels.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,8 +20,8 @@ constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_AT
 
 using CodegenTest = test::OnDevice<testing::Test>;
 
-/// The generators that have a kernel for a work on `tokens` tokens on the device under test. On a GPU some generators
-/// take only multiples of 8 or 16 tokens.
+/// Returns the generators that have a kernel for a work on `tokens` tokens on the device under test. On a GPU some
+/// generators take only multiples of 8 or 16 tokens.
 std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   std::vector<std::string> able;
   for (const std::string& generator : generators_of(test::device().info())) {

@@ -1,4 +1,4 @@
-// Tests of the kernels in proto5_codegen/generated, which generators compiled ahead of time: descriptions, hashes,
+// Tests of the kernels in proto5_codegen/generated, which were compiled ahead of time: their descriptions, hashes and
 // plans. The tests need no GPU and no generator.
 #include "proto5_codegen/compiled_ahead.h"
 

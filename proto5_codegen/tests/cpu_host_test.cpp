@@ -1,4 +1,5 @@
-// The kernels for hosts of other families compile. Kernels that this host can run agree with the oracle.
+// Tests that the kernels for hosts of other families compile, and that the kernels that this host can run agree with
+// the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -33,7 +34,7 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// The host is this machine, described as a host with other vectors.
+// The tested host is this machine, described as a host with other vectors.
 TEST(CodegenVectors, OfEveryWidth) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);

@@ -1,5 +1,5 @@
-// Tests of the kernels of every generator for GPUs: results on shapes that no tile divides, changed inputs, kernels
-// broken on purpose.
+// Tests of the kernels of every generator for GPUs. They check the results on shapes that no tile divides, and that the
+// checks notice changed inputs and kernels that are broken on purpose.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// Compiles the kernels for a Hopper GPU with the constants that the host gives, and reads the kernels that come as
-// machine code. The machine needs no GPU.
+// Compiles the kernels for a Hopper GPU with the constants that the host gives, and reads the kernels that were
+// compiled ahead of time. The machine needs no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

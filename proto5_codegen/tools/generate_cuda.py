@@ -53,7 +53,8 @@ NUMBERS = {"scale", "cap"}
 
 
 class Problem(NamedTuple):
-    """What a kernel computes. kv_len: the length that a softmax is made for, or 0. head_dim: 0 for a softmax."""
+    """What a kernel computes. `kv_len` is the length that a softmax is made for, and 0 for other works. `head_dim` is 0
+    for a softmax."""
     work: str
     dtype: str
     head_dim: int
@@ -327,15 +328,16 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """Sorts candidates: the first candidate of every problem, then the second of every problem, and so on. So a search
-    that ends early favours no problem."""
+    """Sorts candidates: the first candidate of every problem, then the second candidate of every problem, and so on. So
+    a search that ends early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
 
 def tune_some(candidates, log_path, generator, minutes):
-    """Times candidates until all were tried, or the time is over. Before a candidate runs, the log says that the
-    candidate failed; its result replaces this entry. The entry stays if the candidate ends this process: an alarm ends
-    the process if the kernel hangs, and after a fault of the kernel the process has no CUDA context any more."""
+    """Times candidates until all were tried, or the time is over. Before a candidate runs, the log gets an entry that
+    says that the candidate failed. The candidate's result replaces this entry. If the candidate ends this process, the
+    entry stays: an alarm ends the process if the kernel hangs, and after a fault of the kernel the process has no CUDA
+    context any more."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()
@@ -389,7 +391,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # goes on if a process was lost
+        while tried < len(log["generators"][generator]["tried"]):  # the next process goes on if a process was lost
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))

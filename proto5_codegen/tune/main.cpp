@@ -182,7 +182,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       if (!only.empty() && only != work_names()[one.work]) continue;
       CodegenCase config = one;
       config.generator = generator;
-      PipelineCache pipelines(*device, "");  // the empty name: candidates are not kept on disk
+      PipelineCache pipelines(*device, "");  // without a folder, so that candidates are not kept on disk
       const Json winner = search(*device, pipelines, config, seconds);
       if (winner.is_null()) continue;
       std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us")
@@ -205,9 +205,9 @@ int main(int argc, char** argv) {
   int64_t heads = 8, tokens = 1024;
   app.add_option("--device", device, "where to run: cpu, cuda");
   app.add_option("--seconds", seconds, "seconds to search for each case and generator; default 20");
-  app.add_option("--heads", heads, "default 8");
-  app.add_option("--q-len", tokens, "default 1024");
-  app.add_option("--work", only, "this work only")->check(CLI::IsMember(attn::work_names()));
+  app.add_option("--heads", heads, "heads of a case; default 8");
+  app.add_option("--q-len", tokens, "tokens of a case; default 1024");
+  app.add_option("--work", only, "search only for this work")->check(CLI::IsMember(attn::work_names()));
   app.add_option("--dtype", dtype, "default bf16 on a GPU, and f32 on a CPU")->check(CLI::IsMember({"f32", "bf16"}));
   try {
     app.parse(argc, argv);

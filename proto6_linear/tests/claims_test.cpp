@@ -1,5 +1,5 @@
-// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results. The search
-// for the crossover is tested here, too.
+// The claims turn results into duels and conclusions. The tests run these pure functions on made-up results. This file
+// also tests the search for the crossover.
 #include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@
 namespace attn {
 namespace {
 
-/// Made-up times. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
+/// Returns a made-up time. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
 /// nanosecond for each 500 pairs of tokens. The form phases takes two and a half times as long as one pass. A gate adds
 /// a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
@@ -132,7 +132,7 @@ TEST(LinearFindings, PairsDifferInTheClaimsAxesAlone) {
   }
 }
 
-// The samples that picked a case do not judge it.
+// A claim does not judge a case by the samples that picked the case.
 TEST(LinearFindings, OtherProcessesMeasureThePickedCasesAgain) {
   std::set<std::string> again;
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
@@ -167,7 +167,7 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     ++counts[hypothesis.id];
   }
   const std::set<std::string> only_memory = {
-      "floor"};  // where products are the limit, no result has a share of the copy rate
+      "floor"};  // this device is limited by products, so no result has a share of the copy rate
   for (const Claim& claim : claims) {
     EXPECT_EQ(counts[claim.hypothesis.id] == 0, only_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
   }
@@ -225,7 +225,7 @@ TEST(CrossoverTest, EndsOfTheRange) {
   EXPECT_EQ(never.tokens().ci_lo, 1000);
 }
 
-// Where noise hides whether linear or softmax attention is faster, the search stops, and the interval is wide.
+// If noise hides whether linear or softmax attention is faster, the search stops, and the interval is wide.
 TEST(CrossoverTest, NoiseWidensTheInterval) {
   int probes = 0;
   const Bracket bracket = searched(
@@ -266,7 +266,7 @@ TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
   }
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(LinearFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -1,4 +1,4 @@
-// The program as a user runs it: a short run, its records, a search, refused arguments.
+// Runs the program as a user runs it: a short run and its records, a search for the crossover, and refused arguments.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,8 @@ class LinearCliTest : public test::CpuProgramTest {
   LinearCliTest() : CpuProgramTest("proto6_linear") {}
 };
 
-// The budget is not reached: sampling ends with a narrow interval or with the most samples.
+// The budget is so large that it ends no sampling: sampling ends with a narrow interval or with the largest allowed
+// number of samples.
 constexpr const char* small_shape =
     "--device cpu:threads=2 --budget 600 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";

@@ -1,4 +1,5 @@
-// The cpu kernels compile for hosts of every family. With vectors of every width they agree with the oracle.
+// Tests that the cpu kernels compile for hosts of every family, and that with vectors of every width the kernels agree
+// with the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -26,8 +26,8 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Three ragged sequences. The middle one is empty. The first has several chunks and a part of another; head_dim and
-/// value_dim are no powers of two.
+/// Returns a case with three ragged sequences. The sequence in the middle is empty. The first sequence has several
+/// whole chunks and a part of a chunk. head_dim and value_dim are no powers of two.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;

@@ -1,4 +1,4 @@
-// The forms of linear attention against the oracle, on the device under test.
+// Compares the forms of linear attention with the oracle, on the device under test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
 TEST_F(LinearTest, EveryFormHasEveryGate) {
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
-      if (gate == GATE_HEAD && normalised) continue;  // covered by GATE_TOKEN
+      if (gate == GATE_HEAD && normalised) continue;  // GATE_TOKEN covers this combination
       LinearCase config = small_case();
       config.linear.gate = gate;
       config.linear.normalised = normalised;
@@ -94,8 +94,7 @@ TEST_F(LinearTest, Lengths) {
   }
 }
 
-// Without initial states all sequences begin at zero, and no final states are written. With states, the final state of
-// an empty sequence is its initial state.
+// Without initial states all sequences begin at zero, and the kernel writes no final states.
 TEST_F(LinearTest, StatesMayBeAbsent) {
   LinearCase config = small_case();
   config.with_state = false;
@@ -103,7 +102,8 @@ TEST_F(LinearTest, StatesMayBeAbsent) {
   for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
 }
 
-// Weak decays stay nearly 1 over all tokens of a chunk; strong decays leave nothing. No product overflows or is a NaN.
+// The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave nothing of earlier tokens.
+// No product overflows or is a NaN.
 TEST_F(LinearTest, DecaysNearZeroAndOne) {
   for (const char* decay : {"weak", "strong"}) {
     for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
@@ -141,7 +141,7 @@ std::string difference_with(const LinearCase& config, char where, int64_t token,
 
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
 
-/// forms(), and phases with bf16.
+/// Returns forms(config), and the form phases with bf16.
 std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   std::vector<LinearCase> all = forms(config);
   config.linear.dtype = config.linear.out_dtype = DType::bf16;
@@ -200,8 +200,8 @@ TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   }
 }
 
-// A gate of -infinity leaves nothing of earlier tokens: with a value of 1e36 before the gate, the outputs are the same,
-// bit for bit, as with a value of 0.
+// A gate of -infinity leaves nothing of earlier tokens. So a value of 1e36 in V before the gate gives the same outputs,
+// bit for bit, as a value of 0.
 TEST_F(LinearTest, AGateMayForgetAll) {
   constexpr int64_t token = 40;
   for (const Gate gate : {GATE_TOKEN, GATE_CHANNEL}) {
@@ -258,7 +258,7 @@ TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNAreCaught) {
   }
 }
 
-/// Some rows of a tensor.
+/// Returns the rows `first` to `first + count - 1` of a tensor.
 Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   Tensor part = Tensor::zeros(tensor.batch, tensor.heads, count, tensor.dim, tensor.dtype, tensor.layout);
   std::vector<double> row(static_cast<size_t>(tensor.dim));
@@ -380,8 +380,8 @@ TEST_F(LinearTest, SegmentsOfTheFusedForm) {
   }
 }
 
-// Errors in f32 grow with the number of tokens, but stay below the tolerance, which grows with the square root of that
-// number. The records have these errors, too.
+// Errors in f32 grow with the number of tokens. They stay below the tolerance, which grows with the square root of the
+// number of tokens. The experiment records these errors, too.
 TEST_F(LinearTest, ErrorsGrowSlowly) {
   for (const auto& [variant, scan, longest] : {std::tuple{"fused", "none", 1000000}, {"phases", "lookback", 10000}}) {
     for (const int64_t tokens : {1000, longest}) {
@@ -438,7 +438,8 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 // ---- faults among 65,536 tokens: reference.cpp says why the check notices them
 
-/// A case of the length of the longest records of GPUs. On a cpu its heads are narrow, so that the test is short.
+/// Returns a case of the length of the longest records of GPUs. On a cpu the heads of the case are narrow, so that the
+/// test is short.
 LinearCase long_case(DType dtype, Gate gate) {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -452,9 +453,10 @@ LinearCase long_case(DType dtype, Gate gate) {
   linear.gate = gate;
   return completed(config);
 }
-constexpr int64_t rows_of_long_case = 6000;  // rows that the oracle computes; each part of a head has 22 tokens
+constexpr int64_t rows_of_long_case =
+    6000;  // the oracle computes this many rows, in each head one row of every 22 tokens
 
-/// Runs the case on `changed` in the place of the inputs that the oracle has.
+/// Runs the case on the inputs `changed`. The oracle keeps the inputs of `shared`.
 Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs>& shared,
                     const LinearInputs& changed) {
   const auto upload = [&](const LinearInputs& inputs) {
@@ -467,8 +469,8 @@ Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs
   return check;
 }
 
-// A kernel that loses tokens computes what a kernel computes whose keys are 0 there. A kernel whose decays are off by
-// one computes with the gate of the token before, or of the other head.
+// A kernel that loses tokens computes the same as a kernel that gets keys of 0 for these tokens. A kernel whose decays
+// are off by one computes with the gate of the neighbouring token, channel or head.
 TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const Gate gate : all_gates) {
@@ -476,7 +478,7 @@ TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
       for (LinearCase form : {in_form(long_case(dtype, gate), "fused"), long_case(dtype, gate)}) {
         form = completed(form);
         if (!linear_plan(form, test::device().info()).unable.empty()) continue;
-        if (!on_cuda && form.linear.variant == "phases") continue;  // for a short test
+        if (!on_cuda && form.linear.variant == "phases") continue;  // to keep the test short
         if (!shared || !form.same_inputs(shared->config)) {
           shared = std::make_shared<SharedInputs>(test::device(), test::pipelines(), form, 7);
         }
@@ -510,7 +512,8 @@ TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   }
 }
 
-// All elements of one row are 1 % too large. No element is beyond its tolerance, but the row is beyond its own.
+// All elements of one row are 1 % too large. No element is beyond the tolerance of an element, but the row is beyond
+// the tolerance of a row.
 TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   const LinearCase config = completed(in_form(long_case(DType::bf16, GATE_NONE), "fused"));
   if (!linear_plan(config, test::device().info()).unable.empty()) GTEST_SKIP() << "the device has no kernel";
@@ -524,13 +527,13 @@ TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   shared->q.upload(q.data.data(), q.bytes());
   const Check check = run_linear(config, shared).check;
   EXPECT_FALSE(check.ok);
-  // A GPU rounds sums towards zero, so there an element may be beyond its tolerance too.
+  // A GPU rounds sums towards zero, so on a GPU an element may be beyond its tolerance too.
   if (!on_cuda) {
     EXPECT_TRUE(check.worst.starts_with("mean error of o")) << check.worst;
   }
 }
 
-// Here only the state loses tokens, in one chunk of 1024.
+// In these mutations only the state loses tokens, in one chunk of 1024.
 TEST_F(LinearTest, MutationsAmongManyTokensAreCaught) {
   for (const test::LinearMutation& mutation : test::long_mutations(on_cuda)) {
     LinearCase config = long_case(DType::bf16, mutation.gate);

@@ -1,4 +1,4 @@
-// Each problem of the experiment runs the plan that it was made from.
+// Tests that each problem of the experiment launches the kernels of the plan that it is made from.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

@@ -1,5 +1,5 @@
-// The oracle agrees with the quadratic formula, which has no state. The oracle's tolerances are neither too small nor
-// too large.
+// Tests that the oracle agrees with the quadratic formula, which has no state, and that the oracle's tolerances are
+// neither too small nor too large.
 #include "proto6_linear/reference.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ double feature_of(const std::string& name, double x) {
   return name == "elu1" ? (x > 0 ? x + 1 : std::exp(x)) : name == "relu" ? std::max(x, 0.0) : x;
 }
 
-/// o[row][e] of one sequence and head: the sum of the terms of all tokens that the row sees, each term times the decays
-/// of the later tokens up to the row.
+/// Computes o[row][e] of one sequence and head: the sum of the terms of all tokens that the row sees. Each term is
+/// multiplied by the decays of the later tokens up to the row.
 struct Quadratic {
   const LinearCase& config;
   const LinearInputs& inputs;
@@ -138,7 +138,7 @@ TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   }
 }
 
-// If 64 of n tokens are missing, an output moves by about sqrt(64 / n) of its size.
+// If 64 of n tokens are missing, an output changes by about sqrt(64 / n) of its size.
 TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
   for (const auto& [dtype, share] : {std::pair{DType::f32, 0.02}, {DType::f16, 0.3}, {DType::bf16, 0.9}}) {
     const LinearReference reference = of_tokens(4096, dtype, 64);
@@ -148,7 +148,7 @@ TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
       allowed = std::max(allowed, reference.o_allowed[e]);
       squares += reference.o[e] * reference.o[e];
     }
-    // Of 64 elements, the element that moves the most moves by twice this share.
+    // Of 64 elements, the element that changes the most changes by twice this share.
     const double moved = 2 * std::sqrt(64.0 / 4096) * std::sqrt(squares / 64);
     EXPECT_LT(allowed, share * moved) << name(dtype);
   }

@@ -1,5 +1,6 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. Memory is the limit. A
-// tile is read from memory for the first query head of its group, and from the first cache for the others.
+// Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
+// query head h and the row s. Memory is the limit. A tile is read from memory for the first query head of its group,
+// and from the first cache for the other query heads.
 //
 // Function constants: ROW_BYTES (head_dim elements), VECTOR_BYTES (of a load and a store; divides ROW_BYTES).
 // No threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).

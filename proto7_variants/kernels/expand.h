@@ -14,7 +14,7 @@ struct ExpandTensor {
   ExpandStrides in_strides, out_strides;
 };
 
-/// out[b, h, s] = in[b, h / group, s].
+/// For the sequence b, the query head h and the row s: out[b, h, s] = in[b, h / group, s].
 struct ExpandParams {
   ExpandTensor tensors[2];  // K and V
   int kv_heads, group;

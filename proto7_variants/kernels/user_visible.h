@@ -1,4 +1,4 @@
-// A pair is visible if both the modifiers of mask.h and the user's mask function leave it.
+// A pair is visible if neither the modifiers of mask.h nor the user's mask function hide the pair.
 #pragma once
 
 #define visible modified_visible

@@ -1,4 +1,4 @@
-// The claims turn results into duels and conclusions. They are pure functions, tested on made-up results.
+// The claims turn results into duels and conclusions. The tests run these pure functions on made-up results.
 #include "proto7_variants/claims.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace {
 
 using test::hopper;
 
-// Made-up times. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
+// Returns a made-up time. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
 // included, adds a tenth; without lists attention takes three times as long. Copies save a tenth. The copies alone take
 // a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
 double seconds_of(const Measurement& result) {
@@ -208,7 +208,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   EXPECT_GE(all.size(), 30u);
 }
 
-// A copy that memory limits is judged cold, attention hot. The share of the copy takes both hot.
+// Memory limits a copy, so a copy is judged by its time with cold caches. Attention is judged by its time with hot
+// caches. The share of the copy compares two times with hot caches.
 TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {
@@ -285,7 +286,7 @@ TEST(VariantsFindings, NoTwoHaveOneKey) {
   }
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(VariantsFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

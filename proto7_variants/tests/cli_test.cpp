@@ -1,4 +1,4 @@
-// The program as a user runs it: a short run, its records, refused arguments.
+// Runs the program as a user runs it: short runs, their records, and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ constexpr const char* even_mask =
     "bool visible(int q, int k) { return (q - k) % 2 == 0; }\n"
     "KeyRange keys(int q) { return {q - 7, q + 1}; }\n";
 
-/// The value of a case that stands for a file.
+/// Returns the value of an axis that stands for a file with this text.
 std::string value_of(const std::string& text) { return "file-" + sha256(text).substr(0, 12); }
 
 TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
@@ -145,16 +145,17 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
-  // This function fails already while the problem is made, because making it counts the pairs that the function leaves.
+  // This function fails already while the problem is made, because the program then counts the pairs that the function
+  // leaves.
   expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
                 "mask_oracle, with a user's function, met a trap");
-#ifdef __x86_64__  // other cores give 0
+#ifdef __x86_64__  // on other architectures an integer division by zero gives 0
   expect_failed(head + "{\n    volatile int zero = 0;\n    return k / zero;\n  }\n  return s;\n}\n", "failed",
                 "divided by zero");
 #endif
 }
 
-// After the guard jumps out of such a function, it returns to an address that the function has overwritten.
+// After the guard jumps out of such a function, the process returns to an address that the function has overwritten.
 TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackCostsItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) {\n"

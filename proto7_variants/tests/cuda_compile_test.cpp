@@ -19,7 +19,8 @@ namespace {
 
 using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
-// No kernel spills, and products overlap: the compiler warns where products do not overlap.
+// No kernel spills registers, and matrix products overlap. If products did not overlap, the compiler would give a
+// warning.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   std::vector<Modifiers> all(11);
   all[0].alibi = true;
@@ -55,8 +56,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Two forms of score modifiers: at run time, in a kernel that has all score modifiers and may spill; and in a function
-// that the kernel calls. The assembler does not warn that products do not overlap.
+// Compiles two forms of score modifiers. With run_time the kernel has all score modifiers, and may spill registers.
+// With noinline the kernel calls a function. In both forms the assembler must not warn that matrix products do not
+// overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -78,8 +80,8 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   }
 }
 
-// A user's functions together with modifiers that change scores by element and by tile. The mask function has keys() or
-// does not have it.
+// Compiles a user's functions together with modifiers that change scores by element and by tile. One mask function has
+// keys(), another mask function does not.
 TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   const UserFunction score{
       .name = "score.cpp",

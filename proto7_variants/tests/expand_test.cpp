@@ -1,4 +1,4 @@
-// Copies of key/value heads, bit for bit, on the device under test.
+// Compares copies of key/value heads bit for bit with the host's copies, on the device under test.
 #include "proto7_variants/expand.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// The error that the check finds in copies of random K and V; empty where there is no error.
+/// Returns the error that the check finds in copies of random K and V, or an empty text.
 std::string expand_difference(const ExpandShape& shape, Layout layout, Layout out_layout,
                               PipelineCache& cache = pipelines()) {
   struct Side {

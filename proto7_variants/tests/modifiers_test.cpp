@@ -1,5 +1,6 @@
-// Modifiers of attention agree with the oracle: each modifier, every pair of modifiers and all together, on every
-// kernel of the device under test. Modifiers that are off cost nothing. Hooks that are broken on purpose are noticed.
+// The tests check that modifiers of attention agree with the oracle: each modifier, every pair of modifiers and all
+// together, on every kernel of the device under test. They also check that modifiers that are off cost nothing, and
+// that the checks notice hooks that are broken on purpose.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -188,7 +189,7 @@ TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
   }
 }
 
-// Modifiers of the score: each alone, all together, with other modifiers, and none at all.
+// Returns modifiers of the score: each alone, all together, with other modifiers, and none at all.
 std::vector<Modifiers> of_the_score() {
   std::vector<Modifiers> all(6);
   all[0].alibi = true;
@@ -232,7 +233,7 @@ TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   }
 }
 
-// The user's functions alone, after all modifiers at once, and after each modifier.
+// Tests the user's functions alone, after all modifiers at once, and after each modifier.
 TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   const auto expect_right = [&](const Modifiers& modifiers, const UserFunctions& functions) {
     const Check check = check_of(config_, modifiers, pipelines(), functions);
@@ -257,7 +258,7 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
 // With all constants off, the hooks leave the kernel's machine code as it is without hooks. (cuda_compile_test.cpp
 // tests the cuda dialect.)
 TEST_P(KernelModifiers, WhatIsOffCostsNothing) {
-  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has it";
+  if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has this test for CUDA";
   if (*ATTN_SANITIZE) GTEST_SKIP() << "machine code for a sanitizer holds places in the source text";
   const AttentionHooks off = ModifiedAttention({}, config_).hooks();
   const DeviceInfo& info = device().info();
@@ -312,7 +313,8 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// ALiBi's paper subtracts the distance times the slope, as this project does. A public kernel adds that product.
+// ALiBi's paper subtracts the distance times the slope, as this project does. A kernel of another project adds this
+// product.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
@@ -443,7 +445,7 @@ TEST_P(MutatedModifiers, AreCaught) {
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
 }
 
-// Broken forms of the score.
+// Mutations of the forms of score modifiers.
 struct FormMutation {
   std::string what, form, from, to;
 };
@@ -500,9 +502,10 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// Mistakes in the kernels' own text. A sink is left out of the denominator, is counted by several threads of a row, is
-// in another unit, or is left out of the log-sum-exp. If ALiBi is a part of the product, keys have wrong numbers, or a
-// row has the place of another row. With RoPE, queries do not turn, or turn as queries of other rows.
+// Mistakes in the kernels' own text. Of sinks: the sink is left out of the denominator, several threads of a row count
+// the sink, the sink is in another unit, or the sink is left out of the log-sum-exp. Of ALiBi as a part of the matrix
+// product: keys have wrong numbers, or a row has the place of another row. Of RoPE: queries do not turn, or turn as
+// queries of other rows.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

@@ -1,4 +1,4 @@
-// The claims draw the right conclusions from made-up results.
+// Tests that the claims draw the right conclusions from made-up results.
 #include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(ExtensionFindingsTest, AnOverheadIsTheDifferenceInMicroseconds) {
   EXPECT_TRUE(overhead && allocated);
 }
 
-// The table was written from what each figure means: what to do if it is small, and what if it is large.
+// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
 TEST(ExtensionFindingsTest, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

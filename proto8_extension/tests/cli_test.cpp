@@ -1,4 +1,5 @@
-// The program as a user runs it: every path, its records, and the reason for a path that is missing.
+// Runs the program as a user runs it, with every path. The test checks the records, and the reason if a path is
+// missing.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,8 +20,9 @@ class ExtensionCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
-  // The budget is not reached: sampling ends with a narrow interval or with the most samples. First calls that
-  // compile would take long with so many samples, so the second run only checks them.
+  // The budget is so large that it ends no sampling: sampling ends with a narrow interval or with the largest allowed
+  // number of samples. First calls that compile would take long with so many samples, so the second run only verifies
+  // such calls.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
   const Outcome outcome = run_line(shape + "--budget 600 --axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;

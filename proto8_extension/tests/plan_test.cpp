@@ -1,4 +1,4 @@
-// The plans of devices that lack a kernel.
+// Tests the plans of devices that lack a kernel.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"
