@@ -23,8 +23,9 @@ CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
 All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn.
-Each of several processes measures all rows, and a ratio has the interval in which another process is expected. A side
-that is not installed, or cannot compute a row, is left out, and one line says why. --from measures nothing and
+Each of several processes measures all rows, and a ratio has the interval in which the ratio of another process is
+expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. --from measures
+nothing and
 needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
@@ -58,7 +59,7 @@ def devices(suite):
 
 
 def libraries(device):
-    """The folder of this project's libraries if --libraries names none."""
+    """Returns the folder of this project's libraries for a call in which --libraries names no folder."""
     return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("gpu" if device.startswith("cuda") else "release")
                         / "bin")
 
@@ -192,7 +193,8 @@ def run(name, arguments):
 
 
 def recorded(name):
-    """The file of a suite's latest recorded rows. Files without a date are older than files that have a date."""
+    """Returns the file of a suite's latest recorded rows. Files without a date count as older than files with a
+    date."""
     files = sorted(ROOT.glob(f"findings/recorded/*/peers_{name}.json"))
     if not files:
         raise Refused(f"findings/recorded has no file peers_{name}.json")

@@ -81,7 +81,7 @@ class Library:
 
 
 def tensor(address, shape, device, dtype):
-    """A dense DLTensor."""
+    """Returns a dense DLTensor."""
     dlpack = sides.dlpack()
     return dlpack.Tensor(address, dlpack.Device(*device), len(shape), dlpack.DataType(*dtype),
                          (ctypes.c_int64 * len(shape))(*shape), None, 0)
@@ -179,8 +179,8 @@ def ratios(turns):
 
 
 def has_moved(ratio, floor):
-    """Whether the interval of new / old lies wholly above 1.01 or wholly below 0.99, and its median lies beyond that
-    limit by more than the noise of old again / old."""
+    """Returns whether a row has moved: the interval of new / old lies wholly above 1.01 or wholly below 0.99, and the
+    median lies beyond the same limit by more than the noise of old again / old."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)
