@@ -24,9 +24,8 @@ SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants"
 METHOD = """
 All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn.
 Each of several processes measures all rows, and a ratio has the interval in which the ratio of another process is
-expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. --from measures
-nothing and
-needs no device.
+expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. With --from the
+script measures nothing and needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
 
@@ -87,7 +86,8 @@ def parser_of(name, suite):
         parser.add_argument("--old-source", type=pathlib.Path, metavar="FOLDER",
                             help="the kernels of the old library; if not named, the tree that it was built from")
         parser.add_argument("--new", type=pathlib.Path, metavar="LIBRARY",
-                            help="the library to compare with the old one; if not named, the one in --libraries")
+                            help="the library to compare with the old library; if not named, the library in the folder "
+                                 "of --libraries")
     return parser
 
 
@@ -104,7 +104,7 @@ def check(name, suite, options):
     if getattr(options, "quick", False) and options.page:
         raise Refused("--quick and --page do not go together: a page has all rows")
     if options.libraries and not (options.libraries / "libattn.so").exists():
-        raise Refused(f"--libraries {options.libraries}: there is no libattn.so in it")
+        raise Refused(f"--libraries {options.libraries}: the folder has no libattn.so")
     if options.out and not options.out.parent.is_dir():
         raise Refused(f"--out {options.out}: there is no folder {options.out.parent}")
     if options.page:

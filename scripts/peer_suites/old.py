@@ -1,5 +1,7 @@
-"""Compares an old build of libattn.so with today's, in one process, and says which rows move: scripts/peers gpu --old
-LIBRARY. A row is one shape of attention. A row moves if its time or its output differs between the two libraries.
+"""Compares an old build of libattn.so with today's, in one process: scripts/peers gpu --old LIBRARY.
+
+The comparison says which rows have moved. A row is one shape of attention. A row has moved if its time or its output
+differs between the two libraries.
 
 Both libraries compute each row from the same tensors into the same output. A turn is: old, new, old again, new again.
 Every other turn goes in the reverse order. Two times are compared. `device` is the time of a launch as one CUDA graph,
