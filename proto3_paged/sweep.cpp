@@ -53,9 +53,8 @@ std::vector<AxisInfo> paged_axes() {
        0,
        1},
       {"append",
-       "how the new tokens get into the cache: none: the tokens are there before the launch; fused: the launch of
-       attention "
-       "turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
+       "how the new tokens get into the cache: none: the tokens are there before the launch; fused: the launch of "
+       "attention turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
        {"none", "fused", "chain"},
        0,
        0,

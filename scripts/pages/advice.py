@@ -37,10 +37,10 @@ FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
 SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that a single case does not name: a modifier that is off, no extra work
 QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
-MOST_AXES = 3  # a line names at most so many axes
-MOST_VALUES = 5  # and lists at most so many values of an axis
-MOST_COUNTED = 8  # and counts the cases of at most so many values
-LEAST_GAIN = 0.2  # if that takes this share off the impurity of the cases
+MOST_AXES = 3  # the largest number of axes that a line names
+MOST_VALUES = 5  # the largest number of values of an axis that a line lists
+MOST_COUNTED = 8  # a line counts cases by the values of an axis only if the axis has at most this number of values
+LEAST_GAIN = 0.2  # and only if the division by values lowers the impurity of the cases by this share
 
 
 def key_of(finding):
@@ -52,7 +52,7 @@ def state_of(finding):
 
 
 def place(key):
-    """The number of a claim's question, and the claim's place in it."""
+    """Returns the number of a claim's question, and the claim's place among the claims of the question."""
     for number, (_, patterns) in enumerate(TOPICS):
         for i, pattern in enumerate(patterns):
             if fnmatch.fnmatchcase(key, pattern):
@@ -61,8 +61,8 @@ def place(key):
 
 
 def words_of(finding):
-    """The advice of a finding, without its full stop; None if the finding gives no advice. A finding of a claim that is
-    registered no more has its own words."""
+    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. If no experiment
+    registers the claim today, the advice is the advice that the finding has."""
     key, state = key_of(finding), state_of(finding)
     if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
         return None
@@ -73,7 +73,8 @@ def words_of(finding):
 
 
 def axis_values(finding):
-    """The axes of a finding's subject. A modifier that the subject does not name is off."""
+    """Returns the axes of a finding's subject, each with its value. A modifier that the subject does not name is
+    off."""
     named = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
     return {axis: str(off) for axis, off in rec.MODIFIERS.items()} | named
 
@@ -90,8 +91,8 @@ def listed(words):
 
 
 def distinct_axes(findings):
-    """The axes in which the subjects of findings differ, the clearest first. An axis whose value follows from an axis
-    before it is left out."""
+    """Returns the axes in which the subjects of findings differ, the clearest first. Leaves out an axis whose value
+    follows from the value of an axis before it."""
     subjects = [axis_values(finding) for finding in findings]
     axes = [axis for axis in dict.fromkeys((*FIRST_AXES, *(axis for subject in subjects for axis in subject)))
             if len({subject[axis] for subject in subjects if axis in subject}) > 1]
@@ -104,7 +105,8 @@ def distinct_axes(findings):
 
 
 def values_of(findings, axis):
-    """The values of an axis. A finding whose subject does not name the axis has none."""
+    """Returns the values that an axis has in the subjects of findings. A finding whose subject does not name the axis
+    adds no value."""
     return {values[axis] for values in map(axis_values, findings) if axis in values}
 
 
@@ -117,7 +119,8 @@ def name_of(axis):
 
 
 def value_text(axis, values, others=()):
-    """"head_dim 64 and 128"; of many numbers the ends. If all of them lie to one side of the others: "up to 512"."""
+    """Returns a text such as "head_dim 64 and 128". Many numbers are shown by the lowest and the highest number, or, if
+    all of them lie on one side of `others`, by one end, such as "up to 512"."""
     words = in_order(values)
     if len(words) > MOST_VALUES:
         try:
@@ -133,7 +136,8 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """The values of the first axis that separates some findings from the rest; "" if no axis does."""
+    """Returns the values that some findings have in the first axis that separates these findings from the rest, or ""
+    if no axis separates them."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -145,13 +149,14 @@ def told_apart(some, rest, axes):
 
 
 def impurity(mine, total):
-    """0 if all of the cases, or none, are mine; most if half are."""
+    """Returns a measure of how mixed `total` cases are, of which `mine` belong to a group. The measure is 0 if all
+    cases or no cases belong to the group, and largest if half of the cases do."""
     return mine * (total - mine) / total
 
 
 def counted(some, everything, axes):
-    """How many cases of each value of an axis belong to some of the findings, by the axis that says most; "" if no axis
-    says much."""
+    """Returns a text that says, for each value of one axis, how many cases with this value belong to some of the
+    findings. Takes the axis that says most. Returns "" if no axis says much."""
     best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
@@ -165,7 +170,7 @@ def counted(some, everything, axes):
 
 
 def extreme(findings):
-    """The finding that is farthest from its threshold."""
+    """Returns the finding whose figure is farthest from its threshold."""
     def distance(finding):
         return abs(finding["data"]["estimate"]["value"] - finding["data"]["hypothesis"]["threshold"])
 
@@ -173,7 +178,7 @@ def extreme(findings):
 
 
 def case_text(finding, axes):
-    """One case, by the first of these axes that it has."""
+    """Returns a text that names a case by the first few of `axes` that the case has."""
     values = {axis: value for axis, value in axis_values(finding).items() if value != str(SAYS_NOTHING.get(axis))}
     return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
 
@@ -200,7 +205,7 @@ def where(some, everything):
 
 
 def next_of(findings):
-    """The interval in which the next run's figures are expected."""
+    """Returns the interval in which the next run's figures are expected."""
     ends = [finding["data"]["estimate"] for finding in findings]
     low = min(end.get("next_lo", end["ci_lo"]) for end in ends)
     high = max(end.get("next_hi", end["ci_hi"]) for end in ends)
@@ -208,7 +213,8 @@ def next_of(findings):
 
 
 def figure_text(findings):
-    """The figures of findings with the interval of the next run and the lowest confidence; an exact figure has neither."""
+    """Returns the figures of findings, with the interval of the next run and the lowest confidence. Exact figures have
+    no interval and no confidence."""
     doubts = [finding for finding in findings if finding["confidence"] is not None]
     if not doubts:
         return f"{rec.figures(findings)}, exact"
@@ -217,12 +223,12 @@ def figure_text(findings):
 
 
 def ids(findings):
-    """The id of the case that is farthest from the threshold, and the number of the others."""
+    """Returns the id of the finding that is farthest from the threshold, and the number of the other findings."""
     return f"`{extreme(findings)['id']}`" + (f" and {len(findings) - 1} more" if len(findings) > 1 else "")
 
 
 def by_advice(findings):
-    """The findings of one claim by the advice that they give."""
+    """Returns lists of the findings of one claim, by the advice that the findings give."""
     groups = {}
     for finding in findings:
         words = words_of(finding)
@@ -232,8 +238,8 @@ def by_advice(findings):
 
 
 def line(item):
-    """The line of a recommendation. `item` has for each advice pairs of findings that give it, and all findings of their
-    claim. The line names a metric, and a claim, once."""
+    """Returns the line of a recommendation. `item` has a list of pairs for each advice. A pair has the findings of one
+    claim that give the advice, and all findings of this claim. The line names each metric and each claim once."""
     named, sentences = set(), []
     for words, pairs in item.items():
         texts = []
@@ -249,7 +255,7 @@ def line(item):
 
 
 def claims_in_order(findings):
-    """(question, findings) of each claim, in the order of TOPICS."""
+    """Yields (question, findings) of each claim, in the order of TOPICS."""
     claims = rec.by_claim(findings)
     for own in sorted(claims.values(), key=lambda own: place(key_of(own[0]))):
         number = place(key_of(own[0]))[0]
@@ -257,14 +263,15 @@ def claims_in_order(findings):
 
 
 def short(item):
-    """The line of a recommendation without figures: each advice, and where it holds."""
+    """Returns the line of a recommendation without figures: each advice, and the cases in which the advice holds."""
     return ". But ".join(f"**{words}** {'; '.join(dict.fromkeys(where(*pair) for pair in pairs))}".rstrip()
                          for words, pairs in item.items()) + "."
 
 
 def recommendations(findings, form=line):
-    """The lines of the recommendations, by question; a claim that gives two advices says where each holds. Claims of one
-    question that give the same advice are one line. `form` makes the line, or something else, from an item."""
+    """Returns the lines of the recommendations, by question. The line of a claim that gives two advices says where each
+    advice holds. Claims of one question that give the same advice share one line. `form` makes the line, or something
+    else, from an item."""
     topics = {}
     for topic, own in claims_in_order(findings):
         advices = by_advice(own)
@@ -279,7 +286,8 @@ def recommendations(findings, form=line):
 
 
 def undecided(findings):
-    """A row for each claim with cases that are undecided, or decided with too much doubt for an advice."""
+    """Returns a row for each claim that has cases without an advice. Such a case is undecided, or is decided with too
+    much doubt for an advice."""
     rows = []
     for topic, own in claims_in_order(findings):
         if key_of(own[0]) in NO_ADVICE:

@@ -1,4 +1,4 @@
-"""The markup of the report page's tables and charts. Its style is report.css."""
+"""Makes the markup of the tables and charts of the report page. report.css has the style."""
 
 import html
 import math
@@ -17,8 +17,8 @@ def grid(parts):
 
 
 def table(caption, heads, rows, kind=""):
-    """A table whose rows are cards on a phone. Rows are (number of the record or None, cells). A cell is escaped unless
-    it is a list, which holds markup."""
+    """Returns a table whose rows are cards on a phone. Rows are (number of the record or None, cells). A cell is
+    escaped unless it is a list, which holds markup."""
     body = []
     for number, cells in rows:
         link = "" if number is None else f" data-r={number} tabindex=0"
@@ -31,9 +31,9 @@ def table(caption, heads, rows, kind=""):
 
 
 def ranges(caption, heads, rows, mark=None, most=12):
-    """A table with a bar from the lowest to the highest figure, and a tick at the middle. Rows are (number of the
-    record or None, name, low, middle, high, text). `mark` is a figure with a line through all rows. Rows after `most`
-    are folded."""
+    """Returns a table with a bar from the lowest to the highest figure, and a tick at the middle. Rows are (number of
+    the record or None, name, low, middle, high, text). `mark` is a figure with a line through all rows. Rows after
+    `most` are folded."""
     if not rows:
         return ""
     ends = [value for row in rows for value in row[2:5]] + ([mark] if mark else [])
@@ -53,7 +53,7 @@ def ranges(caption, heads, rows, mark=None, most=12):
 
 
 def steps(low, high, log):
-    """Round numbers between two ends, for an axis."""
+    """Returns round numbers between two ends, for an axis."""
     if log:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [n * 10.0 ** power for power in powers for n in (1, 2, 5) if low <= n * 10.0 ** power <= high]
@@ -64,7 +64,7 @@ def steps(low, high, log):
 
 
 def chart(title, x_title, y_title, lines, rules=(), log=False):
-    """A chart over a logarithmic axis. Lines are (name, points); a point is (x, value, low, high, number of the
+    """Returns a chart over a logarithmic axis. Lines are (name, points); a point is (x, value, low, high, number of the
     record). Rules are (name, value): dashed lines across."""
     points = [point for _, own in lines for point in own]
     xs = sorted({point[0] for point in points})

@@ -111,12 +111,12 @@ def load(paths):
 
 
 def recorded():
-    """The files of the project's own runs, in order."""
+    """Returns the files of the project's own runs, in order."""
     return in_order(sorted((ROOT / RECORDED).glob("*/*" + COMPRESSED)))
 
 
 def kb(*words):
-    """The output of the program kb."""
+    """Runs the program kb with the arguments `words`, and returns its output."""
     program = os.environ.get("KB", str(ROOT / "build/release/bin/kb"))
     if not pathlib.Path(program).exists():
         sys.exit(f"there is no {program}; scripts/build kb makes it")
@@ -127,7 +127,7 @@ def kb(*words):
 
 
 def published():
-    """The studies that others have published. Each has device, setting, citation, and numbered claims."""
+    """Returns the studies that others have published. Each study has device, setting, citation, and numbered claims."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(PUBLISHED))]
 
 
@@ -143,7 +143,7 @@ def latest(records, key):
 
 
 def latest_findings(findings):
-    """The latest finding of each claim, in the order in which claims were first made."""
+    """Returns the latest finding of each claim, in the order of the first finding of each claim."""
     def claim(finding):  # the claim_key of finding/2 has the figure's definition, too
         data = finding["data"]
         return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
@@ -152,7 +152,7 @@ def latest_findings(findings):
 
 
 def with_one_unit(text):
-    """A page with "1 unit" in place of "1 units", which records have in the names of devices."""
+    """Returns the text of a page with "1 unit" in place of "1 units", which records have in the names of devices."""
     return re.sub(r"\b1 units\b", "1 unit", text)
 
 
@@ -177,7 +177,7 @@ def pooled(findings):
 
 
 def latest_measurements(measurements):
-    """The latest measurement of each configuration on each device."""
+    """Returns the latest measurement of each configuration on each device."""
     return list(latest(measurements, lambda record: (record["experiment"], record["device"],
                                                      case_key(record["case"]))).values())
 
@@ -187,7 +187,7 @@ def case_key(case, without=()):
 
 
 def time_of(record, scopes=("device_hot", "device_cold", "host")):
-    """The time in the first of these scopes that was timed; None if no scope was timed."""
+    """Returns the time in the first scope of `scopes` that was timed, or None if no scope was timed."""
     for scope in scopes:
         for time in record["time"]:
             if time["scope"] == scope:
@@ -204,7 +204,8 @@ def scopes_of(record):
 
 
 def rate(record, scopes=("device_hot", "device_cold")):
-    """TFLOPS by device time, with the interval: (value, lo, hi); None without a device time or without work."""
+    """Returns the rate in TFLOPS by device time, with its interval: (value, lo, hi). Returns None for a record without
+    a device time or without work."""
     time, work = time_of(record, scopes), record["work"]
     if record["status"] != "ok" or not time or not work or not work["flops"]:
         return None
@@ -222,7 +223,8 @@ def published_value(claim):
 
 
 def by_claim(findings):
-    """Findings by (experiment, hypothesis), in the order of their first findings."""
+    """Returns the findings of each claim by (experiment, hypothesis), in the order of the first finding of each
+    claim."""
     claims = {}
     for finding in findings:
         claims.setdefault((finding["data"]["experiment"], finding["data"]["hypothesis"]["id"]), []).append(finding)
@@ -230,19 +232,20 @@ def by_claim(findings):
 
 
 def states(findings):
-    """How often each verdict occurs: "supported 3, refuted 1", or the verdict alone if all findings have it."""
+    """Returns a text that says how often each verdict occurs, such as "supported 3, refuted 1". If all findings have
+    the same verdict, the text is the verdict alone."""
     found = [finding["data"]["verdict"]["state"] for finding in findings]
     count = {state: found.count(state) for state in STATES if state in found}
     return next(iter(count)) if len(count) == 1 else ", ".join(f"{state} {n}" for state, n in count.items())
 
 
 def digits(value):
-    """A number with three digits; from 1000 on, with all digits before the point."""
+    """Returns a number as a text with three digits. A number from 1000 on has all its digits before the point."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def span(values):
-    """The lowest and the highest value: "1.31 to 2.1"."""
+    """Returns the lowest and the highest value as a text, such as "1.31 to 2.1"."""
     first, last = digits(min(values)), digits(max(values))
     return first if first == last else f"{first} to {last}"
 
@@ -252,15 +255,16 @@ def figures(findings):
 
 
 def measured_by(finding):
-    """A value that findings share if they judge the same cases of the same run. (measured_by() of
-    common/records/finding.h)"""
+    """Returns a value that findings share if they judge the same cases of the same run. measured_by() of
+    common/records/finding.h does the same."""
     data = finding["data"]
     cases = [json.dumps(case, sort_keys=True) for case in data.get("cases", ())]
     return data["experiment"], run_of(finding)[0], *sorted(set(cases or data["measurements"]))
 
 
 def doubts(findings):
-    """1 - confidence of each verdict that is decided and not exact, by measured_by()."""
+    """Returns, for each verdict that is decided and not exact, the value 1 - confidence. The values are in lists, by
+    measured_by() of the findings."""
     found = collections.defaultdict(list)
     for finding in findings:
         if finding["data"]["verdict"]["state"] != "inconclusive" and finding["confidence"] is not None:
@@ -269,13 +273,13 @@ def doubts(findings):
 
 
 def expected_wrong(findings):
-    """The number of wrong verdicts to expect, where each measurement counts once: the sum over the measurements of their
-    verdicts' mean doubt."""
+    """Returns the expected number of wrong verdicts, where each measurement counts once. A measurement adds the mean
+    doubt of the verdicts that judge it."""
     return sum(map(statistics.fmean, doubts(findings).values()))
 
 
 def wrong_text(findings):
-    """The line with expected_wrong() that stands on every page with verdicts."""
+    """Returns the line with expected_wrong() that stands on every page with verdicts."""
     found = doubts(findings)
     if not found:
         return "No verdict is decided."
@@ -288,8 +292,8 @@ def confidence_text(finding):
 
 
 def next_text(estimate):
-    """The interval in which the next run's figure is expected; of an older finding that is not pooled, the interval of
-    its figure."""
+    """Returns the interval in which the next run's figure is expected. An older finding that is not pooled has no such
+    interval: returns the interval of its figure."""
     low, high = (estimate.get(f"next_{end}", estimate.get(f"ci_{end}")) for end in ("lo", "hi"))
     return f"{digits(low)} to {digits(high)}"
 
@@ -299,7 +303,7 @@ def holds_if(finding):
 
 
 def differing(findings):
-    """The axes in which the subjects of findings differ."""
+    """Returns the axes in which the subjects of findings differ."""
     values = {}
     for finding in findings:
         for word in finding["data"]["subject"].split():
@@ -315,6 +319,6 @@ def subject(finding, axes):
 
 
 def table(heads, rows):
-    """The lines of a table in Markdown."""
+    """Returns the lines of a table in Markdown."""
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]

@@ -11,7 +11,7 @@ function element(tag, text = '', attributes = {}) {
   made.textContent = text;
   return made;
 }
-// The fields of a record, as Records in report_page writes them.
+// The fields of a record, in the order in which the class Records of report_page writes them.
 function fields(i) {
   const [id, device, experiment, file, when, [axes, ...values], ...rest] = DATA.records[i];
   const pairs = DATA.axes[axes].map((axis, k) => [axis, values[k]]);
@@ -28,7 +28,7 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // As label() of report_page. It also leaves out axes with one value.
+  // This function makes the same text as label() of report_page, but also leaves out axes with one value.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
     !(axis.startsWith('kv_') && all[axis.replace('kv_', 'q_')] === value));
@@ -129,7 +129,7 @@ function choose() {
 }
 device.onchange = choose;
 
-// The address may carry what to show: #device=1&findings=bf16+d128&sort=measurements.5&r-ID
+// The part of the address after # may say what the page shows: #device=1&findings=bf16+d128&sort=measurements.5&r-ID
 function follow() {
   for (const part of decodeURIComponent(location.hash.slice(1).replaceAll('+', ' ')).split('&')) {
     const [name, value] = part.split('=');
@@ -151,10 +151,11 @@ const number = event => event.target.closest?.('[data-r]')?.dataset.r;
 document.addEventListener('click', event => { if (number(event) && !event.target.closest('a')) show(+number(event)); });
 document.addEventListener('keydown', event => {
   if (event.key !== 'Enter' || !event.target.matches('tr[data-r]')) return;
-  event.preventDefault();  // else the same key presses the panel's first button
+  event.preventDefault();  // without this call the same key would also press the panel's first button
   show(+number(event));
 });
-// What a point or a tile stands for, as a title that is made when the pointer first comes.
+// A point or a tile gets its title, which says what the point or the tile stands for, when the pointer first reaches
+// it.
 document.addEventListener('pointerover', event => {
   const i = number(event), at = event.target;
   if (!i || at.title || at.querySelector('title')) return;

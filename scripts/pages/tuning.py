@@ -26,7 +26,8 @@ def form_of(case):
 
 
 def tile_groups(measurements):
-    """Timed measurements by (experiment, dtype, head_dim, causal, length, modifiers), then by the shape's other axes."""
+    """Returns the timed measurements by (experiment, dtype, head_dim, causal, length, modifiers), then by the shape's
+    other axes."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in measurements:
         case = record["case"]
@@ -40,8 +41,9 @@ def tile_groups(measurements):
 
 
 def of_one_run(cells, name):
-    """Those of the cells that one run compared in turn: the latest run that compared at least half as many as any run.
-    Cells of several runs differ by more than their tiles or forms: by the kernels, and by the state of the machine."""
+    """Returns the cells that one run compared in turn. This is the latest run that compared at least half as many cells
+    as the run with most cells. Cells of different runs would differ not only in their tiles or forms, but also in the
+    kernels and in the state of the machine."""
     runs = collections.defaultdict(list)
     for cell in cells:
         runs[cell.get("run_id")].append(cell)
@@ -51,7 +53,7 @@ def of_one_run(cells, name):
 
 
 def entry_of(best, cells, axes, name, modifiers, rate=rec.rate):
-    """A tuning entry: the best of the cells that were compared, and the names of the cells that are as good."""
+    """Returns a tuning entry: the best of the cells that were compared, and the names of the cells that are as good."""
     value, lo, hi = rate(best)
     case = best["case"]
     return {"experiment": best["experiment"], "dtype": case["dtype"], "head_dim": case["head_dim"],
@@ -63,8 +65,8 @@ def entry_of(best, cells, axes, name, modifiers, rate=rec.rate):
 
 
 def best_tiles(measurements):
-    """A list of tuning entries: the best tile of each length, in the shape for which most tiles were compared. Modifiers
-    have an entry only if tiles were compared."""
+    """Returns a list of tuning entries: the best tile of each length, in the shape for which most tiles were compared.
+    A case with modifiers has an entry only if tiles were compared for the case."""
     entries = []
     for (*_, modifiers), shapes in sorted(tile_groups(measurements).items(), key=str):
         cells = max((of_one_run(own, tile_of) for own in shapes.values()),
@@ -79,12 +81,14 @@ def best_tiles(measurements):
 
 
 def rate_of_form(record):
-    """TFLOPS, with the interval: with cold caches if memory limits the case, as in the comparisons of forms."""
+    """Returns the rate in TFLOPS, with its interval. If memory limits the case, this is the rate with cold caches, as
+    in the comparisons of forms."""
     return rec.rate(record, rec.scopes_of(record)[:2])
 
 
 def best_forms(measurements):
-    """A list of tuning entries for linear attention: the fastest form of each length and gate. The gate is a modifier."""
+    """Returns a list of tuning entries for linear attention: the fastest form of each length and gate. The gate counts
+    as a modifier."""
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in measurements:
         case = record["case"]
@@ -103,8 +107,8 @@ def best_forms(measurements):
 
 
 def best_choices(measurements):
-    """A list of tuning entries: for each case in which three or more choices were compared in turn, the fastest choice
-    and the choices that are as good."""
+    """Returns a list of tuning entries. Each case in which three or more choices were compared in turn has an entry,
+    with the fastest choice and the choices that are as good."""
     groups = collections.defaultdict(list)
     for record in measurements:
         axes, none = CHOICES.get(record["experiment"], ((), {}))
@@ -150,9 +154,9 @@ def ranges(row):
 
 
 def tuning(devices, choices):
-    """The content of tuning.json: best parameters by device, dtype, head_dim and modifiers, and by device the choices
-    other than tiles. An entry holds from its q_len_min to its q_len_max. An entry for which no tiles were compared has
-    the default tile, and says so."""
+    """Returns the content of tuning.json. It has the best parameters by device, dtype, head_dim and modifiers, and, by
+    device, the choices other than tiles. An entry holds from its q_len_min to its q_len_max. An entry for which no
+    tiles were compared has the default tile, and says so."""
     tree = {"schema": "tuning/1", "devices": {}, "choices": {device: own for device, own in choices.items() if own}}
     for device, entries in devices.items():
         own = tree["devices"].setdefault(device, {})

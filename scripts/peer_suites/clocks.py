@@ -46,7 +46,7 @@ def window_of(recorded):
 
 
 def timed_event():
-    """An event that a graph records, and whose time can be read outside of the graph."""
+    """Returns an event that a graph records, and whose time can be read outside of the graph."""
     try:
         return torch.cuda.Event(enable_timing=True, external=True)
     except TypeError:

@@ -2,9 +2,9 @@
 
 The rows are whole attention with 8 heads and 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as
 in proto5_codegen. torch.compile (Inductor) compiles two sides: the definition of attention as a user writes it, and
-FlexAttention. ONNX Runtime gets the definition as a graph of MatMul and Softmax, and optimises the graph. Each call
-comes after a fill of 256 MiB, and its time is the time that the caller waits. Results are compared with attention in
-double.
+FlexAttention. ONNX Runtime gets the definition as a graph of MatMul and Softmax, and optimises the graph. Before each
+call 256 MiB of memory are filled, so that the caches are cold. The time of a call is the time that the caller waits.
+Results are compared with attention in double.
 """
 
 from . import clocks, pages, sides

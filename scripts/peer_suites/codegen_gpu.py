@@ -27,7 +27,7 @@ def work_of(name, causal):
 
 
 def defined(work, head, tensors):
-    """The output of one head by the definition of attention, in float64."""
+    """Returns the output of one head by the definition of attention, in float64."""
     q, k, v = (tensor[0, head].double() for tensor in tensors)
     scores, places = q @ k.T * q.shape[1]**-0.5, torch.arange(q.shape[0], device=q.device)
     if work.soft_cap:

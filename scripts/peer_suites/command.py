@@ -23,9 +23,9 @@ CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
 All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn.
-Each of several processes measures all rows, and a ratio has the interval in which another process is expected. A side
-that is not installed, or cannot compute a row, is left out, and one line says why. --from measures nothing and
-needs no device.
+Each of several processes measures all rows, and a ratio has the interval in which the ratio of another process is
+expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. With --from the
+script measures nothing and needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
 
@@ -58,7 +58,7 @@ def devices(suite):
 
 
 def libraries(device):
-    """The folder of this project's libraries if --libraries names none."""
+    """Returns the folder of this project's libraries for a call in which --libraries names no folder."""
     return pathlib.Path(os.environ.get(LIBRARIES) or ROOT / "build" / ("gpu" if device.startswith("cuda") else "release")
                         / "bin")
 
@@ -86,7 +86,8 @@ def parser_of(name, suite):
         parser.add_argument("--old-source", type=pathlib.Path, metavar="FOLDER",
                             help="the kernels of the old library; if not named, the tree that it was built from")
         parser.add_argument("--new", type=pathlib.Path, metavar="LIBRARY",
-                            help="the library to compare with the old one; if not named, the one in --libraries")
+                            help="the library to compare with the old library; if not named, the library in the folder "
+                                 "of --libraries")
     return parser
 
 
@@ -103,7 +104,7 @@ def check(name, suite, options):
     if getattr(options, "quick", False) and options.page:
         raise Refused("--quick and --page do not go together: a page has all rows")
     if options.libraries and not (options.libraries / "libattn.so").exists():
-        raise Refused(f"--libraries {options.libraries}: there is no libattn.so in it")
+        raise Refused(f"--libraries {options.libraries}: the folder has no libattn.so")
     if options.out and not options.out.parent.is_dir():
         raise Refused(f"--out {options.out}: there is no folder {options.out.parent}")
     if options.page:
@@ -192,7 +193,8 @@ def run(name, arguments):
 
 
 def recorded(name):
-    """The file of a suite's latest recorded rows. Files without a date are older than files that have a date."""
+    """Returns the file of a suite's latest recorded rows. Files without a date count as older than files with a
+    date."""
     files = sorted(ROOT.glob(f"findings/recorded/*/peers_{name}.json"))
     if not files:
         raise Refused(f"findings/recorded has no file peers_{name}.json")

@@ -1,5 +1,7 @@
-"""Compares an old build of libattn.so with today's, in one process, and says which rows move: scripts/peers gpu --old
-LIBRARY. A row is one shape of attention. A row moves if its time or its output differs between the two libraries.
+"""Compares an old build of libattn.so with today's, in one process: scripts/peers gpu --old LIBRARY.
+
+The comparison says which rows have moved. A row is one shape of attention. A row has moved if its time or its output
+differs between the two libraries.
 
 Both libraries compute each row from the same tensors into the same output. A turn is: old, new, old again, new again.
 Every other turn goes in the reverse order. Two times are compared. `device` is the time of a launch as one CUDA graph,
@@ -81,7 +83,7 @@ class Library:
 
 
 def tensor(address, shape, device, dtype):
-    """A dense DLTensor."""
+    """Returns a dense DLTensor."""
     dlpack = sides.dlpack()
     return dlpack.Tensor(address, dlpack.Device(*device), len(shape), dlpack.DataType(*dtype),
                          (ctypes.c_int64 * len(shape))(*shape), None, 0)
@@ -179,8 +181,8 @@ def ratios(turns):
 
 
 def has_moved(ratio, floor):
-    """Whether the interval of new / old lies wholly above 1.01 or wholly below 0.99, and its median lies beyond that
-    limit by more than the noise of old again / old."""
+    """Returns whether a row has moved: the interval of new / old lies wholly above 1.01 or wholly below 0.99, and the
+    median lies beyond the same limit by more than the noise of old again / old."""
     value, low, high = ratio
     noise = max(abs(end - 1) for end in floor)
     return (low > 1 + MOVED and value - (1 + MOVED) > noise) or (high < 1 - MOVED and (1 - MOVED) - value > noise)

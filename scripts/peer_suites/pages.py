@@ -42,8 +42,8 @@ def markdown(heads, rows):
 
 
 def cell(row, key, form):
-    """The figure `key` of a row, formatted; a list [figure, low, high] with its interval. An empty text if the row does
-    not have the figure."""
+    """Returns the figure `key` of a row as a text. If the figure is a list [figure, low, high], the text has the
+    interval too. The text is empty if the row does not have the figure."""
     if key not in row:
         return ""
     if isinstance(row[key], list):
@@ -63,8 +63,8 @@ def ratios(about, of_a_process="the median of the ratios of all turns"):
     if about.get("processes", 1) == 1:
         return f"Each turn times every side once. A ratio in the table is {of_a_process}."
     return (f"Each turn times every side once. The ratio of a process is {of_a_process}. A ratio in the table is the "
-            f"geometric mean over {about['processes']} processes; the interval in which another process is expected "
-            "(95 %) stands in parentheses.")
+            f"geometric mean over {about['processes']} processes; the interval in which the ratio of another process is "
+            "expected (95 %) stands in parentheses.")
 
 
 def leads(about, rows, keys):
@@ -88,7 +88,7 @@ def microseconds(row, key):
 
 
 def listed(names):
-    """The names as a text: "A, B and C"."""
+    """Returns the names as a text, such as "A, B and C"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -105,5 +105,5 @@ def differ(row):
 
 
 def column_of(rows, key):
-    """[key] if a row has the key, else []: for a column that only some files of results have."""
+    """Returns [key] if a row has the key, else []. Serves columns that only some files of results have."""
     return [key] if any(key in row for row in rows) else []

@@ -276,7 +276,7 @@ class OnnxRuntime:
 
 
 def rows_of(x):
-    """The tensor x, [1, heads, n, head_dim], as [1, n, heads * head_dim]."""
+    """Returns the tensor x, which is [1, heads, n, head_dim], as [1, n, heads * head_dim]."""
     return np.ascontiguousarray(x.transpose(0, 2, 1, 3).reshape(1, x.shape[2], -1))
 
 

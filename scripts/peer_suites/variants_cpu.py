@@ -1,8 +1,9 @@
 """Modified attention on a CPU, f32: this project's kernel against PyTorch and ONNX Runtime.
 
 The modifiers are ALiBi, a soft cap of 30 and a window of 256 keys, with 8 heads and 2048 tokens. PyTorch takes part
-with scaled_dot_product_attention and an additive mask, and with FlexAttention if it compiles. Each call comes after a
-fill of 256 MiB, and its time is the time that the caller waits. Results are compared with attention in double.
+with scaled_dot_product_attention and an additive mask, and with FlexAttention if it compiles. Before each call 256 MiB
+of memory are filled, so that the caches are cold. The time of a call is the time that the caller waits. Results are
+compared with attention in double.
 """
 
 import statistics

@@ -20,18 +20,18 @@ class Work(NamedTuple):
     window: Optional[int] = None  # a causal query sees its own key and this many keys before it; None: all
 
     def options(self):
-        """Options of this project's flash()."""
+        """Returns the options with which this project's flash() computes the work."""
         found = {"causal": self.causal, "alibi": self.alibi, "soft_cap": float(self.soft_cap)}
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """The number of operations of the two matrix products. With a causal mask only the pairs that are not masked
-        count."""
+        """Returns the number of operations of the two matrix products. With a causal mask only the pairs that are not
+        masked count."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
 def slopes(heads):
-    """ALiBi's slope of each head."""
+    """Returns ALiBi's slope for each head."""
     return [2.0 ** (-8 * (head + 1) / heads) for head in range(heads)]
 
 
@@ -80,13 +80,13 @@ def against_reference(sides, work, q, k, v):
 
 
 def all_agree(results, want):
-    """Whether all tensors of `results`, bf16 results, agree with the tensor `want`."""
+    """Returns whether all tensors of `results`, which are in bf16, agree with the tensor `want`."""
     return all(bool(((got - want).abs() <= BF16_ATOL + BF16_RTOL * want.abs()).all()) for got in results)  # NaN: False
 
 
 def agreement(sides, want):
-    """Whether the results of all sides agree with the result of the side `want`. If the side `want` is left out, the
-    results are compared with the result of the first side."""
+    """Returns whether the results of all sides agree with the result of the side `want`. If the side `want` is left
+    out, the results are compared with the result of the first side."""
     answers = {name: side.output() for name, side in sides.items()}
     first = answers.get(want, next(iter(answers.values())))
     return all_agree(answers.values(), first)
