@@ -26,8 +26,8 @@ namespace attn {
 namespace {
 
 /// Returns a made-up time. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
-/// nanosecond for each 500 pairs of tokens. The form phases takes two and a half times as long as one pass. A gate adds
-/// a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
+/// nanosecond for each 500 pairs of tokens. The variant `phases` takes two and a half times as long as one pass. A gate
+/// adds a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
@@ -166,10 +166,11 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     }
     ++counts[hypothesis.id];
   }
-  const std::set<std::string> only_memory = {
-      "floor"};  // this device is limited by products, so no result has a share of the copy rate
+  // The products of matrices limit all results on this device, so no result has a share of the rate of a copy. The
+  // claim `floor` is about results that memory limits.
+  const std::set<std::string> limited_by_memory = {"floor"};
   for (const Claim& claim : claims) {
-    EXPECT_EQ(counts[claim.hypothesis.id] == 0, only_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
+    EXPECT_EQ(counts[claim.hypothesis.id] == 0, limited_by_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
   }
 }
 
@@ -266,7 +267,8 @@ TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
   }
 }
 
-// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
+// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
+// claims `chunk_64` and `chunk_128` are about the chunks for heads of width 64 and 128.
 TEST(LinearFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

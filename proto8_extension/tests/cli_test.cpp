@@ -1,5 +1,5 @@
-// Runs the program as a user runs it, with every path. The test checks the records, and the reason if a path is
-// missing.
+// Runs the program as a user runs it, with every value of the axis `path` (the way in which the kernel is called). The
+// test checks the records. If this build cannot call the kernel in one of the ways, the record must say why.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -21,8 +21,8 @@ class ExtensionCliTest : public test::CpuProgramTest {
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
   // The budget is so large that it ends no sampling: sampling ends with a narrow interval or with the largest allowed
-  // number of samples. First calls that compile would take long with so many samples, so the second run only verifies
-  // such calls.
+  // number of samples. The first call of an engine (`task=first_call`) can compile the kernel. So many samples of such
+  // calls would take long, so the second run only verifies these calls.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
   const Outcome outcome = run_line(shape + "--budget 600 --axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -49,7 +49,8 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
   for (const char* claim : {"c_overhead", "concept_overhead", "allocations", "first_call_archive"}) {
     EXPECT_TRUE(claims.contains(claim)) << claim << outcome.out;
   }
-  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"})) << "skips and first calls too";
+  EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}))
+      << "records of skipped cases and of first calls fit the schema too";
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """The tables in docs/extension.md (models) and docs/reports.md (reports), made from findings/recorded/python. models.py
-and reports.py write the records; this program needs neither PyTorch nor transformers.
+and reports.py write the records. The words about reports and trials are those of reports.py. This program needs neither
+PyTorch nor transformers.
 
     python/tests/page_tables.py             # writes both tables
     python/tests/page_tables.py --check     # fails if a page differs from its record
 """
 
+import ast
 import json
 import pathlib
+import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "findings/recorded/python"
+LONGEST = 139  # characters of an error's line; records of older runs hold at most 140
 PAGES = {"models": ROOT / "docs/extension.md", "reports": ROOT / "docs/reports.md"}
 
 
@@ -30,14 +35,45 @@ def models(found):
     return lines
 
 
+def words():
+    """The words of each report in reports.py by its address: what the report said, and a text for each trial."""
+    tree = ast.parse((ROOT / "python/tests/reports.py").read_text(encoding="utf-8"))
+    calls = [call for function in tree.body for call in getattr(function, "decorator_list", [])
+             if isinstance(call, ast.Call) and call.func.id == "report"]
+    texts = [[ast.literal_eval(text) for text in call.args] for call in calls]
+    return {f"https://github.com/{address}": (said, tried) for address, said, *tried in texts}
+
+
+def results(now):
+    """The results of a report's trials, from the record's text. The drop-in leaves a call to PyTorch for a reason; the
+    result that follows the reason belongs to the same trial."""
+    def code(line):
+        return "`" + textwrap.shorten(line.replace("`", "'").replace("|", "\\|"), LONGEST, placeholder=" ...") + "`"
+
+    found, kept = [], []
+    for part in re.split(r"; (?=right$|right;|refused|PyTorch: )", now):
+        kind, _, line = part.partition(": ")
+        kept.append(f"{kind}: {code(line)}" if kind.startswith("refused") else f"{kind} ({line})" if kind == "PyTorch" else part)
+        if kind != "PyTorch" or kept[1:]:
+            found, kept = [*found, ": ".join(kept)], []
+    return found + kept
+
+
 def reports(found):
     def cell(text):
         return text.replace("|", "\\|").replace("<", "&lt;")
 
-    lines = [f"{len(found)} reports.", "", "| report | what it said | tried here | result now |", "|---|---|---|---|"]
+    lines, texts = [f"{len(found)} reports.", "", "| report | what it said | tried here | result now |", "|---|---|---|---|"], words()
     for row in found:
         name = "/".join(row["report"].split("/")[-4:]).replace("/issues/", "#").replace("/pull/", "#")
-        lines.append(f"| [{name}]({row['report']}) | {cell(row['said'])} | {cell(row['tried'])} | {cell(row['now'])} |")
+        said, tried = texts[row["report"]]
+        ends = results(row["now"])
+        if len(ends) == 1:  # all trials have this result
+            tried = ["; ".join(tried)]
+        first = f"[{name}]({row['report']}) | {cell(said)}"
+        for trial, end in zip(tried, ends, strict=True):
+            lines.append(f"| {first} | {cell(trial)} | {end} |")
+            first = " | "
     return lines
 
 

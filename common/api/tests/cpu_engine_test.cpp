@@ -338,7 +338,7 @@ TEST_F(AttnTest, ChecksCaches) {
   EXPECT_EQ(check(), "well");
   EXPECT_EQ(decode(), "well");
   lengths[1] = 9;
-  EXPECT_EQ(check(), "page table: row 1, column 1: page -1; from 0 to 3 are in the pool");
+  EXPECT_EQ(check(), "page table: row 1, column 1: page -1; the pool has pages 0 to 3");
   EXPECT_EQ(decode(), check());
   lengths[1] = 17;
   EXPECT_EQ(decode(), check());

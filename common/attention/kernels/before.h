@@ -2,14 +2,16 @@
 // writing a part of K and V. This file does nothing. An experiment replaces this file by another text
 // (KernelSource::includes["common/attention/kernels/before.h"]).
 //
-// `wgmma`, `mma_sync` and `tuned` on the cpu take this hook. On a GPU all THREADS of a threadgroup call the hook
-// together. Tensor copies must see the hook's writes too. Some threadgroups can begin only after others have ended. So
-// a threadgroup must not wait for a threadgroup that has not begun.
+// Three kernels take this hook: `wgmma` and `mma_sync` on a GPU, `tuned` on the CPU. On a GPU all THREADS threads of a
+// threadgroup call the hook together. `wgmma` reads K and V by tensor copies (TMA), so the hook must end with a fence
+// that makes its writes visible to these copies (fence.proxy.async). If a launch has more threadgroups than the device
+// runs at once, some threadgroups begin only after others have ended. So a hook may wait for the work of threadgroups
+// that have begun, and never for a threadgroup that may not have begun.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false.
+/// A text that replaces this file defines it as 0.
 #define BEFORE_IS_NONE 1
 
 /// memory: threadgroup memory on a GPU, 16 bytes or more; the Threadgroup on the cpu.

@@ -2,7 +2,8 @@
 // has the functions of math.h first, then a #line, then the user's text. Kernels include this file within a namespace.
 bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return true; }
 
-/// Whether the user's text has `keys`, which bounds the keys of a row. If not, `bound_of` gives all keys.
+/// Whether the user's text defines a function `keys`, which returns the range of keys that a row may see. Without this
+/// function, `bound_of` returns the range of all keys.
 template <typename Context>
 constexpr bool has_bound = false;
 template <typename Context>

@@ -328,13 +328,12 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
   const Pages sound = {0, 3, -1, 77, 3, 1};
   EXPECT_EQ(error(sound, lengths), "no error") << "entries after the last token may be anything";
   EXPECT_EQ(error(sound, lengths, holders), "no error");
-  EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; from 0 to 3 are in the pool");
-  EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; from 0 to 3 are in the pool");
+  EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; the pool has pages 0 to 3");
+  EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; the pool has pages 0 to 3");
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths), "no error");
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths, holders),
             "page table: row 2, column 1: page 2 is free; a sequence must hold it");
-  EXPECT_EQ(error(sound, {5, 9, 8}),
-            "page table: row 1: length 9; lengths from 0 to those of 2 pages of 4 are allowed");
+  EXPECT_EQ(error(sound, {5, 9, 8}), "page table: row 1: length 9; 0 up to 2 pages of 4 tokens are allowed");
   EXPECT_NE(error(sound, {-1, 0, 8}), "no error");
   EXPECT_EQ(error(sound, {5, 0, 8, 1}),
             "page table: 6 entries for 4 lengths; each length must have the same number of entries");

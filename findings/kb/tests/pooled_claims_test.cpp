@@ -7,7 +7,8 @@
 namespace attn::kb {
 namespace {
 
-/// A finding/2 with an advice for its verdict, from a run at this second of a minute.
+/// Returns the header of a run at this second of a minute, and a finding of the run with an advice for its verdict. The
+/// finding has the schema finding/2, the second format of findings.
 std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
                          const std::vector<std::string>& measurements = {}) {
   const std::string run = fmt::format("r{}", second);
@@ -99,7 +100,8 @@ TEST(PooledClaims, OlderFindingsArePooledToo) {
   EXPECT_GT(claim["wrong"], 0);
 }
 
-TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
+// The claims are ranked by their probability of being wrong. Each rank has a limit.
+TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   using Kept = std::vector<bool>;
   const auto discoveries = [](const std::vector<double>& wrong, double share = 0.05) {
     return kb::discoveries(wrong, std::vector<double>(wrong.size(), 1), share);
@@ -114,7 +116,8 @@ TEST(Discoveries, AreTheLargestRankBelowItsLimit) {
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
 }
 
-// Three claims judge one measurement. The three claims make no more room for other claims than one claim would.
+// Three claims judge one measurement. Together they take one rank, as one claim does, so the limits of other claims
+// stay.
 TEST(Discoveries, CountAMeasurementOnce) {
   const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
   using Kept = std::vector<bool>;
@@ -151,8 +154,8 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
 }
 
-// The interval of a decided claim ends before the threshold, so at most 2.5 % are wrong. Among many claims that were
-// tested, one such claim may be decided by luck.
+// The 95 % interval of a decided claim ends before the threshold. So the claim's figure lies on the other side of the
+// threshold with a probability of at most 2.5 %. Among many claims that were tested, luck may decide one.
 TEST(PooledClaims, UndecidedClaimsCountAsTested) {
   std::vector<Json> lines;
   Json claim;
@@ -179,7 +182,7 @@ TEST(PooledClaims, WrongFallsWithTheDistanceToTheThreshold) {
   EXPECT_GT(wrong(finding(1.3)), 0);
 }
 
-TEST(PooledClaims, ACountIsExact) {
+TEST(PooledClaims, AClaimAboutACountIsExact) {
   const std::vector<Json> claims = pooled_claims(records_of({header(), exact_finding(2)}));
   ASSERT_EQ(claims.size(), 1u);
   EXPECT_EQ(claims[0]["estimate"]["scale"], "exact");
@@ -188,8 +191,9 @@ TEST(PooledClaims, ACountIsExact) {
   EXPECT_EQ(claims[0]["advised"], true);
 }
 
-// A count is never wrong. If a count took part, it would make room for a doubtful claim.
-TEST(PooledClaims, ACountMakesNoRoomForOthers) {
+// A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked such
+// a claim, the limits of all claims after it would rise, and the doubtful claim would be advised.
+TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
   const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
   const auto advised = [](const std::vector<Json>& lines) {
     int count = 0;
@@ -200,7 +204,7 @@ TEST(PooledClaims, ACountMakesNoRoomForOthers) {
   EXPECT_EQ(advised({header(), doubtful, exact_finding(2)}), 1);
 }
 
-// The subjects of one case that proto7_variants gave over time.
+// Older versions of proto7_variants named the same case by other subjects. Findings about one case have one key.
 TEST(PoolingKey, SubjectsOfOneCaseAreOne) {
   const std::string shape = "variant=tuned batch=1 head_dim=128 causal=0";
   const auto key = [](const std::string& subject, const Json& contender) {
