@@ -22,6 +22,9 @@ std::string format_seconds(double seconds);
 /// "1.07x"; three digits from 10 on.
 std::string format_ratio(double ratio);
 
+/// "1 case", "2 cases".
+std::string counted(size_t count, const std::string& noun);
+
 /// The characters of a line of stdout: of its terminal, or 100 where it is none.
 size_t output_width();
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "common/base/shell.h"
+#include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
@@ -90,7 +91,7 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
            other.value("/data/run"_json_pointer, Json()) == run_id;
   });
   if (!recorded) {
-    emit_finding(*finding_file, finding);
+    keep([&] { emit_finding(*finding_file, finding); });
     print_json(finding);
   }
   return finding;
@@ -184,7 +185,7 @@ int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
     return result.status != "ok" && result.status != "skipped";
   });
-  return bad ? 1 : 0;
+  return bad || unwritten || part_failed ? 1 : 0;
 }
 
 std::optional<std::string> Experiment::State::nothing_ran() const {
@@ -194,6 +195,7 @@ std::optional<std::string> Experiment::State::nothing_ran() const {
     ++reasons[result.reason];
   }
   if (results.size() == cases_resumed) return {};  // there was nothing left to do
+  if (results.size() == 1) return "the case cannot run here: " + results[0].reason;
   const auto commonest = std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
   return fmt::format("none of {} cases can run here; {} of them: {}", results.size(), commonest->second,
                      commonest->first);
@@ -212,11 +214,11 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
     });
     std::set<std::string> judged;
-    int decided = 0;
+    size_t decided = 0;
     Doubts doubts;
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
-      if (judged.empty() && !has_header) finding_file->append(header());
+      if (judged.empty() && !has_header) keep([&] { finding_file->append(header()); });
       const Json& finding = findings.emplace_back(find(conclusion, known));
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
@@ -237,17 +239,17 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
     if (decided > 0)
-      verdicts += fmt::format("Of {} verdicts by {} measurements {:.1f} are expected to be wrong.\n", decided,
-                              doubts.size(), expected_wrong(doubts));
+      verdicts += fmt::format("Of {} by {} {:.1f} are expected to be wrong.\n", counted(decided, "verdict"),
+                              counted(doubts.size(), "measurement"), expected_wrong(doubts));
     if (!silent.empty()) verdicts += fmt::format("{:<12} {}: these cases do not decide it\n", "NOT JUDGED", silent);
   }
   if (options.csv) {
-    fmt::print("{}", table_text());
+    to_stdout(table_text());
   } else {
     const Json answer = answer_json(findings);
     print_json(answer);
     if (!options.json) {
-      fmt::print("{}{}", table_text(), end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+      to_stdout(table_text() + end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
     }
   }
   if (const auto reason = replayed.is_null() ? nothing_ran() : std::nullopt) {
@@ -270,16 +272,16 @@ int Experiment::State::replay_measurement() {
   print_json({{"replay", old.id}, {"measurement", now.id}, {"agrees", agrees}});
   if (!options.json) {
     const auto print_line = [](const char* when, const Measurement& record, const Timing* timing) {
-      fmt::print("{:<9} {}  {} {}\n", when, record.id, record.status,
-                 timing ? format_interval(*timing) : record.reason);
+      to_stdout(fmt::format("{:<9} {}  {} {}\n", when, record.id, record.status,
+                            timing ? format_interval(*timing) : record.reason));
     };
-    fmt::print("{}\n", old.config.key());
+    to_stdout(old.config.key() + "\n");
     print_line("recorded", old, before);
     print_line("now", now, after);
     const std::string why = both ? fmt::format("now {:.3f} of the recorded median, the intervals {}overlap",
                                                after->median_s / before->median_s, agrees ? "" : "do not ")
                                  : fmt::format("recorded {}, now {}", old.status, now.status);
-    fmt::print("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why);
+    to_stdout(fmt::format("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why));
   }
   return exit_status();
 }

@@ -30,32 +30,38 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. A write to a closed pipe is an error, and
-/// no signal.
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. A write to a closed pipe, or beyond the
+/// largest size of a file, is an error, and no signal.
 class SignalGuard {
  public:
   /// In a worker the second signal has no effect, because the process that watches the worker gets it too.
   explicit SignalGuard(const Worker* worker) {
     signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
+    wait_for_readers(signal_received == 0);
     struct sigaction action{};
-    action.sa_handler = [](int number) { signal_received = number; };
+    action.sa_handler = [](int number) {
+      signal_received = number;
+      wait_for_readers(false);
+    };
     action.sa_flags = static_cast<int>(SA_RESTART | (worker ? 0 : SA_RESETHAND));
     sigaction(SIGINT, &action, &old_interrupt_);
     sigaction(SIGTERM, &action, &old_terminate_);
     struct sigaction ignored{};
     ignored.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &ignored, &old_pipe_);
+    sigaction(SIGXFSZ, &ignored, &old_size_);
   }
   ~SignalGuard() {
     sigaction(SIGINT, &old_interrupt_, nullptr);
     sigaction(SIGTERM, &old_terminate_, nullptr);
     sigaction(SIGPIPE, &old_pipe_, nullptr);
+    sigaction(SIGXFSZ, &old_size_, nullptr);
   }
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{};
+  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{}, old_size_{};
 };
 
 }  // namespace
@@ -168,7 +174,7 @@ int run_part_process(const std::vector<std::string>& arguments) {
     if (interrupted() && !told) told = kill(process, SIGTERM) == 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return WIFSIGNALED(status) ? signalled + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
@@ -178,6 +184,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
+  std::string records;  // where the records are
   const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
     const SignalGuard guard(worker);
     // spdlog's default logger writes to stdout, but stdout is for results only.
@@ -196,17 +203,18 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       Experiment lab(spec, *options);
       Experiment::State& state = *lab.state_;
       if (options->list) {
-        fmt::print("{}", options->json ? claims_json(spec.name, state.claims)
-                                       : list(spec, *options, state.groups, state.hypotheses));
+        to_stdout(options->json ? claims_json(spec.name, state.claims)
+                                : list(spec, *options, state.groups, state.hypotheses));
         return 0;
       }
       if (options->dry_run) {
-        fmt::print("{}", dry_run(*options, state.groups, lab.device().info(),
-                                 [&](const Case& config) -> const Plan& { return state.plan(config); }));
+        to_stdout(dry_run(*options, state.groups, lab.device().info(),
+                          [&](const Case& config) -> const Plan& { return state.plan(config); }));
         return 0;
       }
       state.run_part_process = run_part;
       state.open_records();
+      records = fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path);
       try {
         if (interrupted()) throw Interrupted{};
         if (!state.part.is_null()) return state.run_part();
@@ -214,19 +222,15 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       } catch (const Interrupted&) {
         state.progress.clear();
         if (!state.part.is_null()) return 130;
-        if (!options->json && !state.results.empty()) {
-          fmt::print("{}\n", state.table_text());
-        }
-        return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
-                                    options->measurements_path, shell_command(state.resuming())),
+        if (!options->json && !state.results.empty()) to_stdout(state.table_text() + "\n");
+        return complain(fmt::format("interrupted; {}; go on with: {}", state.kept(), shell_command(state.resuming())),
                         130);
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
         state.progress.note(state.results.back().reason + "; going on in a new process");
-        if (options->replay.empty()) go_on(state.resuming());
-        return complain(fmt::format("the device is lost; {} cases are kept in {}", state.results.size(),
-                                    options->measurements_path),
-                        1);
+        // Without the record of the case that lost the device, the next process would lose the device again.
+        if (options->replay.empty() && !state.unwritten) go_on(state.resuming());
+        return complain(fmt::format("the device is lost; {}", state.kept()), 1);
       }
     } catch (const BadInput& error) {
       return complain(error.what(), 2);
@@ -235,15 +239,14 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     } catch (const std::exception& error) {
       // In a case, the error may come from a function that overwrote data of this process.
       if (worker && worker->activity.at() >= 0) worker->activity.end_case("failed", first_line(error.what()));
-      return std::ferror(stdout) ? 1 : complain(first_line(error.what()), 1);
+      return complain(first_line(error.what()), 1);
     }
   };
-  // A text for stdout may be lost although all records are kept.
   const auto run_and_flush = [&](const std::vector<std::string>& arguments, const Restarter& go_on,
                                  const Worker* worker) {
     const int status = run(arguments, go_on, worker);
-    const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-    return lost ? complain("stdout cannot be written; all records are in their files", std::max(status, 1)) : status;
+    to_stdout("");
+    return stdout_lost() ? complain("stdout cannot be written" + records, std::max(status, 1)) : status;
   };
   const std::vector<std::string> arguments(argv, argv + argc);
   if (restart) return run_and_flush(arguments, restart, nullptr);

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/standard_streams.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -59,7 +60,8 @@ ANSWER
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
-  1    a case was wrong, failed or did not end, an allocation failed, or a record or stdout could not be written
+  1    a case was wrong, failed or did not end, an allocation failed, a process that measures again was ended, or a
+       record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   4    no case of the selection can run here; one line has the commonest reason
@@ -212,10 +214,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    to_stdout(app.help());
     return std::nullopt;
   } catch (const CLI::CallForVersion& version) {
-    fmt::print("{}\n", version.what());
+    to_stdout(std::string(version.what()) + "\n");
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw BadInput(one_line(error.what()) + "; --help shows what is allowed");

@@ -268,6 +268,8 @@ void Experiment::State::store_lost() {
   const size_t left = cases_left;
   progress.add(1);
   store(std::move(record));
+  // Without the record, the worker would meet the case again.
+  if (unwritten) throw std::runtime_error("the run cannot go on without the record of this case");
   results.clear();  // resume() takes the record over
   cases_left = left;
 }

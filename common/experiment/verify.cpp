@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/parallel.h"
+#include "common/base/text_table.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
 
@@ -61,7 +62,7 @@ void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
     for (const Launch& launch : todo.launches) sources.push_back(launch.source);
   }
   if (sources.empty()) return;
-  progress.begin(fmt::format("compiling for {} cases, from {}", cases.size(), label(cases.front())));
+  progress.begin(fmt::format("compiling for {}, from {}", counted(cases.size(), "case"), label(cases.front())));
   parallel_for(static_cast<int64_t>(sources.size()), 1, [&](int64_t i, int64_t) {
     try {
       pipelines->get(sources[static_cast<size_t>(i)]);

@@ -13,11 +13,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
+#include "common/base/temporary_folder.h"
 
 namespace attn {
 namespace {
@@ -85,13 +88,12 @@ End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
   return end;
 }
 
-std::string how_it_ended(int status) {
-  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  return fmt::format("the process of the run was ended by signal {} ({}){}", signal, strsignal(signal),
+}  // namespace
+
+std::string ended_by_signal(int signal) {
+  return fmt::format("was ended by signal {} ({}){}", signal, strsignal(signal),
                      signal == SIGKILL ? ", which the system sends if memory is short" : "");
 }
-
-}  // namespace
 
 struct Activity::Shared {
   std::atomic<int> at = -1;
@@ -147,12 +149,22 @@ bool Activity::asks_for_another() const { return shared_->another; }
 
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work) {
+  constexpr int interrupted_status = 130;
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const KeptSignals kept;
+  // All temporary files of the workers, their parts and their compilers lie in this folder, which goes with the run.
+  std::optional<TemporaryFolder> temporary;
+  try {
+    temporary.emplace();
+  } catch (const std::filesystem::filesystem_error&) {
+    // Code that needs a temporary folder says so.
+  }
   const auto complain = [&](const std::string& message, int status) {
+    kept.give_back();  // a signal ends a process that waits for a reader of this line
     to_stderr(fmt::format("{}: {}\n", name, message));
     return status;
   };
-  constexpr int interrupted_status = 130;
-  const KeptSignals kept;
   Before before;
   for (;;) {
     Activity activity;
@@ -163,14 +175,16 @@ int watch(const std::string& name, std::vector<std::string> arguments,
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != watcher) _exit(1);
       kept.give_back();
+      if (temporary) setenv("TMPDIR", temporary->path().c_str(), 1);
       std::exit(work(arguments, {activity, before}));
     }
     const End end = wait_for(worker, before.interrupted, kept);
     const bool asked = end.signals > 0 || before.interrupted;
+    wait_for_readers(!asked);
     const bool lost_device = activity.asks_for_another();
     auto [status, reason] = activity.end_of_case();
     if (WIFEXITED(end.status) && !lost_device && status.empty()) return WEXITSTATUS(end.status);
-    if (status.empty()) status = "failed", reason = how_it_ended(end.status);
+    if (status.empty()) status = "failed", reason = "the process of the run " + ended_by_signal(WTERMSIG(end.status));
 
     const Json notes = activity.notes();
     const Json resume = notes.value("resume", Json::array());

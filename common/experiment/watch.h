@@ -62,6 +62,12 @@ struct Worker {
 /// The seconds that a worker has to end by itself after SIGINT or SIGTERM. Then it is ended.
 inline constexpr double ending_s = 1;
 
+/// Added to the number of a signal in the status of a process that the signal ended, as in shells.
+inline constexpr int signalled = 128;
+
+/// "was ended by signal 11 (Segmentation fault)".
+std::string ended_by_signal(int signal);
+
 /// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
 ///   - SIGINT and SIGTERM are passed on. After ending_s the worker is ended, and another worker (Before::interrupted)
 ///     shows what was measured. After a second signal nothing is shown. The status is 130.

@@ -54,6 +54,7 @@ struct World {
   std::vector<std::vector<std::string>> restarts;  // command lines
   std::vector<std::vector<std::string>> parts;     // command lines
   std::vector<Json> tasks;                         // of the parts
+  std::optional<int> part_status;                  // of parts that end at once
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
   std::map<std::string, int> plans;  // how often a case was planned, by the case's key
@@ -336,7 +337,7 @@ class ExperimentTest : public ::testing::Test {
           std::vector<std::string> problems;
           const auto task = std::ranges::find(given, "--part");
           if (task != given.end()) world.tasks.push_back(read_records(task[1], problems).at(0));
-          return run_here(given, body);
+          return world.part_status ? *world.part_status : run_here(given, body);
         });
   }
 
@@ -568,6 +569,15 @@ TEST_F(ExperimentTest, AProcessThatLosesItsDeviceCostsOneCase) {
   EXPECT_EQ(judged, (std::set<int>{64, 256}));
   EXPECT_EQ(measurements().back()["case"]["n"], 128);
   EXPECT_EQ(measurements().back()["status"], "failed");
+}
+
+TEST_F(ExperimentTest, AProcessThatIsEndedIsSaid) {
+  world.part_status = 128 + SIGKILL;
+  const Outcome outcome = run({"--processes", "2"});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("process 2 of 2, which measures again, was ended by signal 9"), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.out.find("\n6 ok, "), std::string::npos) << outcome.out;
 }
 
 TEST_F(ExperimentTest, InterruptionOfAProcessEndsTheRun) {
@@ -868,7 +878,7 @@ TEST_F(ExperimentTest, SkippedCasesAreNoFailure) {
 TEST_F(ExperimentTest, ARunWhoseCasesAreAllSkippedSaysWhy) {
   const Outcome outcome = run({"--axis", "n=4096", "--axis", "tile=16", "--quiet"});
   EXPECT_EQ(outcome.status, 4);
-  EXPECT_NE(outcome.err.find("none of 1 cases can run here"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("the case cannot run here: needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_EQ(world.makes, 0);
   EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0) << "nothing is left to do";
@@ -1195,10 +1205,23 @@ TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
   EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
-TEST_F(ExperimentTest, AFullDiskIsAnError) {
-  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16", "--measurements", "/dev/full"});
-  EXPECT_NE(outcome.status, 0);
-  EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+// A full disk costs records, and no result.
+TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
+  fs::create_symlink("/dev/full", path("full.jsonl"));
+  fs::create_symlink("/dev/full", path("measurements.samples.jsonl"));
+  for (const std::vector<std::string>& where : std::vector<std::vector<std::string>>{
+           {"--measurements", path("full.jsonl")}, {"--out", path("full.jsonl")}, {}}) {
+    fs::remove(path("measurements.jsonl"));
+    std::vector<std::string> arguments = {"--axis", "n=8,16", "--axis", "tile=16,32"};
+    arguments.insert(arguments.end(), where.begin(), where.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    const size_t said = outcome.err.find("cannot append to");
+    EXPECT_NE(said, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("cannot append to", said + 1), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
+    for (const Json& record : measurements()) EXPECT_EQ(record["status"], "ok");
+  }
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
