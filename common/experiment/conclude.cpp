@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
@@ -106,7 +107,7 @@ bool Experiment::State::in_replay(const Conclusion& conclusion) const {
 Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   const std::string where = device_name(device->info());
   const bool whole = options.axes.empty() && options.input.empty() && options.shard_count == 1 && replayed.is_null() &&
-                     std::ranges::all_of(options.files, [](const auto& file) { return file.second.empty(); });
+                     !has_files(options.files);
   AnswerInput input = {.spec = spec.answer,
                        .claims = claims,
                        .device = where,
@@ -153,13 +154,13 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
         fmt::format("ANSWER for {}, {}", answer.at("device").get<std::string>(),
                     records > 0 ? fmt::format("by this run and {} recorded figures", records) : "by this run alone"),
         width, 2);
-    text += answer_text(answer, width) + "\n";
   }
+  const std::string above = std::exchange(text, {});
   std::vector<std::string> counts;
   for (const auto& [status, count] : answer.at("counts").items())
     counts.push_back(fmt::format("{} {}", count.get<int>(), status));
-  text += fmt::format("{}\n", fmt::join(counts, ", "));
-  text += fmt::format("records: {} {}\n", options.measurements_path, options.findings_path);
+  text += wrapped(fmt::format("{}", fmt::join(counts, ", ")), width, 2);
+  text += wrapped(fmt::format("records: {} {}", options.measurements_path, options.findings_path), width, 2);
   const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
   if (std::filesystem::exists(report)) {  // not where only the programs are installed
     text += fmt::format("report:  {}\n", shell_command({std::filesystem::proximate(report).string(),
@@ -178,7 +179,10 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
     words.insert(words.end(), {"--replay", short_id(id, results)});
     text += fmt::format("replay:  {}\n", shell_command(words));
   }
-  return text;
+  if (options.only_verify || replays_finding()) return above + text;
+  constexpr size_t screen = 24, fewest = 6;  // lines
+  const auto taken = static_cast<size_t>(std::ranges::count(above + text, '\n')) + 1;
+  return above + answer_text(answer, width, std::max(fewest, screen - std::min(screen, taken))) + "\n" + text;
 }
 
 int Experiment::State::exit_status() const {
@@ -203,6 +207,12 @@ std::optional<std::string> Experiment::State::nothing_ran() const {
 
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
   progress.clear();
+  if (options.baseline && std::ranges::none_of(results, [&](const Measurement& result) {
+        return result.main_timing() && has_value(result.config, *options.baseline);
+      })) {
+    progress.note(fmt::format("{}: --baseline {}={}: no case of this run that was measured has it", spec.name,
+                              options.baseline->name, to_string(options.baseline->values.front())));
+  }
   std::string verdicts;
   std::vector<Json> findings;
   if (!options.only_verify) {
@@ -269,8 +279,9 @@ int Experiment::State::replay_measurement() {
   const bool agrees = both ? before->ci_lo_s <= after->ci_hi_s && after->ci_lo_s <= before->ci_hi_s
                            : !before && !after && old.status == now.status;
   progress.clear();
+  if (options.csv) to_stdout(table_text());
   print_json({{"replay", old.id}, {"measurement", now.id}, {"agrees", agrees}});
-  if (!options.json) {
+  if (!options.json && !options.csv) {
     const auto print_line = [](const char* when, const Measurement& record, const Timing* timing) {
       to_stdout(fmt::format("{:<9} {}  {} {}\n", when, record.id, record.status,
                             timing ? format_interval(*timing) : record.reason));

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -64,6 +65,10 @@ class SignalGuard {
   struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{}, old_size_{};
 };
 
+std::string words_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) ? "the host has no memory left" : first_line(error.what());
+}
+
 }  // namespace
 
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels) {
@@ -99,6 +104,12 @@ const Files& Experiment::files() const { return state_->options.files; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
+
+void Experiment::compile(const std::function<void()>& step) {
+  std::optional<CompilationLimit> limit;
+  if (state_->options.worker) limit.emplace(state_->options.worker->activity);
+  step();
+}
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   if (interrupted()) throw Interrupted{};
@@ -185,6 +196,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     return status;
   };
   std::string records;  // where the records are
+  bool users_code = false;
   const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
     const SignalGuard guard(worker);
     // spdlog's default logger writes to stdout, but stdout is for results only.
@@ -214,6 +226,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       }
       state.run_part_process = run_part;
       state.open_records();
+      users_code = state.device->info().on_host && has_files(options->files);
       records = fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path);
       try {
         if (interrupted()) throw Interrupted{};
@@ -231,15 +244,27 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
         // Without the record of the case that lost the device, the next process would lose the device again.
         if (options->replay.empty() && !state.unwritten) go_on(state.resuming());
         return complain(fmt::format("the device is lost; {}", state.kept()), 1);
+      } catch (const BadInput&) {
+        throw;
+      } catch (const DeviceMissing&) {
+        throw;
+      } catch (const std::exception& error) {
+        const bool in_case = worker && (worker->activity.at() >= 0 || users_code);
+        if (in_case || state.results.empty() || !state.part.is_null()) throw;
+        state.progress.clear();
+        if (!options->json) to_stdout(state.table_text() + "\n");
+        return complain(fmt::format("{}; {}", words_of(error), state.kept()), 1);
       }
     } catch (const BadInput& error) {
       return complain(error.what(), 2);
     } catch (const DeviceMissing& error) {
       return complain(first_line(error.what()), 3);
     } catch (const std::exception& error) {
-      // In a case, the error may come from a function that overwrote data of this process.
-      if (worker && worker->activity.at() >= 0) worker->activity.end_case("failed", first_line(error.what()));
-      return complain(first_line(error.what()), 1);
+      // The error may come from a function that overwrote data of this process.
+      if (worker && (worker->activity.at() >= 0 || users_code)) {
+        worker->activity.end_case("failed", words_of(error));
+      }
+      return complain(words_of(error), 1);
     }
   };
   const auto run_and_flush = [&](const std::vector<std::string>& arguments, const Restarter& go_on,

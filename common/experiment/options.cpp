@@ -116,7 +116,8 @@ bool same_file(const std::string& a, const std::string& b) {
 void refuse_overwriting(const Options& options) {
   const std::pair<std::string, std::string> outputs = {"--dump-output", options.dump_output},
                                             findings = {"--out", options.findings_path},
-                                            measurements = {"--measurements", options.measurements_path};
+                                            measurements = {"--measurements", options.measurements_path},
+                                            samples = {"the samples file of --measurements", options.samples_path()};
   std::vector<std::pair<std::string, std::string>> inputs = {{"--input", options.input}};
   inputs.insert(inputs.end(), options.files.begin(), options.files.end());
   const auto refuse = [](const auto& written, const auto& other) {
@@ -124,10 +125,11 @@ void refuse_overwriting(const Options& options) {
     throw BadInput(
         fmt::format("{} {}: {} names the same file; name another file", written.first, written.second, other.first));
   };
-  for (const auto& written : {outputs, findings, measurements}) {
+  for (const auto& written : {outputs, findings, measurements, samples}) {
     for (const auto& input : inputs) refuse(written, input);
   }
-  for (const auto& records : {findings, measurements}) refuse(outputs, records);
+  for (const auto& records : {findings, measurements, samples}) refuse(outputs, records);
+  refuse(findings, samples);
 }
 
 }  // namespace
@@ -207,7 +209,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   csv->excludes(json);
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
-       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE");
+       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE;\n"
+       "they are still compared with all cases");
   text("--baseline", baseline, "AXIS=VALUE", "compare the cases of the table with this one of their group");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
@@ -233,7 +236,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();
   if (!baseline.empty()) {
-    options.baseline = parse_axis(baseline, spec.axes);
+    try {
+      options.baseline = parse_axis(baseline, spec.axes);
+    } catch (const BadInput& error) {
+      throw BadInput(fmt::format("--baseline {}: {}", baseline, error.what()));
+    }
     if (options.baseline->values.size() != 1) {
       throw BadInput(fmt::format("--baseline {}: not allowed; one value, as in variant=naive", baseline));
     }

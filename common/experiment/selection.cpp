@@ -242,6 +242,7 @@ void Experiment::State::note_cases(const std::vector<Case>& cases) {
   for (const Case& config : cases) notes["cases"].push_back(config.json());
   const bool goes_on = options.replay.empty() && std::filesystem::is_regular_file(options.measurements_path);
   if (goes_on) notes["resume"] = resuming();
+  notes["users_code"] = device->info().on_host && has_files(options.files);
   std::string texts;
   for (const auto& [option, path] : options.files) {
     if (!path.empty()) texts += fmt::format(" {} {}", option, path);

@@ -109,6 +109,8 @@ struct Experiment::State {
   /// Checks a trial again after timing. For launches it makes one more launch and checks that. Work of the host is
   /// checked without another sample, which might take long.
   void check_again(Trial& trial);
+  /// Takes a kernel from the cache, or compiles it. CompilationLimit holds for a user's text.
+  const Pipeline& pipeline(const KernelSource& source);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);

@@ -21,6 +21,9 @@ struct TableOptions {
   std::string filter = {};
 };
 
+/// Whether the case has the one value of an axis.
+bool has_value(const Case& config, const Axis& axis);
+
 /// The table that --help describes. Axes with one value in all cases stand above it, skipped cases below it with one
 /// line for each reason, and the whole reason of each case that failed.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);

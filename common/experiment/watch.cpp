@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <new>
 #include <optional>
 #include <utility>
@@ -56,6 +58,12 @@ class KeptSignals {
  private:
   sigset_t kept_{}, old_{};
 };
+
+double resident_bytes() {
+  double pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
 
 /// How a worker ended.
 struct End {
@@ -100,6 +108,7 @@ struct Activity::Shared {
   std::atomic<bool> another = false;
   std::array<char, 16> status = {};
   std::array<char, 1024> reason = {};
+  std::array<char, size_t{1} << 14> last_case = {};
   size_t bytes = 0;
   std::array<char, most_notes_bytes> text;
 };
@@ -115,6 +124,7 @@ Activity::Activity()
 Activity::~Activity() { munmap(shared_, sizeof(Shared)); }
 
 void Activity::note(const Json& notes) {
+  leave_case();
   shared_->at = -1;
   const std::string text = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
   shared_->bytes = text.size() <= most_notes_bytes ? text.size() : 0;
@@ -126,7 +136,22 @@ Json Activity::notes() const {
   return notes.is_object() ? notes : Json::object();
 }
 
-void Activity::at(int number) { shared_->at.store(number, std::memory_order_relaxed); }
+void Activity::leave_case() {
+  if (at() < 0) return;
+  const Json cases = notes().value("cases", Json::array());
+  const auto number = static_cast<size_t>(at());
+  if (number >= cases.size()) return;
+  const std::string text = cases[number].dump();
+  if (text.size() < shared_->last_case.size())
+    shared_->last_case[text.copy(shared_->last_case.data(), text.npos)] = '\0';
+}
+
+Json Activity::last_case() const { return Json::parse(shared_->last_case.data(), nullptr, false); }
+
+void Activity::at(int number) {
+  if (number < 0) leave_case();
+  shared_->at.store(number, std::memory_order_relaxed);
+}
 int Activity::at() const { return shared_->at; }
 
 void Activity::end_case(std::string_view status, std::string_view reason) {
@@ -146,6 +171,31 @@ void Activity::go_on_in_another() {
 }
 
 bool Activity::asks_for_another() const { return shared_->another; }
+
+CompilationLimit::CompilationLimit(Activity& activity, double seconds, double bytes)
+    : thread_([this, &activity, seconds, bytes] {
+        constexpr auto step = std::chrono::milliseconds(20);
+        const Stopwatch stopwatch;
+        const double before = resident_bytes();
+        std::unique_lock lock(mutex_);
+        while (!ended_.wait_for(lock, step, [this] { return done_; })) {
+          if (stopwatch.seconds() > seconds) {
+            activity.end_case("failed", fmt::format("the compiler takes more than {:.0f} s", seconds));
+          }
+          if (resident_bytes() - before > bytes) {
+            activity.end_case("failed", fmt::format("the compiler takes more than {:.0f} GB of memory", 1e-9 * bytes));
+          }
+        }
+      }) {}
+
+CompilationLimit::~CompilationLimit() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
+}
 
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work) {
@@ -196,7 +246,11 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     const bool in_case = number >= 0 && number < static_cast<int>(cases.size());
     // A worker that ends while it compiles several kernels at once is followed by a worker that compiles one at a time.
     const bool compiled_ahead = !cases.empty() && before.compile_ahead;
-    if (!asked && !lost_device && (resume.empty() || (!in_case && !compiled_ahead))) {
+    const Json lost = in_case                            ? cases[static_cast<size_t>(number)]
+                      : notes.value("users_code", false) ? activity.last_case()
+                                                         : Json();
+    const bool has_lost = in_case || (!compiled_ahead && !lost.is_null() && !lost.is_discarded());
+    if (!asked && !lost_device && (resume.empty() || (!has_lost && !compiled_ahead))) {
       const std::string doing = in_case ? "in the case " + cases[static_cast<size_t>(number)].dump()
                                         : notes.value("doing", std::string("in no case"));
       return complain(fmt::format("{}, {}", reason, doing), notes.value("status", 1));
@@ -206,8 +260,8 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     before.interrupted = asked;
     before.lost = nullptr;
     if (!asked && !lost_device) {
-      if (in_case) {
-        before.lost = cases[static_cast<size_t>(number)];
+      if (has_lost) {
+        before.lost = lost;
         before.status = status;
         before.reason = reason;
       } else {

@@ -4,11 +4,13 @@
 // launch that nothing else can end.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,8 @@ class Activity {
   /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
   void at(int number);
   int at() const;
+  /// The case that the worker was at before it was at none, or null.
+  nlohmann::ordered_json last_case() const;
   /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
   /// with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
@@ -40,6 +44,7 @@ class Activity {
 
  private:
   struct Shared;
+  void leave_case();
   Shared* const shared_;
 };
 
@@ -57,6 +62,23 @@ struct Before {
 struct Worker {
   Activity& activity;
   const Before& before;
+};
+
+/// Ends the worker while the object lives, if a compilation takes too long or too much memory: nothing else can end a
+/// compiler that runs in this process. The case that the worker is at is then failed.
+class CompilationLimit {
+ public:
+  static constexpr double most_s = 60, most_bytes = 4e9;
+  explicit CompilationLimit(Activity& activity, double seconds = most_s, double bytes = most_bytes);
+  ~CompilationLimit();
+  CompilationLimit(const CompilationLimit&) = delete;
+  CompilationLimit& operator=(const CompilationLimit&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;
 };
 
 /// The seconds that a worker has to end by itself after SIGINT or SIGTERM. Then it is ended.
@@ -77,6 +99,8 @@ std::string ended_by_signal(int signal);
 ///   run, resumed for Before
 ///   cases        the cases that the worker is at, as a list
 ///   doing        what it does apart from cases, for the message if it ends there
+///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
+///                so an end in no case is a failure of the last case.
 ///   status       the exit status if it ends there; else 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);

@@ -897,6 +897,13 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_NE(reason.find("at most 500 ms may"), std::string::npos) << reason;
 
   fs::remove(path("measurements.jsonl"));
+  std::vector<std::string> shorter = arguments;
+  shorter.insert(shorter.end(), {"--max-launch", "1e-6"});
+  run(shorter);
+  const std::string too_short = measurement(8, 16)["reason"];
+  EXPECT_TRUE(too_short.ends_with("; at most 0.0010 ms may")) << too_short;
+
+  fs::remove(path("measurements.jsonl"));
   std::vector<std::string> longer = arguments;
   longer.insert(longer.end(), {"--max-launch", "2"});
   outcome = run(longer);
@@ -930,6 +937,17 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
   const std::string reason = measurement(8, 16)["reason"];
   EXPECT_NE(reason.find("needs 1000000000.0 GB of the host's memory"), std::string::npos) << reason;
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
+}
+
+// What was measured before is shown.
+TEST_F(ExperimentTest, AnErrorBetweenCasesLeavesTheTable) {
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) -> int {
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    throw std::bad_alloc();
+  });
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("fastest"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.err.find("the host has no memory left; 2 cases are kept in "), std::string::npos) << outcome.err;
 }
 
 TEST_F(ExperimentTest, AFailedAllocationIsStatus1) {
@@ -1259,6 +1277,22 @@ TEST_F(ExperimentTest, CsvIsAllThatIsPrinted) {
   EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
 }
 
+TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsSaid) {
+  const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16,32", "--baseline"};
+  const auto with = [&](const std::string& baseline) {
+    std::vector<std::string> arguments = one;
+    arguments.push_back(baseline);
+    return run(arguments);
+  };
+  EXPECT_NE(with("tile=64").err.find("--baseline tile=64: no case of this run that was measured has it"),
+            std::string::npos);
+  EXPECT_EQ(with("tile=16").err.find("--baseline"), std::string::npos);
+  const Outcome empty = with("variant=");
+  EXPECT_EQ(empty.status, 2);
+  EXPECT_NE(empty.err.find("--baseline variant=: axis variant: '' is not allowed; one of "), std::string::npos)
+      << empty.err;
+}
+
 TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
   const std::vector<std::string> arguments = {"--axis", "n=8", "--axis", "tile=16,32"};
@@ -1482,6 +1516,9 @@ TEST_F(ExperimentTest, ReplayOfAMeasurement) {
   EXPECT_EQ(measurements()[2]["case"], measurements()[1]["case"]);
 
   world.seconds = [](const Case&) { return 2e-3; };
+  outcome = run({"--replay", id, "--csv"});
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
   outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_NE(outcome.out.find("DIFFERS: now 2.000 of the recorded median, the intervals do not overlap\n"),
@@ -1857,6 +1894,9 @@ TEST_F(ExperimentTest, NothingIsWrittenOverAFileThatIsRead) {
   refused({"--input", path("in"), "--out", path("in")}, "--out " + path("in") + ": --input names the same file");
   refused({"--input", path("in"), "--measurements", path("in")}, ": --input names the same file");
   refused({"--dump-output", path("out.jsonl")}, ": --out names the same file");
+  const std::string of_samples = ": the samples file of --measurements names the same file";
+  refused({"--dump-output", path("measurements.samples.jsonl")}, of_samples);
+  refused({"--out", path("measurements.samples.jsonl")}, of_samples);
   EXPECT_EQ(read_file(path("in")), "the inputs");
   EXPECT_EQ(run({"--out", "/dev/null", "--dump-output", "/dev/null", "--axis", "n=8"}).status, 0);
 }
