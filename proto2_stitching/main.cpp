@@ -33,7 +33,9 @@ int main(int argc, char** argv) {
                         score_function_axes}}};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     const std::string file = lab.file(function_option);
-    if (!file.empty()) require_compiles(lab.device(), read_function(FunctionKind::score, file));
+    if (!file.empty()) {
+      lab.compile([&] { require_compiles(lab.device(), read_function(FunctionKind::score, file)); });
+    }
     return lab.run();
   });
 }

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
                                .file_sweep = feature_sweep};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     if (const std::string file = lab.file(feature_option); !file.empty()) {
-      require_compiles(lab.device(), read_function(FunctionKind::feature, file));
+      lab.compile([&] { require_compiles(lab.device(), read_function(FunctionKind::feature, file)); });
     }
     return run_with_crossovers(lab);
   });

@@ -172,7 +172,12 @@ Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
 CasePlan linear_case_plan(const Case& config, const Setting& setting) {
   LinearCase one = LinearCase::from(config, setting.files);
   if (one.softmax) one.flash = softmax_attention(one, setting.device);
-  return {linear_plan(one, setting.device), one};
+  CasePlan plan{linear_plan(one, setting.device), one};
+  const LinearConfig& linear = one.linear;
+  const double numbers = linear.variant == "phases" ? static_cast<double>(linear.chunk_numbers() * linear.heads) : 0;
+  const double states = 4 * numbers * static_cast<double>(linear.state_elements());  // one for each chunk
+  plan.memory = {plan.work.bytes + states, plan.work.bytes};
+  return plan;
 }
 
 LinearInputs random_inputs(const LinearCase& config, uint64_t seed) {

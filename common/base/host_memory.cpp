@@ -1,5 +1,8 @@
 #include "common/base/host_memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -34,6 +37,12 @@ double free_of_group(const fs::path& group, const char* limit_file, const char* 
 double available_host_bytes(const fs::path& root) {
   double available = std::numeric_limits<double>::infinity();
   if (const auto kib = number_in(root / "proc/meminfo", "MemAvailable:")) available = 1024 * *kib;
+  rlimit limit{};
+  if (const auto pages = number_in(root / "proc/self/statm");
+      pages && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const double used = *pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+    available = std::min(available, std::max(0.0, static_cast<double>(limit.rlim_cur) - used));
+  }
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // NUMBER:CONTROLLERS:/PATH
     const size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "common/base/standard_streams.h"
 
@@ -53,7 +52,6 @@ void Progress::draw() {
   const std::string line = fmt::format("[{}{}] {}/{} {}  {}", std::string(filled, '#'),
                                        std::string(bar_width - filled, '.'), done_, total_, left, what_);
   to_stderr("\r\x1b[K" + line.substr(0, terminal_width() - 1));
-  std::fflush(stderr);
   drawn_ = true;
 }
 

@@ -1,4 +1,5 @@
-// The descriptors 0, 1 and 2 of a program, which a caller may have closed, or connected with a full disk.
+// The descriptors 0, 1 and 2 of a program, which a caller may have closed, or connected with a full disk or with a pipe
+// that nobody reads.
 #pragma once
 
 #include <string_view>
@@ -13,5 +14,15 @@ void keep_standard_streams();
 /// Writes a text to stderr. A text that cannot be written is lost: a program does not end because nobody reads its
 /// progress.
 void to_stderr(std::string_view text);
+
+/// Writes a text to stdout, after the texts that printf() and its like have kept for stdout.
+void to_stdout(std::string_view text);
+
+/// Whether a text for stdout was lost.
+bool stdout_lost();
+
+/// Says whether the two functions above wait until somebody reads a full pipe. If they do not wait, they give a stream
+/// up after a fifth of a second. A signal handler may call this function.
+void wait_for_readers(bool wait) noexcept;
 
 }  // namespace attn

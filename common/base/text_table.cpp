@@ -67,6 +67,10 @@ std::string format_ratio(double ratio) {
   return fmt::format("{:.{}f}x", ratio, ratio < 0.1 ? 3 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0);
 }
 
+std::string counted(size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 size_t output_width() {
   winsize size{};
   const bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;

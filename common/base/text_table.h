@@ -22,6 +22,9 @@ std::string format_seconds(double seconds);
 /// "1.07x"; three digits from 10 on.
 std::string format_ratio(double ratio);
 
+/// Returns "1 case", "2 cases".
+std::string counted(size_t count, const std::string& noun);
+
 /// Returns how many characters a line of stdout has: the width of the terminal, or 100 if stdout is no terminal.
 size_t output_width();
 

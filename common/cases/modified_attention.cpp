@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 
@@ -135,6 +136,10 @@ AttentionHooks ModifiedAttention::hooks() const {
 }
 
 std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) const {
+  return range_of(q, modifiers_.lengths ? lengths_[static_cast<size_t>(batch)] : shape_.kv_len);
+}
+
+std::pair<int64_t, int64_t> ModifiedAttention::range_of(int64_t q, int64_t keys) const {
   const Modifiers& m = modifiers_;
   const int64_t own = own_key(q);
   int64_t begin = 0, end = shape_.causal ? own + 1 : shape_.kv_len;
@@ -144,7 +149,7 @@ std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) c
     begin = std::max(begin, first);
     end = std::min(end, last);
   }
-  if (m.lengths) end = std::min<int64_t>(end, lengths_[static_cast<size_t>(batch)]);
+  end = std::min(end, keys);
   if (m.documents > 0) {
     const auto key = static_cast<size_t>(std::max<int64_t>(own, 0));
     begin = std::max<int64_t>(begin, documents_[2 * key]);
@@ -172,35 +177,50 @@ bool ModifiedAttention::unmasked(int64_t q, int64_t k) const {
   return in_window && block_seen(own, k / sparse_block);
 }
 
-int64_t ModifiedAttention::keys_between(int64_t own, int64_t begin, int64_t end) const {
-  if (modifiers_.block_sparse == 0) return std::max<int64_t>(end - begin, 0);
-  int64_t keys = 0;
-  for (int64_t key = begin; key < end;) {
-    const int64_t next = std::min(end, (key / sparse_block + 1) * sparse_block);
-    if (block_seen(own, key / sparse_block)) keys += next - key;
-    key = next;
-  }
-  return keys;
-}
-
-int64_t ModifiedAttention::keys_seen(int64_t batch, int64_t q) const {
+void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const {
   const Modifiers& m = modifiers_;
   const int64_t own = own_key(q);
-  const auto [begin, end] = range(batch, q);
-  if (m.global_tokens == 0 || own < m.global_tokens) return keys_between(own, begin, end);
-  // Adds up the keys in the window, the global keys before the window, and the global keys after the window.
+  const auto add_blocks = [&](int64_t begin, int64_t end) {
+    if (m.block_sparse == 0 && begin < end) add(begin, end);
+    for (int64_t key = begin; m.block_sparse > 0 && key < end;) {
+      const int64_t next = std::min(end, (key / sparse_block + 1) * sparse_block);
+      if (block_seen(own, key / sparse_block)) add(key, next);
+      key = next;
+    }
+  };
+  const auto [begin, end] = range_of(q, shape_.kv_len);
+  if (m.global_tokens == 0 || own < m.global_tokens) return add_blocks(begin, end);
+  // The keys in the window, the global keys before the window, and the global keys after the window.
   const auto [first, last] = window(own);
   const int64_t global = std::min(end, m.global_tokens);
-  return keys_between(own, std::max(begin, first), std::min(end, last)) +
-         keys_between(own, begin, std::min(global, first)) + keys_between(own, std::max(begin, last), global);
+  add_blocks(std::max(begin, first), std::min(end, last));
+  add_blocks(begin, std::min(global, first));
+  add_blocks(std::max(begin, last), global);
 }
 
 double ModifiedAttention::visible_pairs() const {
-  double pairs = 0;
-  for (int64_t batch = 0; batch < shape_.batch; ++batch) {
-    for (int64_t q = 0; q < shape_.q_len; ++q) pairs += static_cast<double>(keys_seen(batch, q));
+  const auto heads = static_cast<double>(shape_.q_heads);
+  if (!modifiers_.lengths) {
+    double pairs = 0;
+    for (int64_t q = 0; q < shape_.q_len; ++q) {
+      for_ranges(q, [&](int64_t begin, int64_t end) { pairs += static_cast<double>(end - begin); });
+    }
+    return pairs * static_cast<double>(shape_.batch) * heads;
   }
-  return pairs * static_cast<double>(shape_.q_heads);
+  // The queries that see each key, without the rule of lengths: first as the difference from the key before.
+  std::vector<int64_t> seen_by(static_cast<size_t>(shape_.kv_len) + 1);
+  for (int64_t q = 0; q < shape_.q_len; ++q) {
+    for_ranges(q, [&](int64_t begin, int64_t end) {
+      ++seen_by[static_cast<size_t>(begin)];
+      --seen_by[static_cast<size_t>(end)];
+    });
+  }
+  std::partial_sum(seen_by.begin(), seen_by.end(), seen_by.begin());
+  std::vector<double> pairs(seen_by.size());  // of a sequence with so many keys
+  for (size_t key = 0; key + 1 < pairs.size(); ++key) pairs[key + 1] = pairs[key] + static_cast<double>(seen_by[key]);
+  double all = 0;
+  for (const int length : lengths_) all += pairs[static_cast<size_t>(length)];
+  return all * heads;
 }
 
 double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -37,9 +38,10 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  /// Returns the number of keys in [begin, end) that block_sparse lets a query see.
-  int64_t keys_between(int64_t own, int64_t begin, int64_t end) const;
-  int64_t keys_seen(int64_t batch, int64_t q) const;
+  /// range() for a sequence with so many keys.
+  std::pair<int64_t, int64_t> range_of(int64_t q, int64_t keys) const;
+  /// Calls `add` for each range of keys that all rules but `lengths` let a query see. The ranges do not overlap.
+  void for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const;
 
   Modifiers modifiers_;
   AttentionShape shape_;

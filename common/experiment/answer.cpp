@@ -459,10 +459,10 @@ std::string label_of(const Json& where) {
   return words.empty() ? "all cases" : fmt::format("{}", fmt::join(words, " "));
 }
 
-std::string list_of(const std::vector<std::string>& names, size_t most) {
+std::string list_of(const std::vector<std::string>& names, size_t most, const std::string& between = ", ") {
   const std::vector<std::string> first(names.begin(), names.begin() + std::min(most, names.size()));
   const std::string more = names.size() > most ? fmt::format(" and {} more", names.size() - most) : "";
-  return fmt::format("{}{}", fmt::join(first, ", "), more);
+  return fmt::format("{}{}", fmt::join(first, between), more);
 }
 
 std::string choice_text(const Json& line) {
@@ -505,24 +505,30 @@ std::string choice_text(const Json& line) {
 
 }  // namespace
 
-std::string answer_text(const Json& answer, size_t width) {
-  std::string text;
+std::string answer_text(const Json& answer, size_t width, size_t most_lines) {
+  struct Part {
+    std::string text, name;
+  };
+  std::vector<Part> parts;
   std::string last;
   size_t longest = 0;
   for (const Json& line : answer.at("choices")) longest = std::max(longest, label_of(line.at("where")).size());
   longest = std::min(longest, width / 3);
   for (const Json& line : answer.at("choices")) {
-    if (const std::string what = line.at("what"); what != last) text += (last = what) + "\n";
-    text += wrapped(fmt::format("  {:<{}}  {}", label_of(line.at("where")), longest, choice_text(line)), width,
-                    std::min(longest + 4, width / 3));
+    const std::string what = line.at("what"), label = label_of(line.at("where"));
+    const std::string text = fmt::format("  {:<{}}  {}", label, longest, choice_text(line));
+    parts.push_back(
+        {(what != last ? wrapped(what, width, 0) : "") + wrapped(text, width, std::min(longest + 4, width / 3)),
+         fmt::format("{} of {}", what, label)});
+    last = what;
   }
   for (const Json& line : answer.at("claims")) {
     std::string words = line.at("advice");
     if (words.ends_with('.')) words.pop_back();
-    const std::string place = line.at("where");
-    text += wrapped(fmt::format("- {}{}{}: {} [{}]", words, place.empty() ? "" : ", ", place, range_text(line),
-                                line.at("hypothesis").get<std::string>()),
-                    width, 2);
+    const std::string place = line.at("where"), id = line.at("hypothesis");
+    const std::string text =
+        fmt::format("- {}{}{}: {} [{}]", words, place.empty() ? "" : ", ", place, range_text(line), id);
+    parts.push_back({wrapped(text, width, 2), id});
   }
   std::vector<std::string> undecided;
   for (const Json& line : answer.at("undecided")) {
@@ -532,8 +538,33 @@ std::string answer_text(const Json& answer, size_t width) {
                                     : cases > 1      ? fmt::format(" ({} cases)", cases)
                                                      : ""));
   }
-  if (!undecided.empty()) text += wrapped(fmt::format("undecided: {}", fmt::join(undecided, "; ")), width, 2);
-  return text.empty() ? "nothing: these cases leave no choice, and decide no claim\n" : text;
+  if (parts.empty() && undecided.empty()) {
+    return wrapped("nothing: these cases leave no choice, and decide no claim", width, 2);
+  }
+  const auto text_of = [&](size_t shown, size_t shown_undecided) {
+    std::string text;
+    std::vector<std::string> named;
+    for (const Part& part : parts) {
+      if (static_cast<size_t>(&part - parts.data()) < shown) {
+        text += part.text;
+      } else {
+        named.push_back(part.name);
+      }
+    }
+    if (!named.empty()) {
+      text += wrapped(fmt::format("- {} more: {}; --json prints all", named.size(), list_of(named, 2 * most_values)),
+                      width, 2);
+    }
+    if (!undecided.empty()) text += wrapped("undecided: " + list_of(undecided, shown_undecided, "; "), width, 2);
+    return text;
+  };
+  size_t shown = parts.size(), shown_undecided = undecided.size();
+  const auto too_long = [&] {
+    return static_cast<size_t>(std::ranges::count(text_of(shown, shown_undecided), '\n')) > most_lines;
+  };
+  while (too_long() && shown_undecided > most_values) --shown_undecided;
+  while (too_long() && shown > 1) --shown;
+  return text_of(shown, shown_undecided);
 }
 
 }  // namespace attn

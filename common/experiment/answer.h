@@ -80,7 +80,8 @@ struct AnswerInput {
 /// other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as lines of at most `width` characters.
-std::string answer_text(const Json& answer, size_t width);
+/// The answer as at most `most_lines` lines of at most `width` characters. If it has more lines, its last advices are
+/// named only.
+std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

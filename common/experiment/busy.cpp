@@ -78,14 +78,14 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
     worst = std::max(worst, result.main_timing()->cv);
   }
   if (unsteady > 0) {
-    signs.push_back(
-        fmt::format("the samples of {} of {} cases scatter, by up to {:.0f} % (cv)", unsteady, timed, 100 * worst));
+    signs.push_back(fmt::format("the samples of {} of {} scatter, by up to {:.0f} % (cv)", unsteady,
+                                counted(timed, "case"), 100 * worst));
   }
   const auto apart =
       std::ranges::count_if(comparisons, [](const Comparison& one) { return one.aa_floor() > steady_floor; });
   if (apart > 0) {
-    signs.push_back(fmt::format("in {} of {} comparisons a case differs from itself by more than {:.0f} %", apart,
-                                comparisons.size(), 100 * steady_floor));
+    signs.push_back(fmt::format("in {} of {} a case differs from itself by more than {:.0f} %", apart,
+                                counted(comparisons.size(), "comparison"), 100 * steady_floor));
   }
   if (!signs.empty()) {
     lines.push_back(fmt::format("the machine was busy: {}; measure again when it is quiet", fmt::join(signs, "; ")));

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "common/base/text_table.h"
 #include "common/experiment/clock_log.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
@@ -74,7 +75,8 @@ void Experiment::State::compare_each(const std::vector<Duel>& asked, double budg
     }
     if (comparison) keep_comparison(*comparison, asked);
   }
-  if (left > 0) progress.note(fmt::format("{} comparisons are left out: {}", left, budget_spent));
+  if (left > 0)
+    progress.note(fmt::format("left out: {}: {}", counted(static_cast<size_t>(left), "comparison"), budget_spent));
 }
 
 std::optional<Comparison> Experiment::State::compare_now(const Duel& duel, double budget_s) {

@@ -7,8 +7,10 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "common/base/shell.h"
+#include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
@@ -90,7 +92,7 @@ Json Experiment::State::find(const Conclusion& conclusion, const std::vector<Jso
            other.value("/data/run"_json_pointer, Json()) == run_id;
   });
   if (!recorded) {
-    emit_finding(*finding_file, finding);
+    keep([&] { emit_finding(*finding_file, finding); });
     print_json(finding);
   }
   return finding;
@@ -105,7 +107,7 @@ bool Experiment::State::in_replay(const Conclusion& conclusion) const {
 Json Experiment::State::answer_json(const std::vector<Json>& findings) {
   const std::string where = device_name(device->info());
   const bool whole = options.axes.empty() && options.input.empty() && options.shard_count == 1 && replayed.is_null() &&
-                     std::ranges::all_of(options.files, [](const auto& file) { return file.second.empty(); });
+                     !has_files(options.files);
   AnswerInput input = {.spec = spec.answer,
                        .claims = claims,
                        .device = where,
@@ -152,13 +154,13 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
         fmt::format("ANSWER for {}, {}", answer.at("device").get<std::string>(),
                     records > 0 ? fmt::format("by this run and {} recorded figures", records) : "by this run alone"),
         width, 2);
-    text += answer_text(answer, width) + "\n";
   }
+  const std::string above = std::exchange(text, {});
   std::vector<std::string> counts;
   for (const auto& [status, count] : answer.at("counts").items())
     counts.push_back(fmt::format("{} {}", count.get<int>(), status));
-  text += fmt::format("{}\n", fmt::join(counts, ", "));
-  text += fmt::format("records: {} {}\n", options.measurements_path, options.findings_path);
+  text += wrapped(fmt::format("{}", fmt::join(counts, ", ")), width, 2);
+  text += wrapped(fmt::format("records: {} {}", options.measurements_path, options.findings_path), width, 2);
   const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
   if (std::filesystem::exists(report)) {  // the script is missing where only the programs are installed
     text += fmt::format("report:  {}\n", shell_command({std::filesystem::proximate(report).string(),
@@ -177,14 +179,17 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
     words.insert(words.end(), {"--replay", short_id(id, results)});
     text += fmt::format("replay:  {}\n", shell_command(words));
   }
-  return text;
+  if (options.only_verify || replays_finding()) return above + text;
+  constexpr size_t screen = 24, fewest = 6;  // lines
+  const auto taken = static_cast<size_t>(std::ranges::count(above + text, '\n')) + 1;
+  return above + answer_text(answer, width, std::max(fewest, screen - std::min(screen, taken))) + "\n" + text;
 }
 
 int Experiment::State::exit_status() const {
   const bool bad = std::any_of(results.begin(), results.end(), [](const Measurement& result) {
     return result.status != "ok" && result.status != "skipped";
   });
-  return bad ? 1 : 0;
+  return bad || unwritten || part_failed ? 1 : 0;
 }
 
 std::optional<std::string> Experiment::State::nothing_ran() const {
@@ -194,6 +199,7 @@ std::optional<std::string> Experiment::State::nothing_ran() const {
     ++reasons[result.reason];
   }
   if (results.size() == cases_resumed) return {};  // there was nothing left to do
+  if (results.size() == 1) return "the case cannot run here: " + results[0].reason;
   const auto commonest = std::ranges::max_element(reasons, {}, [](const auto& reason) { return reason.second; });
   return fmt::format("none of {} cases can run here; the reason of {} of these cases: {}", results.size(),
                      commonest->second, commonest->first);
@@ -201,6 +207,12 @@ std::optional<std::string> Experiment::State::nothing_ran() const {
 
 int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
   progress.clear();
+  if (options.baseline && std::ranges::none_of(results, [&](const Measurement& result) {
+        return result.main_timing() && has_value(result.config, *options.baseline);
+      })) {
+    progress.note(fmt::format("{}: --baseline {}={}: no case of this run that was measured has it", spec.name,
+                              options.baseline->name, to_string(options.baseline->values.front())));
+  }
   std::string verdicts;
   std::vector<Json> findings;
   if (!options.only_verify) {
@@ -212,11 +224,11 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
     });
     std::set<std::string> judged;
-    int decided = 0;
+    size_t decided = 0;
     Doubts doubts;
     for (const Conclusion& conclusion : conclusions) {
       if (conclusion.measurements.empty() || !in_replay(conclusion)) continue;
-      if (judged.empty() && !has_header) finding_file->append(header());
+      if (judged.empty() && !has_header) keep([&] { finding_file->append(header()); });
       const Json& finding = findings.emplace_back(find(conclusion, known));
       judged.insert(conclusion.hypothesis);
       verdicts += verdict_text(finding);
@@ -237,18 +249,18 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
     if (decided > 0)
-      verdicts += fmt::format("Of {} verdicts by {} measurements {:.1f} are expected to be wrong.\n", decided,
-                              doubts.size(), expected_wrong(doubts));
+      verdicts += fmt::format("Of {} by {} {:.1f} are expected to be wrong.\n", counted(decided, "verdict"),
+                              counted(doubts.size(), "measurement"), expected_wrong(doubts));
     if (!silent.empty())
       verdicts += fmt::format("{:<12} {}: not decided by the cases of this run\n", "NOT JUDGED", silent);
   }
   if (options.csv) {
-    fmt::print("{}", table_text());
+    to_stdout(table_text());
   } else {
     const Json answer = answer_json(findings);
     print_json(answer);
     if (!options.json) {
-      fmt::print("{}{}", table_text(), end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
+      to_stdout(table_text() + end_text(answer, options.verdicts || replays_finding() ? verdicts : ""));
     }
   }
   if (const auto reason = replayed.is_null() ? nothing_ran() : std::nullopt) {
@@ -268,19 +280,20 @@ int Experiment::State::replay_measurement() {
   const bool agrees = both ? before->ci_lo_s <= after->ci_hi_s && after->ci_lo_s <= before->ci_hi_s
                            : !before && !after && old.status == now.status;
   progress.clear();
+  if (options.csv) to_stdout(table_text());
   print_json({{"replay", old.id}, {"measurement", now.id}, {"agrees", agrees}});
-  if (!options.json) {
+  if (!options.json && !options.csv) {
     const auto print_line = [](const char* when, const Measurement& record, const Timing* timing) {
-      fmt::print("{:<9} {}  {} {}\n", when, record.id, record.status,
-                 timing ? format_interval(*timing) : record.reason);
+      to_stdout(fmt::format("{:<9} {}  {} {}\n", when, record.id, record.status,
+                            timing ? format_interval(*timing) : record.reason));
     };
-    fmt::print("{}\n", old.config.key());
+    to_stdout(old.config.key() + "\n");
     print_line("recorded", old, before);
     print_line("now", now, after);
     const std::string why = both ? fmt::format("now {:.3f} of the recorded median, the intervals {}overlap",
                                                after->median_s / before->median_s, agrees ? "" : "do not ")
                                  : fmt::format("recorded {}, now {}", old.status, now.status);
-    fmt::print("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why);
+    to_stdout(fmt::format("{}: {}\n", agrees ? "AGREES" : "DIFFERS", why));
   }
   return exit_status();
 }

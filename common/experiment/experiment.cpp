@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -30,33 +31,43 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. A write to a closed pipe is an error, and
-/// no signal.
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. A write to a closed pipe, or beyond the
+/// largest size of a file, is an error, and no signal.
 class SignalGuard {
  public:
   /// In a worker the second signal has no effect, because the process that watches the worker gets the signal too.
   explicit SignalGuard(const Worker* worker) {
     signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
+    wait_for_readers(signal_received == 0);
     struct sigaction action{};
-    action.sa_handler = [](int number) { signal_received = number; };
+    action.sa_handler = [](int number) {
+      signal_received = number;
+      wait_for_readers(false);
+    };
     action.sa_flags = static_cast<int>(SA_RESTART | (worker ? 0 : SA_RESETHAND));
     sigaction(SIGINT, &action, &old_interrupt_);
     sigaction(SIGTERM, &action, &old_terminate_);
     struct sigaction ignored{};
     ignored.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &ignored, &old_pipe_);
+    sigaction(SIGXFSZ, &ignored, &old_size_);
   }
   ~SignalGuard() {
     sigaction(SIGINT, &old_interrupt_, nullptr);
     sigaction(SIGTERM, &old_terminate_, nullptr);
     sigaction(SIGPIPE, &old_pipe_, nullptr);
+    sigaction(SIGXFSZ, &old_size_, nullptr);
   }
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{};
+  struct sigaction old_interrupt_{}, old_terminate_{}, old_pipe_{}, old_size_{};
 };
+
+std::string words_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) ? "the host has no memory left" : first_line(error.what());
+}
 
 }  // namespace
 
@@ -93,6 +104,12 @@ const Files& Experiment::files() const { return state_->options.files; }
 std::vector<std::vector<Case>> Experiment::groups() { return state_->groups; }
 const std::vector<Measurement>& Experiment::results() const { return state_->results; }
 const std::vector<Comparison>& Experiment::comparisons() const { return state_->comparisons; }
+
+void Experiment::compile(const std::function<void()>& step) {
+  std::optional<CompilationLimit> limit;
+  if (state_->options.worker) limit.emplace(state_->options.worker->activity);
+  step();
+}
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {
   if (interrupted()) throw Interrupted{};
@@ -168,7 +185,7 @@ int run_part_process(const std::vector<std::string>& arguments) {
     if (interrupted() && !told) told = kill(process, SIGTERM) == 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return WIFSIGNALED(status) ? signalled + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
@@ -178,6 +195,8 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
+  std::string records;  // where the records are
+  bool users_code = false;
   const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
     const SignalGuard guard(worker);
     // spdlog's default logger writes to stdout, but stdout is for results only.
@@ -196,17 +215,19 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       Experiment lab(spec, *options);
       Experiment::State& state = *lab.state_;
       if (options->list) {
-        fmt::print("{}", options->json ? claims_json(spec.name, state.claims)
-                                       : list(spec, *options, state.groups, state.hypotheses));
+        to_stdout(options->json ? claims_json(spec.name, state.claims)
+                                : list(spec, *options, state.groups, state.hypotheses));
         return 0;
       }
       if (options->dry_run) {
-        fmt::print("{}", dry_run(*options, state.groups, lab.device().info(),
-                                 [&](const Case& config) -> const Plan& { return state.plan(config); }));
+        to_stdout(dry_run(*options, state.groups, lab.device().info(),
+                          [&](const Case& config) -> const Plan& { return state.plan(config); }));
         return 0;
       }
       state.run_part_process = run_part;
       state.open_records();
+      users_code = state.device->info().on_host && has_files(options->files);
+      records = fmt::format("; the records are in {} and {}", options->measurements_path, options->findings_path);
       try {
         if (interrupted()) throw Interrupted{};
         if (!state.part.is_null()) return state.run_part();
@@ -214,36 +235,43 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       } catch (const Interrupted&) {
         state.progress.clear();
         if (!state.part.is_null()) return 130;
-        if (!options->json && !state.results.empty()) {
-          fmt::print("{}\n", state.table_text());
-        }
-        return complain(fmt::format("interrupted; {} cases are kept in {}; go on with: {}", state.results.size(),
-                                    options->measurements_path, shell_command(state.resuming())),
+        if (!options->json && !state.results.empty()) to_stdout(state.table_text() + "\n");
+        return complain(fmt::format("interrupted; {}; go on with: {}", state.kept(), shell_command(state.resuming())),
                         130);
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
         state.progress.note(state.results.back().reason + "; the run goes on in a new process");
-        if (options->replay.empty()) go_on(state.resuming());
-        return complain(fmt::format("the device is lost; {} cases are kept in {}", state.results.size(),
-                                    options->measurements_path),
-                        1);
+        // Without the record of the case that lost the device, the next process would lose the device again.
+        if (options->replay.empty() && !state.unwritten) go_on(state.resuming());
+        return complain(fmt::format("the device is lost; {}", state.kept()), 1);
+      } catch (const BadInput&) {
+        throw;
+      } catch (const DeviceMissing&) {
+        throw;
+      } catch (const std::exception& error) {
+        const bool in_case = worker && (worker->activity.at() >= 0 || users_code);
+        if (in_case || state.results.empty() || !state.part.is_null()) throw;
+        state.progress.clear();
+        if (!options->json) to_stdout(state.table_text() + "\n");
+        return complain(fmt::format("{}; {}", words_of(error), state.kept()), 1);
       }
     } catch (const BadInput& error) {
       return complain(error.what(), 2);
     } catch (const DeviceMissing& error) {
       return complain(first_line(error.what()), 3);
     } catch (const std::exception& error) {
-      // In a case, the error may come from a function that overwrote data of this process.
-      if (worker && worker->activity.at() >= 0) worker->activity.end_case("failed", first_line(error.what()));
-      return std::ferror(stdout) ? 1 : complain(first_line(error.what()), 1);
+      // The error may come from a function that overwrote data of this process.
+      if (worker && (worker->activity.at() >= 0 || users_code)) {
+        worker->activity.end_case("failed", words_of(error));
+      }
+      return complain(words_of(error), 1);
     }
   };
-  // A text for stdout may be lost although all records are kept.
   const auto run_and_flush = [&](const std::vector<std::string>& arguments, const Restarter& go_on,
                                  const Worker* worker) {
     const int status = run(arguments, go_on, worker);
-    const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-    return lost ? complain("stdout cannot be written; all records are in their files", std::max(status, 1)) : status;
+    to_stdout("");
+    return stdout_lost() ? complain("stdout cannot be written" + records, std::max(status, 1)) : status;
   };
   const std::vector<std::string> arguments(argv, argv + argc);
   if (restart) return run_and_flush(arguments, restart, nullptr);

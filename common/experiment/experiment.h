@@ -137,6 +137,9 @@ class Experiment {
   /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group are measured
   /// interleaved.
   std::vector<std::vector<Case>> groups();
+  /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends with
+  /// status 2.
+  void compile(const std::function<void()>& step);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
   /// Times the verified cases in turn, checks them again and records them.

@@ -92,6 +92,10 @@ class GroupTimer {
   size_t running_ = 0;
 };
 
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.{}f} ms", 1e3 * seconds, seconds < 9.5e-3 ? seconds < 9.5e-6 ? 4 : 2 : 0);
+}
+
 template <typename Ceiling>
 Sampler sampler_of(const Ceiling& ceiling) {
   return [&ceiling]() -> std::vector<double> { return {ceiling.sample()}; };
@@ -117,7 +121,7 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
 }
 
 std::string Experiment::State::launch_limit() const {
-  return fmt::format("at most {:.0f} ms are allowed", 1e3 * options.max_launch_s);
+  return fmt::format("at most {} are allowed", milliseconds(options.max_launch_s));
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {
@@ -129,14 +133,14 @@ std::optional<std::string> Experiment::State::too_long(const Work& work) {
   const double tflops = measured_ceilings().matrix_tflops(work.dtype);
   const double seconds = work.flops / (1e12 * tflops);
   if (seconds <= options.max_launch_s) return {};
-  return fmt::format("one launch would take {:.0f} ms or more, at the {:.3g} TFLOPS that the device reaches; {}",
-                     1e3 * seconds, tflops, launch_limit());
+  return fmt::format("one launch would take {} or more, at the {:.3g} TFLOPS that the device reaches; {}",
+                     milliseconds(seconds), tflops, launch_limit());
 }
 
 std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) const {
   const DeviceInfo& info = device->info();
   Memory needed = plan.memory;
-  if (needed.device == 0 && needed.host == 0 && !plan.host) needed = {plan.work.bytes, plan.work.bytes};
+  if (needed.device == 0 && needed.host == 0) needed = {plan.work.bytes, plan.work.bytes};
   const auto lacks = [](double bytes, double available, const char* where) {
     return fmt::format("the case needs {:.1f} GB of the {}'s memory, which has {:.1f} GB free", 1e-9 * bytes, where,
                        1e-9 * available);
@@ -233,7 +237,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     if (!too_long && sweep_budget() > 0) return false;
     store_skipped(
         std::move(trial.record),
-        too_long ? fmt::format("one launch takes {:.0f} ms; {}", 1e3 * trial.launch_s, launch_limit()) : budget_spent);
+        too_long ? fmt::format("one launch takes {}; {}", milliseconds(trial.launch_s), launch_limit()) : budget_spent);
     return true;
   });
   if (trials.empty()) return;

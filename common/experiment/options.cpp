@@ -11,6 +11,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/standard_streams.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -61,7 +62,8 @@ ANSWER
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
-  1    a case was wrong, failed or did not end, an allocation failed, or a record or stdout could not be written
+  1    a case was wrong, failed or did not end, an allocation failed, a process that measures again was ended, or a
+       record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   4    no case of the selection can run here; one line has the commonest reason
@@ -116,7 +118,8 @@ bool same_file(const std::string& a, const std::string& b) {
 void refuse_overwriting(const Options& options) {
   const std::pair<std::string, std::string> outputs = {"--dump-output", options.dump_output},
                                             findings = {"--out", options.findings_path},
-                                            measurements = {"--measurements", options.measurements_path};
+                                            measurements = {"--measurements", options.measurements_path},
+                                            samples = {"the samples file of --measurements", options.samples_path()};
   std::vector<std::pair<std::string, std::string>> inputs = {{"--input", options.input}};
   inputs.insert(inputs.end(), options.files.begin(), options.files.end());
   const auto refuse = [](const auto& written, const auto& other) {
@@ -124,10 +127,11 @@ void refuse_overwriting(const Options& options) {
     throw BadInput(
         fmt::format("{} {}: {} names the same file; name another file", written.first, written.second, other.first));
   };
-  for (const auto& written : {outputs, findings, measurements}) {
+  for (const auto& written : {outputs, findings, measurements, samples}) {
     for (const auto& input : inputs) refuse(written, input);
   }
-  for (const auto& records : {findings, measurements}) refuse(outputs, records);
+  for (const auto& records : {findings, measurements, samples}) refuse(outputs, records);
+  refuse(findings, samples);
 }
 
 }  // namespace
@@ -208,7 +212,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   csv->excludes(json);
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
-       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE");
+       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE;\n"
+       "these cases are still compared with all cases");
   text("--baseline", baseline, "AXIS=VALUE",
        "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
@@ -216,10 +221,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    to_stdout(app.help());
     return std::nullopt;
   } catch (const CLI::CallForVersion& version) {
-    fmt::print("{}\n", version.what());
+    to_stdout(std::string(version.what()) + "\n");
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
@@ -235,7 +240,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();
   if (!baseline.empty()) {
-    options.baseline = parse_axis(baseline, spec.axes);
+    try {
+      options.baseline = parse_axis(baseline, spec.axes);
+    } catch (const BadInput& error) {
+      throw BadInput(fmt::format("--baseline {}: {}", baseline, error.what()));
+    }
     if (options.baseline->values.size() != 1) {
       throw BadInput(fmt::format("--baseline {}: not allowed; one value, as in variant=naive", baseline));
     }

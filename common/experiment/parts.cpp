@@ -73,33 +73,40 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
   progress.begin(fmt::format("process {} of {}", number, count));
   PartResults found{.number = number, .measurements = {}, .pairs = {}};
   // A process that loses its device ends early. Another process goes on with the rest.
-  while (!left.empty()) {
-    const TemporaryFolder folder;
-    const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl";
-    Json groups_json = Json::array(), duels_json = Json::array();
-    for (const std::vector<Case>& cases : left.groups) {
-      Json& group_json = groups_json.emplace_back(Json::array());
-      for (const Case& config : cases) group_json.push_back(config.json());
-    }
-    for (const Duel& duel : left.duels) duels_json.push_back(to_json(duel));
-    RecordFile(task_path).append({{"part", number},
-                                  {"parts", count},
-                                  {"budget_s", budget_left() / (count - number + 1)},
-                                  {"duels", duels_json},
-                                  {"groups", groups_json},
-                                  {"results", results_path}});
-    progress.clear();
-    const Stopwatch stopwatch;
-    const int status = run_part_process(part_arguments(task_path));
-    measured_s += stopwatch.seconds();
-    if (interrupted()) throw Interrupted{};
-    const bool progressed = take_results(results_path, left, found);
-    if (status == 0) break;
-    if (!progressed) {
-      progress.note(fmt::format("process {} of {} ended with status {}", number, count, status));
+  while (!left.empty()) try {
+      const TemporaryFolder folder;
+      const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl";
+      Json groups_json = Json::array(), duels_json = Json::array();
+      for (const std::vector<Case>& cases : left.groups) {
+        Json& group_json = groups_json.emplace_back(Json::array());
+        for (const Case& config : cases) group_json.push_back(config.json());
+      }
+      for (const Duel& duel : left.duels) duels_json.push_back(to_json(duel));
+      RecordFile(task_path).append({{"part", number},
+                                    {"parts", count},
+                                    {"budget_s", budget_left() / (count - number + 1)},
+                                    {"duels", duels_json},
+                                    {"groups", groups_json},
+                                    {"results", results_path}});
+      progress.clear();
+      const Stopwatch stopwatch;
+      const int status = run_part_process(part_arguments(task_path));
+      measured_s += stopwatch.seconds();
+      if (interrupted()) throw Interrupted{};
+      const bool progressed = take_results(results_path, left, found);
+      if (status == 0) break;
+      part_failed = true;
+      const std::string ended =
+          status > signalled ? ended_by_signal(status - signalled) : fmt::format("ended with status {}", status);
+      progress.note(fmt::format("{}: process {} of {}, which measures again, {}{}", spec.name, number, count, ended,
+                                progressed ? "; another process goes on" : ""));
+      if (!progressed) break;
+    } catch (const std::exception& error) {  // no file for the task, no process, no memory
+      part_failed = true;
+      progress.note(
+          fmt::format("{}: process {} of {}, which measures again: {}", spec.name, number, count, error.what()));
       break;
     }
-  }
   return found;
 }
 
@@ -200,10 +207,10 @@ int Experiment::State::run_part() {
       if (interrupted()) throw Interrupted{};
       progress.finish(pair);
     }
-    part_file->append(line);
+    keep([&] { part_file->append(line); });
     --left;
   }
-  return 0;
+  return unwritten ? 1 : 0;
 }
 
 }  // namespace attn

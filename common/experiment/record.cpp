@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <stdexcept>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/standard_streams.h"
+#include "common/base/text_table.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/state.h"
 
@@ -47,9 +49,9 @@ void Experiment::State::store(Measurement record, int launches_per_sample, const
   if (part_file) {
     Json line = {{"measurement", json}};
     if (!samples.is_null()) line["samples"] = samples;
-    part_file->append(line);
+    keep([&] { part_file->append(line); });
   } else {
-    measurement_file->append(json);
+    keep([&] { measurement_file->append(json); });
     if (!samples.is_null()) keep_samples(0, {{"case", record.config.json()}}, samples);
   }
   print_json(json);
@@ -60,14 +62,29 @@ void Experiment::State::store(Measurement record, int launches_per_sample, const
 }
 
 void Experiment::State::keep_samples(int process, const Json& what, const Json& samples) {
-  if (!sample_file) {
-    const std::string path = options.samples_path();
-    if (path.empty()) return;
-    sample_file.emplace(path);
-  }
+  const std::string path = options.samples_path();
+  if (path.empty()) return;
   Json line = {{"schema", "samples/1"}, {"experiment", spec.name}, {"run", run["id"]}, {"process", process}};
   for (const Json& fields : {what, samples}) line.update(fields);
-  sample_file->append(line);
+  keep([&] {
+    if (!sample_file) sample_file.emplace(path);
+    sample_file->append(line);
+  });
+}
+
+void Experiment::State::keep(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const std::runtime_error& error) {
+    if (!std::exchange(unwritten, true)) {
+      progress.note(fmt::format("{}: {}; the run goes on, and prints its results", spec.name, error.what()));
+    }
+  }
+}
+
+std::string Experiment::State::kept() const {
+  return fmt::format("{}{} {} kept in {}", unwritten ? "not all of " : "", counted(results.size(), "case"),
+                     results.size() == 1 ? "is" : "are", options.measurements_path);
 }
 
 void Experiment::State::store_skipped(Measurement record, std::string reason) {
@@ -79,8 +96,7 @@ void Experiment::State::print_json(const Json& json) const {
   if (!options.json) return;
   // The run goes on without a reader of stdout; run_experiment() reports the loss at the end.
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
+  to_stdout(line);
 }
 
 std::string Experiment::State::label(const Case& config) const {

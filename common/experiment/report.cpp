@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/text_table.h"
 #include "common/experiment/options.h"
 
 namespace attn {
@@ -105,8 +106,9 @@ std::string dry_run(const Options& options, const std::vector<std::vector<Case>>
     }
   }
   if (options.json) return text;
-  return text + fmt::format("{} of {} cases in {} groups would run, in at most about {} of measuring\n", runnable,
-                            cases, groups.size(), format_duration(options.budget(info)));
+  return text + fmt::format("{} of {} in {} would run, in at most about {} of measuring\n", runnable,
+                            counted(cases, "case"), counted(groups.size(), "group"),
+                            format_duration(options.budget(info)));
 }
 
 std::string verdict_text(const Json& finding) {

@@ -244,6 +244,7 @@ void Experiment::State::note_cases(const std::vector<Case>& cases) {
   for (const Case& config : cases) notes["cases"].push_back(config.json());
   const bool goes_on = options.replay.empty() && std::filesystem::is_regular_file(options.measurements_path);
   if (goes_on) notes["resume"] = resuming();
+  notes["users_code"] = device->info().on_host && has_files(options.files);
   std::string texts;
   for (const auto& [option, path] : options.files) {
     if (!path.empty()) texts += fmt::format(" {} {}", option, path);
@@ -270,6 +271,8 @@ void Experiment::State::store_lost() {
   const size_t left = cases_left;
   progress.add(1);
   store(std::move(record));
+  // Without the record, the worker would meet the case again.
+  if (unwritten) throw std::runtime_error("the run cannot go on without the record of this case");
   results.clear();  // resume() takes the record over
   cases_left = left;
 }

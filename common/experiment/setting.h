@@ -16,6 +16,8 @@ namespace attn {
 using Files = std::map<std::string, std::string>;
 /// The path of an option; empty where the option is not given.
 std::string file_of(const Files& files, const std::string& option);
+/// Whether a file is given for any option.
+bool has_files(const Files& files);
 
 struct Setting {
   DeviceInfo device;

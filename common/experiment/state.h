@@ -109,6 +109,8 @@ struct Experiment::State {
   /// Checks a trial again after timing. If the trial has launches, this function makes one more launch and checks its
   /// outputs. Work of the host is checked without another sample, which might take long.
   void check_again(Trial& trial);
+  /// Takes a kernel from the cache, or compiles it. CompilationLimit holds for a user's text.
+  const Pipeline& pipeline(const KernelSource& source);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
@@ -151,6 +153,11 @@ struct Experiment::State {
   /// case lost the device.
   void store(Measurement record, int launches_per_sample = 1, const Json& samples = nullptr);
   void store_skipped(Measurement record, std::string reason);
+  /// Runs a step that writes to a file of records. A file that cannot be written costs no result: the run says so once,
+  /// goes on, prints its results, and ends with status 1.
+  void keep(const std::function<void()>& write);
+  /// "5 cases are kept in measurements.jsonl".
+  std::string kept() const;
   /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the
   /// sweep.
   void keep_samples(int process, const Json& what, const Json& samples);
@@ -242,6 +249,8 @@ struct Experiment::State {
   std::unordered_map<std::string, CasePlan> plans;  // by the case's key
   std::vector<std::string> label_axes;
   size_t cases_left = 0, cases_resumed = 0;
+  bool unwritten = false;    // a record could not be written
+  bool part_failed = false;  // a process that measures again did not end by itself
   double measured_s = 0;
   CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;

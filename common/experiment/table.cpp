@@ -58,22 +58,19 @@ Results selected(const std::vector<Measurement>& results, const TableOptions& op
   return found;
 }
 
-/// The seconds of the fastest baseline of each group, by the key of the group. Each case is compared with its group's
-/// seconds.
+/// The seconds with which each case is compared, by the key of the case's group: the seconds of the fastest baseline of
+/// the group, whether or not the table shows this baseline.
 class Baselines {
  public:
-  Baselines(const Results& results, const TableOptions& options)
+  Baselines(const std::vector<Measurement>& results, const TableOptions& options)
       : axes_(options.compared_axes.begin(), options.compared_axes.end()) {
     if (options.baseline) axes_.insert(options.baseline->name);
-    for (const Measurement* result : results) {
-      const Timing* time = result->main_timing();
+    for (const Measurement& result : results) {
+      const Timing* time = result.main_timing();
       if (!time) continue;
-      const std::string key = result->config.key_without(axes_);
+      const std::string key = result.config.key_without(axes_);
       ++members_[key];
-      if (options.baseline &&
-          result->config.value_text(options.baseline->name) != to_string(options.baseline->values.front())) {
-        continue;
-      }
+      if (options.baseline && !has_value(result.config, *options.baseline)) continue;
       const auto [place, is_new] = seconds_.emplace(key, time->median_s);
       place->second = std::min(place->second, time->median_s);
     }
@@ -222,6 +219,10 @@ std::string reasons(const Results& results, const std::vector<std::string>& vary
 
 }  // namespace
 
+bool has_value(const Case& config, const Axis& axis) {
+  return config.value_text(axis.name) == to_string(axis.values.front());
+}
+
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options) {
   const Results all = selected(results, options);
   if (all.empty()) return results.empty() ? "no cases\n" : fmt::format("no case has \"{}\"\n", options.filter);
@@ -250,7 +251,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
       axes.push_back(axis);
     }
   }
-  const Baselines baselines(rows, options);
+  const Baselines baselines(results, options);
   std::vector<Column> columns = columns_of(rows, ceilings, baselines, options);
   std::erase_if(columns, [&](const Column& column) {
     return std::ranges::all_of(rows, [&](const Measurement* row) { return column.cell(*row).empty(); });
@@ -271,7 +272,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   };
   while (too_wide() && fold(almost_all)) {
   }
-  while (too_wide() && columns.size() > 2) {
+  while (too_wide() && columns.size() > 1) {
     dropped.insert(dropped.begin(), columns.back().head);
     columns.pop_back();
   }
@@ -287,7 +288,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   }
   std::string body = text();
   if (!options.all_columns) {
-    const size_t place = place_of_also(body), indent = place == body.npos ? 2 : place;
+    const size_t place = place_of_also(body), indent = place == body.npos ? 2 : std::min(place, options.width / 2);
     std::istringstream lines(std::exchange(body, {}));
     for (std::string line; std::getline(lines, line);) body += wrapped(line, options.width, indent);
   }
@@ -306,7 +307,7 @@ std::string csv(const std::vector<Measurement>& results, const Ceilings& ceiling
       if (std::ranges::find(axes, axis) == axes.end()) axes.push_back(axis);
     }
   }
-  const Baselines baselines(rows, options);
+  const Baselines baselines(results, options);
   const auto quoted = [](const std::string& cell) {
     if (cell.find_first_of(",\"\n") == cell.npos) return cell;
     std::string text = "\"";

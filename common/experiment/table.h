@@ -22,6 +22,9 @@ struct TableOptions {
   std::string filter = {};
 };
 
+/// Returns whether the case has the one value of an axis.
+bool has_value(const Case& config, const Axis& axis);
+
 /// Returns the table that --help describes. Axes with one value in all cases stand above the table. Below the table
 /// there is one line for each reason why cases were skipped, and the whole reason of each case that failed.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);

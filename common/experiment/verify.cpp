@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/parallel.h"
+#include "common/base/text_table.h"
 #include "common/experiment/sampling.h"
 #include "common/experiment/state.h"
 
@@ -62,10 +63,10 @@ void Experiment::State::compile_ahead(const std::vector<Case>& cases) {
     for (const Launch& launch : todo.launches) sources.push_back(launch.source);
   }
   if (sources.empty()) return;
-  progress.begin(fmt::format("compiling for {} cases, from {}", cases.size(), label(cases.front())));
+  progress.begin(fmt::format("compiling for {}, from {}", counted(cases.size(), "case"), label(cases.front())));
   parallel_for(static_cast<int64_t>(sources.size()), 1, [&](int64_t i, int64_t) {
     try {
-      pipelines->get(sources[static_cast<size_t>(i)]);
+      pipeline(sources[static_cast<size_t>(i)]);
     } catch (const std::exception&) {
     }
   });
@@ -139,9 +140,15 @@ void Experiment::State::check_again(Trial& trial) {
   if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
 }
 
+const Pipeline& Experiment::State::pipeline(const KernelSource& source) {
+  std::optional<CompilationLimit> limit;
+  if (options.worker && source.guarded) limit.emplace(options.worker->activity);
+  return pipelines->get(source);
+}
+
 Json Experiment::State::pipeline_json(const Launch& launch) {
-  const Pipeline& pipeline = pipelines->get(launch.source);
-  const Binary& binary = pipeline.binary;
+  const Pipeline& made = pipeline(launch.source);
+  const Binary& binary = made.binary;
   const auto [known, added] = code_contents.try_emplace(binary.code_sha256);
   if (added) known->second = device->contents(binary);
   const auto& [instructions, classes, loop, code_bytes] = known->second;
@@ -156,7 +163,7 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
           {"loop", loop.empty() ? Json(nullptr) : Json(loop)},
           {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
           {"compile_s", binary.times.total_s()},
-          {"cache", pipeline.origin}};
+          {"cache", made.origin}};
 }
 
 }  // namespace attn

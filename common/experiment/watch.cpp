@@ -7,17 +7,22 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
+#include "common/base/temporary_folder.h"
 
 namespace attn {
 namespace {
@@ -54,6 +59,12 @@ class KeptSignals {
   sigset_t kept_{}, old_{};
 };
 
+double resident_bytes() {
+  double pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
 /// How a worker ended.
 struct End {
   int status = 0;   // the status from waitpid()
@@ -85,19 +96,19 @@ End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
   return end;
 }
 
-std::string how_it_ended(int status) {
-  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  return fmt::format("the process of the run was ended by signal {} ({}){}", signal, strsignal(signal),
+}  // namespace
+
+std::string ended_by_signal(int signal) {
+  return fmt::format("was ended by signal {} ({}){}", signal, strsignal(signal),
                      signal == SIGKILL ? ", which the system sends if memory is short" : "");
 }
-
-}  // namespace
 
 struct Activity::Shared {
   std::atomic<int> at = -1;
   std::atomic<bool> another = false;
   std::array<char, 16> status = {};
   std::array<char, 1024> reason = {};
+  std::array<char, size_t{1} << 14> last_case = {};
   size_t bytes = 0;
   std::array<char, most_notes_bytes> text;
 };
@@ -113,6 +124,7 @@ Activity::Activity()
 Activity::~Activity() { munmap(shared_, sizeof(Shared)); }
 
 void Activity::note(const Json& notes) {
+  leave_case();
   shared_->at = -1;
   const std::string text = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
   shared_->bytes = text.size() <= most_notes_bytes ? text.size() : 0;
@@ -124,7 +136,22 @@ Json Activity::notes() const {
   return notes.is_object() ? notes : Json::object();
 }
 
-void Activity::at(int number) { shared_->at.store(number, std::memory_order_relaxed); }
+void Activity::leave_case() {
+  if (at() < 0) return;
+  const Json cases = notes().value("cases", Json::array());
+  const auto number = static_cast<size_t>(at());
+  if (number >= cases.size()) return;
+  const std::string text = cases[number].dump();
+  if (text.size() < shared_->last_case.size())
+    shared_->last_case[text.copy(shared_->last_case.data(), text.npos)] = '\0';
+}
+
+Json Activity::last_case() const { return Json::parse(shared_->last_case.data(), nullptr, false); }
+
+void Activity::at(int number) {
+  if (number < 0) leave_case();
+  shared_->at.store(number, std::memory_order_relaxed);
+}
 int Activity::at() const { return shared_->at; }
 
 void Activity::end_case(std::string_view status, std::string_view reason) {
@@ -145,14 +172,49 @@ void Activity::go_on_in_another() {
 
 bool Activity::asks_for_another() const { return shared_->another; }
 
+CompilationLimit::CompilationLimit(Activity& activity, double seconds, double bytes)
+    : thread_([this, &activity, seconds, bytes] {
+        constexpr auto step = std::chrono::milliseconds(20);
+        const Stopwatch stopwatch;
+        const double before = resident_bytes();
+        std::unique_lock lock(mutex_);
+        while (!ended_.wait_for(lock, step, [this] { return done_; })) {
+          if (stopwatch.seconds() > seconds) {
+            activity.end_case("failed", fmt::format("the compiler takes more than {:.0f} s", seconds));
+          }
+          if (resident_bytes() - before > bytes) {
+            activity.end_case("failed", fmt::format("the compiler takes more than {:.0f} GB of memory", 1e-9 * bytes));
+          }
+        }
+      }) {}
+
+CompilationLimit::~CompilationLimit() {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
+}
+
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work) {
+  constexpr int interrupted_status = 130;
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const KeptSignals kept;
+  // All temporary files of the workers, their parts and their compilers lie in this folder, which goes with the run.
+  std::optional<TemporaryFolder> temporary;
+  try {
+    temporary.emplace();
+  } catch (const std::filesystem::filesystem_error&) {
+    // Code that needs a temporary folder says so.
+  }
   const auto complain = [&](const std::string& message, int status) {
+    kept.give_back();  // a signal ends a process that waits for a reader of this line
     to_stderr(fmt::format("{}: {}\n", name, message));
     return status;
   };
-  constexpr int interrupted_status = 130;
-  const KeptSignals kept;
   Before before;
   for (;;) {
     Activity activity;
@@ -163,14 +225,16 @@ int watch(const std::string& name, std::vector<std::string> arguments,
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != watcher) _exit(1);
       kept.give_back();
+      if (temporary) setenv("TMPDIR", temporary->path().c_str(), 1);
       std::exit(work(arguments, {activity, before}));
     }
     const End end = wait_for(worker, before.interrupted, kept);
     const bool asked = end.signals > 0 || before.interrupted;
+    wait_for_readers(!asked);
     const bool lost_device = activity.asks_for_another();
     auto [status, reason] = activity.end_of_case();
     if (WIFEXITED(end.status) && !lost_device && status.empty()) return WEXITSTATUS(end.status);
-    if (status.empty()) status = "failed", reason = how_it_ended(end.status);
+    if (status.empty()) status = "failed", reason = "the process of the run " + ended_by_signal(WTERMSIG(end.status));
 
     const Json notes = activity.notes();
     const Json resume = notes.value("resume", Json::array());
@@ -182,7 +246,11 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     const bool in_case = number >= 0 && number < static_cast<int>(cases.size());
     // A worker that ends while it compiles several kernels at once is followed by a worker that compiles one at a time.
     const bool compiled_ahead = !cases.empty() && before.compile_ahead;
-    if (!asked && !lost_device && (resume.empty() || (!in_case && !compiled_ahead))) {
+    const Json lost = in_case                            ? cases[static_cast<size_t>(number)]
+                      : notes.value("users_code", false) ? activity.last_case()
+                                                         : Json();
+    const bool has_lost = in_case || (!compiled_ahead && !lost.is_null() && !lost.is_discarded());
+    if (!asked && !lost_device && (resume.empty() || (!has_lost && !compiled_ahead))) {
       const std::string doing = in_case ? "in the case " + cases[static_cast<size_t>(number)].dump()
                                         : notes.value("doing", std::string("in no case"));
       return complain(fmt::format("{}, {}", reason, doing), notes.value("status", 1));
@@ -192,8 +260,8 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     before.interrupted = asked;
     before.lost = nullptr;
     if (!asked && !lost_device) {
-      if (in_case) {
-        before.lost = cases[static_cast<size_t>(number)];
+      if (has_lost) {
+        before.lost = lost;
         before.status = status;
         before.reason = reason;
       } else {

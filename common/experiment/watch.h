@@ -4,11 +4,13 @@
 // signal can end a launch that nothing else can end.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,8 @@ class Activity {
   /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
   void at(int number);
   int at() const;
+  /// The case that the worker was at before it was at none, or null.
+  nlohmann::ordered_json last_case() const;
   /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
   /// with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
@@ -40,6 +44,7 @@ class Activity {
 
  private:
   struct Shared;
+  void leave_case();
   Shared* const shared_;
 };
 
@@ -59,9 +64,32 @@ struct Worker {
   const Before& before;
 };
 
+/// Ends the worker, while the object lives, if a compilation takes too long or too much memory: nothing else can end a
+/// compiler that runs in this process. The case at which the worker is has then failed.
+class CompilationLimit {
+ public:
+  static constexpr double most_s = 60, most_bytes = 4e9;
+  explicit CompilationLimit(Activity& activity, double seconds = most_s, double bytes = most_bytes);
+  ~CompilationLimit();
+  CompilationLimit(const CompilationLimit&) = delete;
+  CompilationLimit& operator=(const CompilationLimit&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
 /// The seconds that a worker has to end by itself after SIGINT or SIGTERM. After this time the process that watches the
 /// worker ends it.
 inline constexpr double ending_s = 1;
+
+/// Added to the number of a signal in the status of a process that the signal ended, as in shells.
+inline constexpr int signalled = 128;
+
+/// "was ended by signal 11 (Segmentation fault)".
+std::string ended_by_signal(int signal);
 
 /// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
 ///   - SIGINT and SIGTERM are passed on. After ending_s the worker is ended, and another worker (Before::interrupted)
@@ -72,6 +100,8 @@ inline constexpr double ending_s = 1;
 ///   run, resumed for Before
 ///   cases        the cases that the worker is at, as a list
 ///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
+///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
+///                so an end in no case is a failure of the last case.
 ///   status       the exit status if the worker ends while it is at no case; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);

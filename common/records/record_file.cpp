@@ -89,7 +89,7 @@ void RecordFile::append(const Json& record) {
 }
 
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems) {
-  if (!std::filesystem::exists(path)) return {};
+  if (!std::filesystem::exists(path) || std::filesystem::is_character_file(path)) return {};
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path)) throw BadInput(fmt::format("cannot read '{}'", path));
   std::vector<Json> records;

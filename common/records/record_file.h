@@ -33,8 +33,8 @@ class RecordFile {
 };
 
 /// Returns the records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`
-/// ("line 7: ..."). A missing file has no records. Throws BadInput for a file that cannot be read. (RecordFile ends a
-/// torn last line before it appends another line.)
+/// ("line 7: ..."). A missing file, and a device such as /dev/full, has no records. Throws BadInput for a file that
+/// cannot be read. (RecordFile ends a torn last line before it appends another line.)
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems);
 
 }  // namespace attn

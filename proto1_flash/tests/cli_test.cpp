@@ -180,6 +180,28 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
+// Files that may not grow, as on a full disk: no case is wrong for that.
+TEST_F(CliTest, AFullDiskFailsNoCase) {
+  const Outcome outcome = run_shell(one_tile + std::string("--axis head_dim=64 --axis q_len=64,128,256 --axis "
+                                                           "block_r=16,32 --budget 0.2 --processes 2"),
+                                    "ulimit -f 4; ");
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("cannot append to"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find(" ok, 0 wrong, "), std::string::npos) << outcome.out;
+  for (const Json& record : records("measurements.jsonl")) EXPECT_NE(record["status"], "failed");
+}
+
+// Pipes that nobody reads hold no signal up.
+TEST_F(CliTest, ASignalEndsARunWhoseTextsNobodyReads) {
+  const std::string before =
+      "mkfifo pipe; exec 3<>pipe; head -c 65536 /dev/zero >&3; "
+      "(sleep 1; kill $$; timeout 20 tail --pid=$$ -f /dev/null || kill -KILL $$) 3>&- & ";
+  for (const char* streams : {" 2>&3", " --json --quiet >&3"}) {
+    EXPECT_EQ(run_shell(std::string("--budget 60") + streams, before).status, 130) << streams;
+    std::filesystem::remove(path("pipe"));
+  }
+}
+
 TEST_F(CliTest, AParentMayIgnoreTheEndsOfItsChildren) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }

@@ -71,6 +71,13 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
   EXPECT_GE(records("measurements.jsonl").size(), before);
 }
 
+TEST_F(LinearCliTest, AScanOnTheHostThatHasNoRoomIsForeseen) {
+  const Outcome outcome = run_line(
+      "--only verify --axis variant=phases --axis scan=host --axis batch=4096 --axis heads=1024 --axis q_len=16777216");
+  EXPECT_EQ(outcome.status, 4) << outcome.out;
+  EXPECT_NE(outcome.err.find(" GB of the host's memory, which has "), std::string::npos) << outcome.err;
+}
+
 TEST_F(LinearCliTest, SaysInOneLineWhatIsWrong) {
   for (const auto& [arguments, words] : {std::pair{"--axis gate=row", "gate"},
                                          {"--axis chunk=24", "chunk"},

@@ -368,6 +368,19 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
   }
 }
 
+// A plan takes no longer for more sequences.
+TEST(VisiblePairs, OfAThousandSequencesAreCountedAtOnce) {
+  FlashConfig config;
+  config.shape = {.batch = 4096, .q_heads = 1024, .kv_heads = 1024, .q_len = 1 << 20, .kv_len = 1 << 20};
+  Modifiers modifiers{.window_left = 0, .window_right = 0, .lengths = true};
+  modifiers.documents = 256;
+  const double own_keys = 4096. * 1024 * (1 << 20), pairs = ModifiedAttention(modifiers, config).visible_pairs();
+  EXPECT_LT(pairs, own_keys);
+  EXPECT_GT(pairs, own_keys / 2);
+  modifiers.lengths = false;
+  EXPECT_EQ(ModifiedAttention(modifiers, config).visible_pairs(), own_keys);
+}
+
 // The mask leaves the requested share of the blocks off the diagonal, and all blocks on the diagonal.
 TEST(VisiblePairs, OfSparseBlocksAreTheirShare) {
   FlashConfig config;

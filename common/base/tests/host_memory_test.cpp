@@ -1,6 +1,9 @@
 #include "common/base/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -23,6 +26,20 @@ class HostMemoryTest : public testing::Test {
  private:
   TemporaryFolder folder_;
 };
+
+// As `ulimit -v` limits it.
+TEST_F(HostMemoryTest, AProcessMayHaveALimit) {
+  const pid_t child = fork();
+  if (child == 0) {
+    write("proc/self/statm", "1 1 1 1 0 1 0\n");
+    const rlimit limit = {rlim_t{1} << 40, rlim_t{1} << 40};
+    const bool limited = setrlimit(RLIMIT_AS, &limit) == 0;
+    _exit(limited && available() == 0x1p40 - static_cast<double>(sysconf(_SC_PAGESIZE)) ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
 
 TEST_F(HostMemoryTest, WhereNothingIsKnownThereIsNoLimit) { EXPECT_TRUE(std::isinf(available())); }
 

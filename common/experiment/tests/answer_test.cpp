@@ -68,7 +68,7 @@ class AnswerTest : public ::testing::Test {
                      config.set_default("block_c", int64_t{64});
                    }});
   }
-  std::string text(size_t width = 100) { return answer_text(answered(), width); }
+  std::string text(size_t width = 100, size_t lines = 100) { return answer_text(answered(), width, lines); }
 
   AnswerSpec spec_ = {
       .choices = {{.what = "tile", .axes = {"block_r", "block_c"}, .between = "x", .by = {"dtype", "head_dim"}}},
@@ -82,6 +82,20 @@ class AnswerTest : public ::testing::Test {
   Known known_;
   bool whole_ = true;
 };
+
+TEST_F(AnswerTest, ALongAnswerFitsOneScreen) {
+  for (int64_t dim = 1; dim <= 40; ++dim) {
+    for (const auto& [rows, seconds] : {std::pair{128, 1e-3}, {64, 2e-3}, {32, 3e-3}}) {
+      results_.push_back(tile(rows, 64, seconds));
+      results_.back().config.set("head_dim", dim);
+    }
+  }
+  EXPECT_EQ(std::ranges::count(text(), '\n'), 41);
+  const std::string cut = text(100, 12);
+  EXPECT_LE(std::ranges::count(cut, '\n'), 12) << cut;
+  EXPECT_NE(cut.find("  f32 head_dim=1   take 128x64"), std::string::npos) << cut;
+  EXPECT_NE(cut.find(" more: tile of f32 head_dim="), std::string::npos) << cut;
+}
 
 // scripts/tests/pages_test reads the same file: the pages have the same rule.
 TEST(PickTest, IsTheRuleOfThePages) {

@@ -54,6 +54,7 @@ struct World {
   std::vector<std::vector<std::string>> restarts;  // command lines
   std::vector<std::vector<std::string>> parts;     // command lines
   std::vector<Json> tasks;                         // of the parts
+  std::optional<int> part_status;                  // of parts that end at once
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
   std::map<std::string, int> plans;  // how often a case was planned, by the case's key
@@ -336,7 +337,7 @@ class ExperimentTest : public ::testing::Test {
           std::vector<std::string> problems;
           const auto task = std::ranges::find(given, "--part");
           if (task != given.end()) world.tasks.push_back(read_records(task[1], problems).at(0));
-          return run_here(given, body);
+          return world.part_status ? *world.part_status : run_here(given, body);
         });
   }
 
@@ -568,6 +569,15 @@ TEST_F(ExperimentTest, AProcessThatLosesItsDeviceCostsOneCase) {
   EXPECT_EQ(judged, (std::set<int>{64, 256}));
   EXPECT_EQ(measurements().back()["case"]["n"], 128);
   EXPECT_EQ(measurements().back()["status"], "failed");
+}
+
+TEST_F(ExperimentTest, AProcessThatIsEndedIsSaid) {
+  world.part_status = 128 + SIGKILL;
+  const Outcome outcome = run({"--processes", "2"});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("process 2 of 2, which measures again, was ended by signal 9"), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.out.find("\n6 ok, "), std::string::npos) << outcome.out;
 }
 
 TEST_F(ExperimentTest, InterruptionOfAProcessEndsTheRun) {
@@ -868,7 +878,7 @@ TEST_F(ExperimentTest, SkippedCasesAreNoFailure) {
 TEST_F(ExperimentTest, ARunWhoseCasesAreAllSkippedSaysWhy) {
   const Outcome outcome = run({"--axis", "n=4096", "--axis", "tile=16", "--quiet"});
   EXPECT_EQ(outcome.status, 4);
-  EXPECT_NE(outcome.err.find("none of 1 cases can run here"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("the case cannot run here: needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_EQ(world.makes, 0);
   EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0) << "nothing is left to do";
@@ -885,6 +895,13 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   const std::string reason = measurement(8, 16)["reason"];
   EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
   EXPECT_NE(reason.find("at most 500 ms are allowed"), std::string::npos) << reason;
+
+  fs::remove(path("measurements.jsonl"));
+  std::vector<std::string> shorter = arguments;
+  shorter.insert(shorter.end(), {"--max-launch", "1e-6"});
+  run(shorter);
+  const std::string too_short = measurement(8, 16)["reason"];
+  EXPECT_TRUE(too_short.ends_with("; at most 0.0010 ms may")) << too_short;
 
   fs::remove(path("measurements.jsonl"));
   std::vector<std::string> longer = arguments;
@@ -920,6 +937,17 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
   const std::string reason = measurement(8, 16)["reason"];
   EXPECT_NE(reason.find("needs 1000000000.0 GB of the host's memory"), std::string::npos) << reason;
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
+}
+
+// What was measured before is shown.
+TEST_F(ExperimentTest, AnErrorBetweenCasesLeavesTheTable) {
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) -> int {
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    throw std::bad_alloc();
+  });
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("fastest"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.err.find("the host has no memory left; 2 cases are kept in "), std::string::npos) << outcome.err;
 }
 
 TEST_F(ExperimentTest, AFailedAllocationIsStatus1) {
@@ -1195,10 +1223,23 @@ TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
   EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
-TEST_F(ExperimentTest, AFullDiskIsAnError) {
-  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16", "--measurements", "/dev/full"});
-  EXPECT_NE(outcome.status, 0);
-  EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+// A full disk costs records, and no result.
+TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
+  fs::create_symlink("/dev/full", path("full.jsonl"));
+  fs::create_symlink("/dev/full", path("measurements.samples.jsonl"));
+  for (const std::vector<std::string>& where : std::vector<std::vector<std::string>>{
+           {"--measurements", path("full.jsonl")}, {"--out", path("full.jsonl")}, {}}) {
+    fs::remove(path("measurements.jsonl"));
+    std::vector<std::string> arguments = {"--axis", "n=8,16", "--axis", "tile=16,32"};
+    arguments.insert(arguments.end(), where.begin(), where.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    const size_t said = outcome.err.find("cannot append to");
+    EXPECT_NE(said, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("cannot append to", said + 1), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
+    for (const Json& record : measurements()) EXPECT_EQ(record["status"], "ok");
+  }
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
@@ -1234,6 +1275,22 @@ TEST_F(ExperimentTest, CsvIsAllThatIsPrinted) {
   const Outcome outcome = run({"--csv", "--quiet", "--axis", "n=8", "--axis", "tile=16,32"});
   EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 3) << outcome.out;
   EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
+}
+
+TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsSaid) {
+  const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16,32", "--baseline"};
+  const auto with = [&](const std::string& baseline) {
+    std::vector<std::string> arguments = one;
+    arguments.push_back(baseline);
+    return run(arguments);
+  };
+  EXPECT_NE(with("tile=64").err.find("--baseline tile=64: no case of this run that was measured has it"),
+            std::string::npos);
+  EXPECT_EQ(with("tile=16").err.find("--baseline"), std::string::npos);
+  const Outcome empty = with("variant=");
+  EXPECT_EQ(empty.status, 2);
+  EXPECT_NE(empty.err.find("--baseline variant=: axis variant: '' is not allowed; one of "), std::string::npos)
+      << empty.err;
 }
 
 TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
@@ -1459,6 +1516,9 @@ TEST_F(ExperimentTest, ReplayOfAMeasurement) {
   EXPECT_EQ(measurements()[2]["case"], measurements()[1]["case"]);
 
   world.seconds = [](const Case&) { return 2e-3; };
+  outcome = run({"--replay", id, "--csv"});
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
   outcome = run({"--replay", id});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_NE(outcome.out.find("DIFFERS: now 2.000 of the recorded median, the intervals do not overlap\n"),
@@ -1835,6 +1895,9 @@ TEST_F(ExperimentTest, NothingIsWrittenOverAFileThatIsRead) {
   refused({"--input", path("in"), "--out", path("in")}, "--out " + path("in") + ": --input names the same file");
   refused({"--input", path("in"), "--measurements", path("in")}, ": --input names the same file");
   refused({"--dump-output", path("out.jsonl")}, ": --out names the same file");
+  const std::string of_samples = ": the samples file of --measurements names the same file";
+  refused({"--dump-output", path("measurements.samples.jsonl")}, of_samples);
+  refused({"--out", path("measurements.samples.jsonl")}, of_samples);
   EXPECT_EQ(read_file(path("in")), "the inputs");
   EXPECT_EQ(run({"--out", "/dev/null", "--dump-output", "/dev/null", "--axis", "n=8"}).status, 0);
 }

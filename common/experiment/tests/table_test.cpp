@@ -87,6 +87,21 @@ TEST_F(TableTest, AFilterLeavesTheCasesWithItsWords) {
   EXPECT_EQ(text(), "no case has \"n=6\"\n");
 }
 
+// A filter hides rows, and changes no figure.
+TEST_F(TableTest, AFilteredCaseIsComparedWithAllCases) {
+  options_.filter = "tile=16 n=64";
+  EXPECT_NE(text().find("2.00x"), std::string::npos) << text();
+  EXPECT_EQ(text().find("fastest\n"), std::string::npos) << text();
+  EXPECT_NE(csv(results_, {}, options_).find(",2.00x,"), std::string::npos);
+}
+
+TEST_F(TableTest, ANarrowTerminalIsWideEnough) {
+  results_.push_back(skipped(500, "needs 65536 bytes"));
+  for (options_.width = 20; options_.width < 60; ++options_.width) {
+    EXPECT_LE(width_of(text()), options_.width) << text();
+  }
+}
+
 TEST_F(TableTest, SkippedCasesAreOneLineForEachReason) {
   for (int64_t n = 1; n <= 131; ++n) results_.push_back(skipped(n, "budget spent"));
   results_.push_back(skipped(500, "needs 65536 bytes"));

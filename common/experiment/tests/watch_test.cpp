@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "common/base/temporary_folder.h"
@@ -62,6 +63,47 @@ TEST(WatchTest, AWorkerThatEndsWhileItCompilesAheadIsFollowedByOneThatDoesNot) {
     return expected(worker.before.lost.is_null());
   });
   EXPECT_EQ(status, as_expected);
+}
+
+// A function of the user may overwrite the heap, and the worker then ends at any later time.
+TEST(WatchTest, AnEndInNoCaseIsOfTheLastCaseIfCodeOfTheUserRan) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    const Before& before = worker.before;
+    if (!before.lost.is_null()) return expected(before.lost == "two" && before.reason == "vector::reserve");
+    Json of_user = notes;
+    of_user["users_code"] = true;
+    worker.activity.note(of_user);
+    worker.activity.at(1);
+    of_user["cases"] = {"three"};
+    worker.activity.note(of_user);
+    if (before.compile_ahead) worker.activity.end_case("failed", "vector::reserve");
+    of_user["cases"] = Json::array();
+    worker.activity.note(of_user);
+    worker.activity.end_case("failed", "vector::reserve");
+  });
+  EXPECT_EQ(status, as_expected);
+}
+
+TEST(WatchTest, ACompilationThatTakesTooLongOrTooMuchIsAFailedCase) {
+  for (const auto& [seconds, bytes, says] : {std::tuple{0.01, 1e18, " s"}, {1e6, -1e18, " of memory"}}) {
+    const int status = watch("program", {"program"}, [&](const Arguments&, const Worker& worker) {
+      const Before& before = worker.before;
+      if (!before.lost.is_null()) {
+        return expected(before.lost == "two" && before.reason.starts_with("the compiler takes more than ") &&
+                        before.reason.ends_with(says));
+      }
+      worker.activity.note(notes);
+      worker.activity.at(1);
+      const CompilationLimit limit(worker.activity, seconds, bytes);
+      for (;;) pause();
+    });
+    EXPECT_EQ(status, as_expected);
+  }
+  const auto in_time = [](const Arguments&, const Worker& worker) {
+    const CompilationLimit limit(worker.activity);
+    return 4;
+  };
+  EXPECT_EQ(watch("program", {"program"}, in_time), 4);
 }
 
 TEST(WatchTest, AnEndInNoCaseIsOneLine) {

@@ -1,0 +1,58 @@
+#include "common/base/standard_streams.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+namespace attn {
+namespace {
+
+// A process that a signal ends does not wait for somebody to read its texts.
+TEST(StandardStreams, APipeThatNobodyReadsIsGivenUp) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_ends[1], STDOUT_FILENO);
+    dup2(pipe_ends[1], STDERR_FILENO);
+    wait_for_readers(false);
+    const std::string text(size_t{1} << 20, 'x');
+    to_stderr(text);
+    const bool before = stdout_lost();
+    to_stdout(text);
+    _exit(!before && stdout_lost() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  for (const int end : pipe_ends) close(end);
+}
+
+TEST(StandardStreams, ALongTextArrivesWhole) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  const std::string text(size_t{1} << 20, 'x');
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_ends[1], STDOUT_FILENO);
+    to_stdout(text);
+    _exit(stdout_lost() ? 1 : 0);
+  }
+  close(pipe_ends[1]);
+  std::string read_text;
+  std::array<char, 4096> part{};
+  for (ssize_t bytes; (bytes = read(pipe_ends[0], part.data(), part.size())) > 0;) {
+    read_text.append(part.data(), static_cast<size_t>(bytes));
+  }
+  close(pipe_ends[0]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_text, text);
+}
+
+}  // namespace
+}  // namespace attn
