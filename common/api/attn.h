@@ -88,6 +88,13 @@ typedef struct {
    * engine. */
   const char* cache_folder;
   const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
+  /* Runs the work of an engine of the cpu on the program's threads: calls piece(work, number) once for each number from
+   * 0 to pieces - 1, on any threads, one after another or at the same time, and returns when all calls have returned.
+   * There are at most as many pieces as the engine has threads (cpu:threads=N). Several threads may call it at the same
+   * time. In the child process of a fork the engine does not call it. NULL: the engine has threads of its own, which
+   * spin while a call runs. */
+  void (*run_pieces)(void* run_context, size_t pieces, void (*piece)(void* work, size_t number), void* work);
+  void* run_context;
 } attn_open_options;
 
 /* The ATTN_ABI_VERSION that the library was compiled with. */

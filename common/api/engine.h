@@ -92,6 +92,7 @@ struct RopeCall {
 struct EngineOptions {
   std::string cache_folder = {};  // the folder of compiled kernels; empty: PipelineCache::default_folder()
   std::string archive = {};       // a file of compiled kernels that was shipped; empty: none
+  Caller caller = {};             // the program's threads; a child process after a fork does without them
 };
 
 /// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the

@@ -192,7 +192,7 @@ class Engine::State {
  public:
   State(const std::string& spec, const EngineOptions& options)
       : born(forks),
-        device(Device::open_for_caller(spec)),
+        device(Device::open_for_caller(spec, options.caller)),
         pipelines(*device, options.cache_folder.empty() ? PipelineCache::default_folder() : options.cache_folder) {
     if (!options.archive.empty()) pipelines.attach(PipelineArchive::load(options.archive));
   }

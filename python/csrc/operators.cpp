@@ -40,6 +40,18 @@ constexpr int most_devices = 65;  // the CPU and 64 GPUs
   std::abort();  // not reached: the line above throws
 }
 
+#ifdef INTRA_OP_PARALLEL
+/// Runs the pieces of a CPU kernel on PyTorch's threads. They spin after each of PyTorch's operations, so other threads
+/// would have to share the cores with them.
+void run_pieces(void*, size_t pieces, void (*piece)(void* work, size_t number), void* work) {
+  at::parallel_for(0, static_cast<int64_t>(pieces), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) piece(work, static_cast<size_t>(number));
+  });
+}
+#else  // at::parallel_for of this compiler runs all pieces on one thread; the engine has threads of its own
+constexpr decltype(attn_open_options::run_pieces) run_pieces = nullptr;
+#endif
+
 /// The engine of a device. It is opened at its first use and never closed, because the process may end while a GPU is
 /// still at work.
 attn_engine* engine_of(c10::Device device) {
@@ -54,7 +66,7 @@ attn_engine* engine_of(c10::Device device) {
   if (engine) return engine;
   const std::string spec = device.is_cpu() ? "cpu:threads=" + std::to_string(at::get_num_threads())
                                            : "cuda:" + std::to_string(device.index());
-  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE")};
+  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE"), run_pieces, nullptr};
   if (const attn_status status = attn_open(spec.c_str(), &options, &engine); status != ATTN_OK) fail(status, "attn");
   engines[index].store(engine, std::memory_order_release);
   return engine;

@@ -285,12 +285,13 @@ const char* attn_message(void) { return last_message.c_str(); }
 attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {
   return guarded([&] {
     if (!device || !engine) refuse("device and engine must not be NULL");
-    const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
+    const attn_open_options read_options = read(options, attn_open_options{});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
     log_into(text(read_options.cache_folder));
-    *engine =
-        new attn_engine(spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
+    *engine = new attn_engine(spec, {.cache_folder = text(read_options.cache_folder),
+                                     .archive = text(read_options.archive),
+                                     .caller = {.run = read_options.run_pieces, .context = read_options.run_context}});
   });
 }
 
