@@ -168,9 +168,12 @@ typedef struct {
   const DLTensor* bias;
   /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
   const DLTensor* lse;
+  /* int32 [batch], from 0 to kv_len: the first key of each sequence; keys before it are padding, which no query sees.
+   * Queries and keys keep their positions. With causal, queries before the first key see nothing */
+  const DLTensor* starts;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
-  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* q and o have q_heads; k and v have kv_heads, a divisor of q_heads. o has q's type or float32. options may be NULL. */
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
@@ -207,9 +210,37 @@ typedef struct {
   int interleaved;
   /* as in attn_flash_options */
   const DLTensor* lse;
+  /* The modifiers: as in attn_flash_options, for queries and keys at their positions in their sequence */
+  double soft_cap;
+  int64_t window_left;
+  int alibi;
+  const DLTensor* alibi_slopes;
+  const DLTensor* sinks;
+  /* int32 [batch], from 0 to capacity: the first key of each sequence; keys before it are padding, which no query sees
+   * */
+  const DLTensor* starts;
 } attn_cache_options;
-#define ATTN_CACHE_OPTIONS \
-  {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
+#define ATTN_CACHE_OPTIONS     \
+  {sizeof(attn_cache_options), \
+   ATTN_BHSD,                  \
+   ATTN_BHSD,                  \
+   0,                          \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   0,                          \
+   NULL,                       \
+   0,                          \
+   -1,                         \
+   0,                          \
+   NULL,                       \
+   NULL,                       \
+   NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of

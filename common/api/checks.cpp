@@ -326,6 +326,7 @@ bool check(const FlashCall& call, bool gpu) {
   check_written(written, read);
   if (gpu) return rows;
   if (call.lengths) check_values("lengths", call.lengths, batch, 0, kv_len);
+  if (call.starts) check_values("starts", call.starts, batch, 0, kv_len);
   if (call.documents) check_documents(call.documents, call.q.tokens, kv_len);
   return rows;
 }
@@ -344,6 +345,20 @@ void simplify(FlashCall& call) {
 // ---- caches
 
 int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages * call.k.tokens : call.k.tokens; }
+
+FlashCall modified_part(const CacheCall& call) {
+  FlashCall part;
+  part.q = call.q;
+  part.k = call.k;
+  part.k.tokens = capacity_of(call);
+  part.causal = true;
+  part.scale = call.scale;
+#define ATTN_MODIFIER(type, name, ...) part.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) part.name = call.name;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+  return part;
+}
 
 void check_cache(const CacheCall& call, bool gpu) {
   check_tensor("k", call.k, gpu, call.table ? most_int : most_count);
@@ -386,6 +401,7 @@ bool check(const CacheCall& call, bool gpu) {
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
       "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
+  check_modifiers(modified_part(call));
   const bool appends = call.new_k.there();
   require(appends == call.new_v.there(), "new_k and new_v go together");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
@@ -419,6 +435,11 @@ bool check(const CacheCall& call, bool gpu) {
     read.add(place_of("k_scales", call.k_scales, 4 * call.k.batch * call.k.heads));
     read.add(place_of("v_scales", call.v_scales, 4 * call.k.batch * call.k.heads));
   }
+  const int64_t batch = call.q.batch, q_heads = call.q.heads;
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  if (call.name) read.add(place_of(#name, call.name, 4 * elements({__VA_ARGS__})));
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
   if (appends) {
     read.add(place_of("new_k", call.new_k));
     read.add(place_of("new_v", call.new_v));
@@ -428,6 +449,7 @@ bool check(const CacheCall& call, bool gpu) {
   check_written(written, read);
   if (gpu) return rows;
   check_cache_values(call);
+  if (call.starts) check_values("starts", call.starts, batch, 0, capacity_of(call));
   if (appends && rows) check_appended_pages(call);
   return rows;
 }

@@ -67,6 +67,11 @@ struct CacheCall {
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;
   int64_t positions = 0;  // rows of cosines and sines: as many as a sequence may have tokens
+  /// The modifiers of attn_cache_options (attn.h), with the same names and values; null means no table.
+#define ATTN_MODIFIER(type, name, off, ...) type name = off;
+#define ATTN_MODIFIER_TABLE(element, name, ...) const element* name = nullptr;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
 };
 
 /// Linear attention (common/linear/kernels/linear.h). q, k: [batch, heads, tokens, head_dim]; v, o: [..., value_dim].

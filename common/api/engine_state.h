@@ -19,7 +19,7 @@
 #include "common/api/checks.h"
 #include "common/api/engine.h"
 #include "common/api/kernels/stage.h"
-#include "common/attention/kernels/modifiers/modifiers.h"
+#include "common/attention/kernels/modifiers/later.h"
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
 #include "common/base/error.h"
@@ -92,13 +92,57 @@ inline void refuse_where(const std::string& unable) {
 
 // ---- modifiers
 
+/// Returns the modifiers of a call's kernel.
+inline Modifiers modifiers_of(const FlashCall& call) {
+  Modifiers m;
+#define ATTN_MODIFIER(type, name, ...) m.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  m.starts = call.starts != nullptr;
+  m.documents = call.documents != nullptr;
+  m.block_sparse = call.blocks != nullptr;
+  m.lists = false;  // no lists of keys, because the host would have to make them in every call
+  if (call.bias) {
+    std::string axes;
+    for (int axis = 0; axis < 4; ++axis) {
+      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
+    }
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
+  }
+  return m;
+}
+
+/// Whether an option changes the kernel.
+inline bool modified(const FlashCall& call) {
+  bool found = false;
+#define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
+#define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return found;
+}
+
+/// Adds to the key the values of the options, and for each table whether the call has the table.
+inline void add_options(Key& key, const FlashCall& call) {
+  int64_t tables = 0;
+#define ATTN_MODIFIER(type, name, ...) key.add(call.name);
+#define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  key.add(tables);
+  for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
+}
+
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 /// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
   ModifierBlock(Device& device, const FlashCall& call) {
-    ModifierData head{};
+    LaterModifiers all{};
+    ModifierData& head = all.before.tables;
     const AttentionShape s{
         .batch = call.q.batch, .q_heads = call.q.heads, .q_len = call.q.tokens, .kv_len = call.k.tokens};
     const auto place = [&](int& offset, int64_t words) {
@@ -107,7 +151,7 @@ class ModifierBlock {
       bytes_ += words * 4;
       if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes are not allowed; 2 GiB are", bytes_));
     };
-    bytes_ = sizeof head;
+    bytes_ = sizeof all;
     if (call.alibi) place(head.slopes, s.q_heads);
     const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
 #define ATTN_MODIFIER_TABLE(element, name, ...) \
@@ -124,12 +168,13 @@ class ModifierBlock {
       bias_words_ = stride;
       place(head.bias, stride + bias_slack);
     }
-    head_ = head;
+    if (call.starts) place(all.starts, batch);
+    head_ = all;
     memory_ = Buffer(device, static_cast<size_t>(bytes_));
-    memory_.upload(&head, sizeof head);
+    memory_.upload(&all, sizeof all);
     if (call.alibi && !call.alibi_slopes) {
       std::vector<std::byte> bytes(static_cast<size_t>(head.slopes) + static_cast<size_t>(s.q_heads) * 4);
-      std::memcpy(bytes.data(), &head, sizeof head);
+      std::memcpy(bytes.data(), &all, sizeof all);
       size_t at = static_cast<size_t>(head.slopes);
       for (const double slope : attn::alibi_slopes(s.q_heads)) {
         const auto value = static_cast<float>(slope);
@@ -154,18 +199,20 @@ class ModifierBlock {
     const auto add = [&](const void* from, int64_t words, int at) {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
-    add(call.alibi_slopes, call.q.heads, head_.slopes);
+    const ModifierData& head = head_.before.tables;
+    add(call.alibi_slopes, call.q.heads, head.slopes);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
-#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head_.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head.name);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-    add(call.bias, bias_words_, head_.bias);
+    add(call.bias, bias_words_, head.bias);
+    add(call.starts, batch, head_.starts);
     return params;
   }
 
  private:
   int64_t bytes_ = 0, bias_words_ = 0;
-  ModifierData head_{};
+  LaterModifiers head_{};
   Buffer memory_;
 };
 /// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's
@@ -240,6 +287,13 @@ class Engine::State {
           &kernel("stage", shape.threads > 1 ? FunctionConstants{{"THREADS", shape.threads}} : FunctionConstants{});
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
+  }
+  /// Has the device copy the call's tables to the entry's ModifierBlock. Returns the data of the entry's hooks; null if
+  /// the entry has none.
+  const void* staged(CommandEncoder& to, const Prepared& entry, const FlashCall& call) {
+    if (!entry.modifiers) return nullptr;
+    if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);
+    return entry.modifiers->data();
   }
   /// For a call without tokens: writes the final state, which is the initial state, or zeros without an initial state.
   void copy_state(const LinearCall& call, void* stream) {

@@ -18,7 +18,7 @@ std::string instead(const std::string& hook) {
 int Modifiers::bias_kind() const { return bias == "none" ? 0 : bias_has('k') ? BIAS_OF_KEYS : BIAS_OF_ROWS; }
 
 bool Modifiers::change_kernel() const {
-  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || window() || prefix > 0 ||
+  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || starts || window() || prefix > 0 ||
          documents > 0 || rotary.in_kernel();
 }
 
@@ -42,6 +42,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
+  if (m.starts) hooks.includes["common/attention/kernels/keys.h"] = instead("keys_from_starts");
   hooks.constants = {{"ALIBI", m.alibi || at_run_time},
                      {"BIAS", at_run_time ? BIAS_OF_KEYS : m.bias_kind()},
                      {"SINKS", m.sinks},
@@ -60,7 +61,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
     hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
                              read_source({}, header);
   }
-  if (m.mask() && m.lists) hooks.lists = m.lengths ? ListScope::sequence : ListScope::all;
+  if (m.mask() && m.lists) hooks.lists = m.lengths || m.starts ? ListScope::sequence : ListScope::all;
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";
     hooks.rotation = keys ? Rotation::all : Rotation::queries;
@@ -75,6 +76,12 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   // The error of the hardware's tanh. Other versions of tanh are off by a few units in the last place of f32. The
   // tolerance allows for such errors anyway.
   hooks.score_error = m.soft_cap != 0 && dtype != DType::f32 ? 0x1p-11 : 0;
+  return hooks;
+}
+
+AttentionHooks without_mask(AttentionHooks hooks) {
+  hooks.includes.erase("common/attention/kernels/mask.h");
+  hooks.constants.erase("BLOCK_SPARSE");
   return hooks;
 }
 

@@ -20,6 +20,7 @@ struct Modifiers {
 #define ATTN_DRAWN_TABLE(element, name, ...)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
+  bool starts = false;    // each sequence has a first key; the keys before it are padding
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
   /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
   /// that the tensor lacks share elements. "none": no bias.
@@ -49,6 +50,9 @@ struct Modifiers {
 /// Returns the hooks of the modifiers, with their texts and constants, but without data and without the functions of
 /// the oracle. `dtype` is the type of Q, K and V.
 AttentionHooks modifier_hooks(const Modifiers& modifiers, DType dtype);
+
+/// Returns hooks of modifiers without the mask hook, which kernels over a cache do not take.
+AttentionHooks without_mask(AttentionHooks hooks);
 
 /// Returns the slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of
 /// two, the slopes are 2^(-8 i / heads) for i from 1. Else the first slopes are the slopes of the next smaller power of

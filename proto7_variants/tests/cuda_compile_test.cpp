@@ -21,7 +21,7 @@ using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
 // No kernel spills, and products overlap: the compiler warns where products do not overlap.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
-  std::vector<Modifiers> all(11);
+  std::vector<Modifiers> all(12);
   all[0].alibi = true;
   all[1].soft_cap = 30;
   all[2].window_left = 1024;
@@ -32,6 +32,7 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   all[7] = {.window_left = 1024, .window_by_mask = true, .lists = false};
   all[8].bias = "k";
   all[10].soft_cap = 30.5;
+  all[11] = {.window_left = 1024, .starts = true};
   for (const int64_t head_dim : {64, 128, 256}) {
     all[9].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {

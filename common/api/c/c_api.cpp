@@ -239,6 +239,12 @@ CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTenso
   call.sines = table<const float>(engine, "sines", options.sines, {call.positions, call.rotary_dim / 2}, false);
   call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
   call.lse = table<float>(engine, "lse", options.lse, {call.q.batch, call.q.heads, call.q.tokens}, false);
+  const int64_t batch = call.q.batch, q_heads = call.q.heads;
+#define ATTN_MODIFIER(type, name, ...) call.name = static_cast<type>(options.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  call.name = table<const element>(engine, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
   return call;
 }
 
