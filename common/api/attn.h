@@ -116,6 +116,9 @@ ATTN_API void attn_close(attn_engine* engine);
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of launches that the engine has prepared, each for one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
+/* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
+ * for each call that has rows. A replay of a CUDA graph launches without the engine, so it does not count. */
+ATTN_API uint64_t attn_launches(attn_engine* engine);
 /* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 

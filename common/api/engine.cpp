@@ -42,6 +42,12 @@ size_t Engine::prepared() {
   return own.ready.size();
 }
 
+uint64_t Engine::launches() {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  return own.launches;
+}
+
 size_t Engine::prepared_bytes() {
   State& own = state();
   const std::lock_guard lock(own.mutex);

@@ -135,6 +135,9 @@ class Engine {
   /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
+  /// Returns the number of launches of attention (flash, decode, prefill) that the engine has put on streams. A replay
+  /// of a CUDA graph launches without the engine.
+  uint64_t launches();
   /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
   void save_archive(const std::string& path);
 

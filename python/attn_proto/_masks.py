@@ -75,6 +75,16 @@ class Structure(torch.Tensor):
             sees = sees & (key < self.ends[:, None, None, None])
         return sees if self.seen is None else sees & self.seen[:, None, None, :]
 
+    def only_causal(self):
+        """Whether a query sees all keys up to its own."""
+        return (self.causal and self.left < 0 and self.prefix == 0 and self.used == self.shape[3]
+                and all(getattr(self, name) is None for name in _tables[1:]))
+
+    def in_cache(self):
+        """Whether the operators over caches have this structure."""
+        return (self.causal and self.right < 0 and self.prefix == 0 and self.used == self.shape[3]
+                and self.ends is None and self.documents is None and self.seen is None)
+
     def words(self):
         """The structure in a few words, for explain()."""
         window = "" if self.left < 0 and self.right < 0 else f"a window of {self.left + 1 + max(self.right, 0)}"
@@ -198,6 +208,18 @@ def _padding(attention_mask, keys, offset, readable):
             ends.int() if any(end != keys for _, end, _ in tokens) else None, None)
 
 
+def _prefix(blocks, starts):
+    """The number of first keys that all queries see if the keys of one block see each other; blocks: [batch, keys], -1
+    for a key of no block. None if the blocks are no such prefix."""
+    inside = blocks >= 0
+    begin, count = (inside.cumsum(-1) == 0).sum(-1), inside.sum(-1)
+    at = torch.arange(blocks.shape[1], device=blocks.device)
+    one = (inside == (at >= begin[:, None]) & (at < (begin + count)[:, None])) & (~inside | (blocks == blocks.amax(-1, keepdim=True)))
+    after = begin > (0 if starts is None else starts)  # a token before the block would see the block
+    ends = (begin + count).tolist()
+    return ends[0] if ends.count(ends[0]) == len(ends) and bool(one.all()) and not after.any() else None
+
+
 def _later(starts, others):
     others = others.clamp(min=0).int()
     return others if starts is None else torch.maximum(starts, others)
@@ -249,19 +271,12 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     if "blocks" in rules:
         if on_device or not readable:
             return None
-        blocks = rules["blocks"][:, kv_offset:kv_offset + used] >= 0
-        if blocks[:, first:].any():  # else no query of this call is in a block
-            ends_of = blocks.sum(-1).tolist()
-            begins = (blocks.cumsum(-1) == 0).sum(-1)
-            hidden = begins if starts is None else (begins - starts).clamp(min=0)
-            whole = (blocks == (torch.arange(used, device=blocks.device) >= begins[:, None])
-                     & (torch.arange(used, device=blocks.device) < (begins + blocks.sum(-1))[:, None])).all()
-            stops = {begin + count for begin, count in zip(begins.tolist(), ends_of)}
-            same = (rules["blocks"][:, kv_offset:kv_offset + used].where(blocks, -1).amax(-1, keepdim=True)
-                    == rules["blocks"][:, kv_offset:kv_offset + used]).logical_or(~blocks).all()
-            if not (numbers == {"causal": True} and documents is None and len(stops) == 1 and whole and same and not hidden.any()):
+        blocks = rules["blocks"][:, kv_offset:kv_offset + used]
+        if (blocks[:, first:] >= 0).any():  # else the blocks change nothing for these queries
+            prefix = _prefix(blocks, starts)
+            if prefix is None or numbers != {"causal": True} or documents is not None:
                 return None
-            numbers["prefix"] = stops.pop()
+            numbers["prefix"] = prefix
 
     plain = documents is None and seen is None and "prefix" not in numbers and "right" not in numbers and numbers.get("causal")
     if on_device and numbers:

@@ -493,6 +493,7 @@ void save_archive(const Tensor& like, std::string path) {
 }
 
 int64_t prepared(const Tensor& like) { return static_cast<int64_t>(attn_prepared(engine_of(like.device()))); }
+int64_t launches(const Tensor& like) { return static_cast<int64_t>(attn_launches(engine_of(like.device()))); }
 
 void implement(torch::Library& m) {
   m.impl("flash", flash);
@@ -507,6 +508,7 @@ void implement(torch::Library& m) {
   m.impl("empty", empty);
   m.impl("save_archive", save_archive);
   m.impl("prepared", prepared);
+  m.impl("launches", launches);
 }
 
 // ---- derivatives
@@ -705,6 +707,7 @@ TORCH_LIBRARY(attn, m) {
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");
+  define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 

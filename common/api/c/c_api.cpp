@@ -316,6 +316,12 @@ size_t attn_prepared(attn_engine* engine) {
   return count;
 }
 
+uint64_t attn_launches(attn_engine* engine) {
+  uint64_t count = 0;
+  guarded([&] { count = there(engine).engine.launches(); });
+  return count;
+}
+
 attn_status attn_empty(attn_engine* engine, void* stream) {
   return guarded([&] { there(engine).engine.empty(stream); });
 }
