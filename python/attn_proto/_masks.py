@@ -235,11 +235,13 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     used, lengths = keys, None
     if numbers and not on_device:
         used = first + queries
-        if first < 0 or used > keys:
+        if first < 0 or used > keys or used < keys and "causal" not in rules:
             return None
     starts = ends = seen = documents = None
     if attention_mask is not None:
         starts, ends, seen = _padding(attention_mask, used, kv_offset, readable)
+        if seen is not None and used != keys:
+            seen = torch.nn.functional.pad(seen, (0, keys - used))
 
     if "chunk" in rules:
         size, padding = rules["chunk"]
@@ -271,10 +273,10 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     if "blocks" in rules:
         if on_device or not readable:
             return None
-        blocks = rules["blocks"][:, kv_offset:kv_offset + used]
+        blocks = rules["blocks"][:, kv_offset:kv_offset + keys]
         if (blocks[:, first:] >= 0).any():  # else the blocks change nothing for these queries
             prefix = _prefix(blocks, starts)
-            if prefix is None or numbers != {"causal": True} or documents is not None:
+            if prefix is None or prefix > used or numbers != {"causal": True} or documents is not None:
                 return None
             numbers["prefix"] = prefix
 

@@ -29,8 +29,8 @@ MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 FAMILIES = {
     "llama": {}, "qwen2": {}, "mistral": WINDOW, "gemma2": {**MIXED, "query_pre_attn_scalar": 32},
     "gemma3_text": {**MIXED, "query_pre_attn_scalar": 32},
-    "gpt_oss": {**MIXED, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 2, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
+    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},  # all experts: bfloat16 chooses no other
+    "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
                     "layer_types": ["chunked_attention", "full_attention"]}}
 DEVICES = [device for device in ("cpu", "cuda") if torch.ops.attn.has_backend(device) and (device == "cpu" or torch.cuda.is_available())]
 
