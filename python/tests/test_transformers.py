@@ -423,6 +423,55 @@ class Pages(Case):
                 ours(tokens(2, 1), cache=cache)
 
 
+class Generates(Case):
+    def test_beams_and_drafts(self):
+        """Beam search and drafts, with padding on the left, in caches that grow and static caches: all calls are served."""
+        ids, padding = tokens(2, 20).repeat(1, 2), torch.ones(2, 40, dtype=torch.long)
+        padding[1, :5] = 0
+        for kind in ("llama", "gemma2"):
+            plain, ours = (model(kind, name, eos_token_id=98) for name in ("eager", "attn_proto"))
+            draft = model(kind, "attn_proto", num_hidden_layers=1, eos_token_id=98)
+            for batch, given in ((2, {"num_beams": 3}), (2, {"num_beams": 2, "cache_implementation": "static"}),
+                                 (2, {"cache_implementation": "static"}), (1, {"prompt_lookup_num_tokens": 3}),
+                                 (1, {"assistant_model": draft})):
+                with self.subTest(kind, **given):
+                    of_eager = {name: value for name, value in given.items() if name != "cache_implementation"}
+                    said = [each.generate(ids[:batch], attention_mask=padding[-batch:], max_new_tokens=9, do_sample=False, **options)
+                            for each, options in ((plain, of_eager), (ours, given))]
+                    self.assertTrue(torch.equal(*said))
+                    self.assertEqual(attn_proto.reasons(), {})
+
+    def test_static_steps_are_one_launch(self):
+        """Steps in a static cache, traced as one graph: the mask is made outside of the graph, as in generate(). No step
+        prepares a launch or a graph of its own."""
+        ids, padding = tokens(2, 30), torch.ones(2, 30, dtype=torch.long)
+        padding[1, :5] = 0
+        for kind in ("llama", "gemma2"):
+            plain, ours = (model(kind, name, sliding_window=40) for name in ("eager", "attn_proto"))
+            want = plain(ids, attention_mask=padding).logits[:, 20:]
+            cache = StaticCache(ours.config, max_cache_len=32)
+            ours(ids[:, :20], attention_mask=padding[:, :20], cache=cache)
+            graphs = []
+
+            def backend(graph, inputs):
+                graphs.append(graph)
+                return graph
+
+            step = torch.compile(ours, backend=backend, fullgraph=True)
+            got, prepared = [], []
+            for at in range(20, 30):
+                part = ids[:, at:at + 1]
+                masks = masking.create_masks_for_generate(ours.config, ours.get_input_embeddings()(part), padding[:, :at + 1], cache)
+                before = attn_proto.launches()
+                place = torch.full((2, 1), at)  # a tensor, which a graph takes for every step
+                got.append(step(part, attention_mask=masks, cache=cache, position_ids=place).logits)
+                self.assertEqual(attn_proto.launches() - before, 2)
+                prepared.append(torch.ops.attn.prepared(ids))
+            self.near(torch.cat(got, 1), want)
+            self.assertEqual(len(set(prepared)), 1)
+            self.assertLess(len(graphs), 4)
+
+
 class Compiled(Case):
     def test_one_graph(self):
         ids = tokens(2, 20)
