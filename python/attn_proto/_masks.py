@@ -271,11 +271,12 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
         chunks = [positions[0].div(rules["chunk"][0], rounding_mode="floor")] if "chunk" in rules else []
         documents = _documents(used, packed[0], *chunks)
     if "blocks" in rules:
-        if on_device or not readable:
+        if not readable:
             return None
         blocks = rules["blocks"][:, kv_offset:kv_offset + keys]
-        if (blocks[:, first:] >= 0).any():  # else the blocks change nothing for these queries
-            prefix = _prefix(blocks, starts)
+        own = torch.arange(queries, device=blocks.device) + first
+        if (blocks[:, own] >= 0).any():  # else the blocks change nothing for these queries
+            prefix = None if on_device else _prefix(blocks, starts)
             if prefix is None or prefix > used or numbers != {"causal": True} or documents is not None:
                 return None
             numbers["prefix"] = prefix
