@@ -12,7 +12,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from transformers.utils.import_utils import is_tracing
 
 FEW = 16  # up to this number of queries a call runs the decoding kernel
-_tables = ("anchor", "starts", "ends", "lengths", "documents", "seen")
+_tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "turns")
 
 
 class Structure(torch.Tensor):
@@ -22,16 +22,19 @@ class Structure(torch.Tensor):
     The last query stands at the key `used` - 1, or, with `lengths`, at the key lengths[b] - 1 of its sequence. A query
     sees keys up to its own (`causal`) and the first `prefix` keys, from `left` keys before to `right` keys after its own
     (-1: all), in the document of its own key, from the key starts[b] on, before the key ends[b], and where `seen`
-    [batch, keys] is true. A table that is None limits nothing."""
+    [batch, keys] is true. A table that is None limits nothing.
+
+    With `turns` all this is said of sequences that are turned(): their padding on the left stands on the right."""
 
     @staticmethod
     def __new__(cls, shape, device, *, causal=False, left=-1, right=-1, prefix=0, used=None, anchor=None, starts=None, ends=None,
-                lengths=None, documents=None, seen=None):
+                lengths=None, documents=None, seen=None, turns=None):
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.causal, mask.left, mask.right, mask.prefix = causal, left, right, prefix
         mask.used = shape[3] if used is None else used
         mask.anchor = torch.empty(0, device=device) if anchor is None else anchor  # a traced mask needs a tensor
         mask.starts, mask.ends, mask.lengths, mask.documents, mask.seen = starts, ends, lengths, documents, seen
+        mask.turns = turns
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -73,7 +76,9 @@ class Structure(torch.Tensor):
             sees = sees & (key >= self.starts[:, None, None, None])
         if self.ends is not None:
             sees = sees & (key < self.ends[:, None, None, None])
-        return sees if self.seen is None else sees & self.seen[:, None, None, :]
+        if self.seen is not None:
+            sees = sees & self.seen[:, None, None, :]
+        return sees if self.turns is None else turned(turned(sees, -self.turns).mT, -self.turns).mT
 
     def only_causal(self):
         """Whether a query sees all keys up to its own."""
@@ -83,14 +88,14 @@ class Structure(torch.Tensor):
     def in_cache(self):
         """Whether the operators over caches have this structure."""
         return (self.causal and self.right < 0 and self.prefix == 0 and self.used == self.shape[3]
-                and self.ends is None and self.documents is None and self.seen is None)
+                and all(getattr(self, name) is None for name in ("ends", "documents", "seen", "turns")))
 
     def words(self):
         """The structure in a few words, for explain()."""
         window = "" if self.left < 0 and self.right < 0 else f"a window of {self.left + 1 + max(self.right, 0)}"
         parts = ["causal" if self.causal else "every key", window, f"a prefix of {self.prefix}" if self.prefix else ""]
-        tables = {"documents": "documents", "starts": "padding on the left", "ends": "padding on the right",
-                  "seen": "hidden keys", "lengths": "a static cache"}
+        tables = {"documents": "documents", "starts": "padding on the left", "turns": "padding on the left",
+                  "ends": "padding on the right", "seen": "hidden keys", "lengths": "a static cache"}
         return ", ".join([part for part in parts if part] + [word for name, word in tables.items() if getattr(self, name) is not None])
 
     @classmethod
@@ -104,6 +109,12 @@ class Structure(torch.Tensor):
             raise ValueError("attn_proto: the mask of a call is not to be written; write a clone")
         args, kwargs = torch.utils._pytree.tree_map_only(cls, cls.whole, (args, kwargs))
         return function(*args, **kwargs)
+
+
+def turned(tokens, turns):
+    """Rows of [batch, heads, tokens, width] in another order: the first turns[b] rows of a sequence come last."""
+    rows = (torch.arange(tokens.shape[2], device=tokens.device) + turns[:, None]) % tokens.shape[2]
+    return tokens.gather(2, rows[:, None, :, None].expand_as(tokens))
 
 
 # ---- mask functions
@@ -237,7 +248,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
         used = first + queries
         if first < 0 or used > keys or used < keys and "causal" not in rules:
             return None
-    starts = ends = seen = documents = None
+    starts = ends = seen = documents = turns = None
     if attention_mask is not None:
         starts, ends, seen = _padding(attention_mask, used, kv_offset, readable)
         if seen is not None and used != keys:
@@ -253,7 +264,11 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
             lefts = padding.tolist()
             one_chunk = all((q_offset - left) // size == (q_offset + queries - 1 - left) // size for left in lefts)
             if not one_chunk and any(left != lefts[0] for left in lefts):
-                return None
+                alike = starts is not None and starts.tolist() == lefts
+                if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
+                    return None
+                turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
+                ends = (keys if ends is None else ends) - padding.int()
         if "positions" not in rules and one_chunk:
             begin = padding + (q_offset - padding).div(size, rounding_mode="floor") * size - kv_offset
             starts = _later(starts, begin.expand(batch))
@@ -291,7 +306,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     if lengths is not None:
         used, ends = keys, None  # only queries that are padding stand at keys that are padding on the right
     return Structure((batch, 1, queries, keys), device, used=used, starts=starts, ends=ends, lengths=lengths,
-                     documents=documents, seen=seen, **numbers)
+                     documents=documents, seen=seen, turns=turns, **numbers)
 
 
 def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,

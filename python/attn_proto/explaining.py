@@ -62,7 +62,8 @@ def explain(model, **inputs):
             cache = getattr(out, "past_key_values", None)
             if cache is not None:
                 with watched(model, calls, "step"):
-                    model(input_ids=ids[:, :1], attention_mask=torch.nn.functional.pad(padding, (0, 1), value=1), past_key_values=cache)
+                    model(input_ids=ids[:, :1], past_key_values=cache,
+                          attention_mask=torch.nn.functional.pad(padding, (0, 1), value=1))
     if not calls:
         print('no call of attention reached attn_proto: load the model with attn_implementation="attn_proto", or call attn_proto.enable()')
     alike = collections.defaultdict(list)

@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto._masks import FEW, Structure, mask
+from attn_proto._masks import FEW, Structure, mask, turned
 from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, tell
 
 NAME = "attn_proto"
@@ -123,13 +123,16 @@ def _attend(query, key, value, bias, structure, options):
     if structure.lengths is not None:
         attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill
         return attend(query, key, value, structure.lengths, window_left=structure.left, **starts, **options)
+    if structure.turns is not None:
+        query, key, value = (turned(tokens, structure.turns) for tokens in (query, key, value))
     if structure.used != key.shape[2]:
         key, value = key[:, :, :structure.used], value[:, :, :structure.used]
     # Few causal queries run the decoding kernel, which takes no lengths. Queries that are padding alone see other keys.
     ends = None if structure.causal and query.shape[2] <= FEW else structure.ends
     bias = None if structure.seen is None else _bias_of(structure.seen[:, None, None, :structure.used])
-    return torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
-                                prefix=structure.prefix, lengths=ends, documents=structure.documents, bias=bias, **starts, **options)
+    o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
+                             prefix=structure.prefix, lengths=ends, documents=structure.documents, bias=bias, **starts, **options)
+    return o if structure.turns is None else turned(o, -structure.turns)
 
 
 AttentionInterface.register(NAME, _forward)

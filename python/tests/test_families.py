@@ -5,8 +5,11 @@ Tiny models with drawn weights run three prompts, without padding and with two p
 steps, with a cache that grows and with a static one, in float32 and bfloat16, on the CPU and on a GPU if there is one.
 """
 
+import contextlib
+import io
 import itertools
 import unittest
+import unittest.mock
 
 import torch
 
@@ -96,6 +99,26 @@ class Families(unittest.TestCase):
     def test_bfloat16(self):
         for device in DEVICES:
             self.walk(device, torch.bfloat16)
+
+    def test_explain(self):
+        """A line says where calls go and why; a model with a width that the kernels lack, and one that is not ours."""
+        def explained(made, **inputs):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                calls = attn_proto.explain(made, **inputs)
+            return calls, out.getvalue()
+
+        calls, text = explained(model("mistral", "attn_proto", torch.float32, "cpu"))
+        self.assertEqual([(call.run, call.layer, call.why) for call in calls],
+                         [(run, f"model.layers.{layer}.self_attn", None) for run in ("prompt", "step") for layer in (0, 1)])
+        self.assertIn("2 x 4 x 24 x 24, causal, a window of 8, padding on the left -> the kernels (2 calls like it)", text)
+        with unittest.mock.patch.dict(FAMILIES, llama={"head_dim": 20}):
+            calls, text = explained(model("llama", "attn_proto", torch.float32, "cpu"), input_ids=torch.ones(1, 9, dtype=torch.long))
+        self.assertEqual({call.why for call in calls}, {"widths 20, 20, 20"})
+        self.assertIn("9 x 9, causal -> PyTorch, for: widths 20, 20, 20", text)
+        calls, text = explained(model("llama", "sdpa", torch.float32, "cpu"))
+        self.assertEqual(calls, [])
+        self.assertIn("no call of attention reached attn_proto", text)
 
 
 if __name__ == "__main__":
