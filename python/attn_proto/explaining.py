@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import inspect
 
 import torch
 
@@ -61,9 +62,9 @@ def explain(model, **inputs):
                 out = model(input_ids=ids, attention_mask=padding, use_cache=True)
             cache = getattr(out, "past_key_values", None)
             if cache is not None:
+                name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
                 with watched(model, calls, "step"):
-                    model(input_ids=ids[:, :1], past_key_values=cache,
-                          attention_mask=torch.nn.functional.pad(padding, (0, 1), value=1))
+                    model(input_ids=ids[:, :1], attention_mask=torch.nn.functional.pad(padding, (0, 1), value=1), **{name: cache})
     if not calls:
         print('no call of attention reached attn_proto: load the model with attn_implementation="attn_proto", or call attn_proto.enable()')
     alike = collections.defaultdict(list)
