@@ -174,9 +174,18 @@ typedef struct {
   /* int32 [batch], from 0 to kv_len: the first key of each sequence; keys before it are padding, which no query sees.
    * Queries and keys keep their positions. With causal, queries before the first key see nothing */
   const DLTensor* starts;
+  /* int32 [sequences + 1], both or neither: the batch is 1, and its tokens are those of several sequences, one after
+   * the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i + 1], and the keys between the same elements of
+   * cu_seqlens_k, are sequence i. The first element is 0, and no element is less than the one before. A query sees only
+   * keys of its sequence, whose last query stands at the sequence's last key; prefix counts its sequence's keys. Tokens
+   * after the last element belong to no sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and
+   * starts */
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
-  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+  NULL, NULL}
 
 /* q and o have q_heads; k and v have kv_heads, a divisor of q_heads. o has q's type or float32. options may be NULL. */
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
@@ -222,33 +231,19 @@ typedef struct {
   /* int32 [batch], from 0 to capacity: the first key of each sequence; keys before it are padding, which no query sees
    * */
   const DLTensor* starts;
+  /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
+   * of guesses. Bit i of a token's word, the lowest first, is new token i; the token itself has a bit too. All new
+   * tokens see the older keys. A token's position is still its number: cosines and sines are not allowed with a tree */
+  const DLTensor* tree;
 } attn_cache_options;
-#define ATTN_CACHE_OPTIONS     \
-  {sizeof(attn_cache_options), \
-   ATTN_BHSD,                  \
-   ATTN_BHSD,                  \
-   0,                          \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   NULL,                       \
-   0,                          \
-   NULL,                       \
-   0,                          \
-   -1,                         \
-   0,                          \
-   NULL,                       \
-   NULL,                       \
-   NULL}
+#define ATTN_CACHE_OPTIONS \
+  {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, \
+  -1, 0, NULL, NULL, NULL, NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of
- * heads and tokens. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Only attn_decode takes
- * caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
+ * heads and tokens. attn_decode is for up to 16 queries a sequence (64 with a tree), attn_prefill for more. Only
+ * attn_decode takes caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,

@@ -15,7 +15,7 @@ DecodeConfig config_of(const CacheCall& call) {
                     .q_len = call.q.tokens,
                     .kv_len = capacity_of(call),
                     .head_dim = call.q.width,
-                    .causal = true,
+                    .causal = call.tree == nullptr,  // a tree says which new tokens are seen
                     .scale = call.scale},
           .dtype = call.q.dtype,
           .cache_dtype = call.k.dtype,
@@ -52,7 +52,7 @@ DecodeTensors tensors_of(const CacheCall& call, const void* hook_data) {
 }
 
 /// `part` is modified_part(call), simplified.
-Key key_of(Key::Op op, const CacheCall& call, const FlashCall& part, void* stream, uint64_t capture) {
+Key key_of(Key::Op op, const CacheCall& call, const ModifiedCall& part, void* stream, uint64_t capture) {
   Key key(op, stream, capture);
   key.all(types_of(call.q, call.k, call.o), call.q.batch, call.q.heads, call.k.heads, call.q.tokens, call.q.width,
           call.k.tokens, call.k.batch, call.table ? call.max_pages : int64_t{-1}, int64_t{call.new_k.there()},
@@ -62,7 +62,7 @@ Key key_of(Key::Op op, const CacheCall& call, const FlashCall& part, void* strea
 }
 
 /// Returns the hooks of a call's kernel; none if no option changes the kernel.
-std::optional<AttentionHooks> hooks_of(const FlashCall& part) {
+std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
   if (!modified(part)) return {};
   return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
@@ -73,7 +73,7 @@ void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(call, !info.on_host)) return refuse_where(decode_unable(config_of(call), info));
-  FlashCall part = modified_part(call);
+  ModifiedCall part = modified_part(call);
   simplify(part);
   own.run(
       key_of(Key::decode, call, part, stream, own.capture_of(stream)), stream,
@@ -110,8 +110,9 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
+  if (call.tree) throw BadInput("tree is not allowed in attn_prefill; attn_decode takes one");
   if (!check(call, !own.device->info().on_host)) return refuse_where(prefill_unable(config_of(call)));
-  FlashCall part = modified_part(call);
+  ModifiedCall part = modified_part(call);
   simplify(part);
   own.run(
       key_of(Key::prefill, call, part, stream, own.capture_of(stream)), stream,

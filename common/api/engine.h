@@ -46,6 +46,7 @@ struct FlashCall {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   int64_t bias_sizes[4] = {};
+  int64_t sequences = 0;  // of cu_seqlens_q and cu_seqlens_k
 };
 
 /// Attention of new queries over a cache. k, v: contiguous [batch, kv_heads, capacity, head_dim], or, with a table, on

@@ -94,7 +94,7 @@ inline void refuse_where(const std::string& unable) {
 // ---- modifiers
 
 /// Returns the modifiers of a call's kernel.
-inline Modifiers modifiers_of(const FlashCall& call) {
+inline Modifiers modifiers_of(const ModifiedCall& call) {
   Modifiers m;
 #define ATTN_MODIFIER(type, name, ...) m.name = call.name;
 #define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
@@ -102,6 +102,8 @@ inline Modifiers modifiers_of(const FlashCall& call) {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   m.starts = call.starts != nullptr;
+  m.tree = call.tree != nullptr;
+  m.ragged = !call.cu_seqlens_q ? 0 : call.causal && call.prefix == 0 ? 2 : 1;
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
   m.lists = false;  // no lists of keys, because the host would have to make them in every call
@@ -116,8 +118,8 @@ inline Modifiers modifiers_of(const FlashCall& call) {
 }
 
 /// Whether an option changes the kernel.
-inline bool modified(const FlashCall& call) {
-  bool found = false;
+inline bool modified(const ModifiedCall& call) {
+  bool found = call.tree != nullptr;
 #define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
 #define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
 #define ATTN_OPTIONS_OF_FLASH
@@ -126,13 +128,14 @@ inline bool modified(const FlashCall& call) {
 }
 
 /// Adds to the key the values of the options, and for each table whether the call has the table.
-inline void add_options(Key& key, const FlashCall& call) {
-  int64_t tables = 0;
+inline void add_options(Key& key, const ModifiedCall& call) {
+  int64_t tables = call.tree != nullptr;
 #define ATTN_MODIFIER(type, name, ...) key.add(call.name);
 #define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   key.add(tables);
+  if (call.cu_seqlens_q) key.all(call.sequences, call.causal);
   for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
 }
 
@@ -141,7 +144,7 @@ inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / ste
 /// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
-  ModifierBlock(Device& device, const FlashCall& call) {
+  ModifierBlock(Device& device, const ModifiedCall& call) {
     LaterModifiers all{};
     ModifierData& head = all.before.tables;
     const AttentionShape s{
@@ -170,6 +173,12 @@ class ModifierBlock {
       place(head.bias, stride + bias_slack);
     }
     if (call.starts) place(all.starts, batch);
+    if (call.cu_seqlens_q) {
+      all.sequences = static_cast<int>(call.sequences);
+      place(all.cu_seqlens_q, call.sequences + 1);
+      place(all.cu_seqlens_k, call.sequences + 1);
+    }
+    if (call.tree) place(all.tree, 2 * batch * call.q.tokens);
     head_ = all;
     memory_ = Buffer(device, static_cast<size_t>(bytes_));
     memory_.upload(&all, sizeof all);
@@ -188,7 +197,7 @@ class ModifierBlock {
 
   void* data() const { return memory_.data(); }
   /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
-  StageParams staged(const FlashCall& call) const {
+  StageParams staged(const ModifiedCall& call) const {
     constexpr int most = 0
 #define ATTN_TABLE(element, name, ...) +1
 #define ATTN_OPTIONS_OF_FLASH
@@ -208,6 +217,9 @@ class ModifierBlock {
 #include "common/attention/options.def"
     add(call.bias, bias_words_, head.bias);
     add(call.starts, batch, head_.starts);
+    add(call.cu_seqlens_q, call.sequences + 1, head_.cu_seqlens_q);
+    add(call.cu_seqlens_k, call.sequences + 1, head_.cu_seqlens_k);
+    add(call.tree, 2 * batch * call.q.tokens, head_.tree);
     return params;
   }
 
@@ -292,7 +304,7 @@ class Engine::State {
   }
   /// Has the device copy the call's tables to the entry's ModifierBlock. Returns the data of the entry's hooks; null if
   /// the entry has none.
-  const void* staged(CommandEncoder& to, const Prepared& entry, const FlashCall& call) {
+  const void* staged(CommandEncoder& to, const Prepared& entry, const ModifiedCall& call) {
     if (!entry.modifiers) return nullptr;
     if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);
     return entry.modifiers->data();

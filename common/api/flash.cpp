@@ -18,7 +18,7 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          .causal = call.causal && call.prefix == 0,  // with a prefix, the keys hook applies causal and prefix
+          .causal = call.causal && call.prefix == 0 && !call.cu_seqlens_q,  // else the keys hook applies causal
           .scale = call.scale};
 }
 
@@ -41,8 +41,8 @@ bool few_rows(const FlashCall& call) {
   constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
                     most_lengths = int64_t{1} << 24;
   // Decoding has no mask and no bias. Its queries are the last tokens of their sequence, even if a length is given.
-  const bool decodes =
-      call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents && !call.blocks && !call.bias;
+  const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
+                       !call.blocks && !call.bias && !call.cu_seqlens_q;
   return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
          call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
@@ -79,7 +79,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(given, !info.on_host)) return;
-  FlashCall call = given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros());
+  ModifiedCall call{given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros())};
   simplify(call);
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);

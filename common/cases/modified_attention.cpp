@@ -103,9 +103,8 @@ AttentionHooks ModifiedAttention::hooks() const {
   AttentionHooks hooks = modifier_hooks(m, dtype_);
   std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
-  LaterModifiers all{
-      .before = {.tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()},
-      .starts = 0};
+  LaterModifiers all{};
+  all.before = {.tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()};
   hooks.data = bytes_of(all);
   ModifierData& head = all.before.tables;
   head.slopes = append(hooks.data, slopes_);

@@ -20,6 +20,8 @@ FLASH = (
     ("bias", "const DLTensor*", None),
     ("lse", "output", None),
     ("starts", "const DLTensor*", None),
+    ("cu_seqlens_q", "const DLTensor*", None),
+    ("cu_seqlens_k", "const DLTensor*", None),
 )
 CACHE = (
     ("layout", "attn_layout", 0),
@@ -41,6 +43,7 @@ CACHE = (
     ("alibi_slopes", "const DLTensor*", None),
     ("sinks", "const DLTensor*", None),
     ("starts", "const DLTensor*", None),
+    ("tree", "const DLTensor*", None),
 )
 LINEAR = (
     ("layout", "attn_layout", 0),

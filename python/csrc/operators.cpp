@@ -98,6 +98,8 @@ DLDataType type_of(const char* name, at::ScalarType type) {
       return {kDLBfloat, 16, 1};
     case at::kInt:
       return {kDLInt, 32, 1};
+    case at::kLong:
+      return {kDLInt, 64, 1};
     case at::kChar:
       return {kDLInt, 8, 1};
 #if TORCH_VERSION_MAJOR >= 2
@@ -105,7 +107,7 @@ DLDataType type_of(const char* name, at::ScalarType type) {
       return {10, 8, 1};
 #endif
     default:
-      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int for tables");
+      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int and Long for tables");
   }
 }
 

@@ -206,7 +206,24 @@ class Attention(Case):
                 self.near(o.swapaxes(1, 2), want, 5e-5)
                 self.near(lse, want_lse, 5e-5)
         self.assertEqual({name for name, kind, _ in _options.FLASH if kind not in ("attn_layout", "output")},
-                         {name for options, *_ in cases for name in options}, "an option without a test here")
+                         {"cu_seqlens_q", "cu_seqlens_k", *(name for options, *_ in cases for name in options)}, "an option without a test here")
+
+    def test_sequences_one_after_the_other(self):
+        queries, keys = np.array([0, 5, 5, 22, 31], np.int32), np.array([0, 9, 12, 30, 40], np.int32)
+        q, k, v = (x[:1] for x in (self.q, self.k, self.v))
+        o, lse = dlpack.flash(q, k, v, causal=True, cu_seqlens_q=queries, cu_seqlens_k=keys, with_lse=True)
+        for i in range(4):
+            rows, tokens = slice(*queries[i:i + 2]), slice(*keys[i:i + 2])
+            if rows.start == rows.stop:
+                continue
+            seen = np.arange(tokens.stop - tokens.start) <= np.arange(rows.stop - rows.start)[:, None] + tokens.stop - tokens.start - rows.stop + rows.start
+            want, want_lse = attention(q[:, :, rows], k[:, :, tokens], v[:, :, tokens], seen=seen)
+            self.near(o[:, :, rows], want, 5e-5)
+            self.near(lse[:, :, rows], want_lse, 5e-5)
+        for text, options in (("go together", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
+                              ("a shape of", {"cu_seqlens_q": queries, "cu_seqlens_k": keys[:4]})):
+            with self.assertRaisesRegex(ValueError, text):
+                dlpack.flash(q, k, v, **options)
 
     def test_blocks(self):
         q, k, v = (drawn(1, 2, 300, 32) + x for x in (0, 0, 1))
@@ -258,6 +275,17 @@ class Caches(Case):
                     o, lse = attend(q, self.k, self.v, self.lengths, self.table, with_lse=True, **options)
                     self.near(o, want, 5e-5)
                     self.near(np.exp(lse), np.exp(want_lse), 1e-3)
+        for count in (5, 64):  # a tree: each token sees the tokens of its parent, and itself
+            q, words = drawn(2, 4, count, 64), np.zeros((2, count), np.int64)
+            for i in range(count):
+                words[0, i] = (words[0, (i - 1) // 2] if i else 0) | np.int64(np.uint64(1 << i).astype(np.int64))
+                words[1, i] = (words[1, i - 2] if i > 1 else 0) | np.int64(np.uint64(1 << i).astype(np.int64))
+            seen = (words.view(np.uint64)[:, :, None] >> np.arange(count, dtype=np.uint64)) & np.uint64(1)
+            want, want_lse = self.over_rows(q, self.k, self.v, hides=lambda i, own, key: np.where(
+                key >= self.lengths[i] - count, seen[i][:, np.clip(key - self.lengths[i] + count, 0, count - 1)] == 0, False))
+            o, lse = dlpack.decode(q, self.k, self.v, self.lengths, self.table, tree=words, with_lse=True)
+            self.near(o, want, 5e-5)
+            self.near(np.exp(lse), np.exp(want_lse), 1e-3)
         modifiers = {name for name, _, _ in _options.CACHE} & {name for name, _, _ in _options.FLASH} - {"layout", "scale", "lengths", "lse"}
         self.assertEqual(modifiers, {name for options, _ in cases for name in options}, "a modifier without a test here")
 

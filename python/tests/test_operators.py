@@ -361,7 +361,7 @@ class Caches(Case):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
             q = drawn(2, 4, 1, 64, device=device)
-            self.refuses("lengths is Long", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
+            self.refuses("lengths: int32 is wanted", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
             self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))

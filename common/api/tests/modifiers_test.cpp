@@ -33,6 +33,7 @@ struct Rules {
   bool alibi = false;
   std::vector<float> slopes = {}, sinks = {};
   std::vector<int> starts = {};
+  std::vector<int64_t> tree = {};  // of all sequences
 
   /// The rules in double precision, for a sequence whose last query stands at its last key.
   ScoreFunction scores(int64_t sequence, int64_t q_len, int64_t kv_len) const {
@@ -43,6 +44,11 @@ struct Rules {
       if (soft_cap != 0) s = soft_cap * std::tanh(s / soft_cap);
       if (alibi) s -= (slopes.empty() ? usual[at] : static_cast<double>(slopes[at])) * static_cast<double>(own - k);
       if (window_left >= 0 && k < own - window_left) return hidden;
+      const int64_t token = k - (kv_len - q_len);
+      if (!tree.empty() && token >= 0) {
+        const auto word = static_cast<uint64_t>(tree[static_cast<size_t>(sequence * q_len + q)]);
+        if ((word >> token & 1) == 0) return hidden;
+      }
       if (!starts.empty() && k < starts[static_cast<size_t>(sequence)]) return hidden;
       return s;
     });
@@ -77,6 +83,23 @@ Rules all_rules() {
           .sinks = {0.5f, -1, 2, 0, 1, -0.25f},
           .starts = some_starts};
 }
+
+/// Returns words for the new tokens of four sequences. Each token sees itself and the tokens that its parent sees.
+std::vector<int64_t> some_trees(int64_t q_len) {
+  std::vector<int64_t> words;
+  for (int64_t sequence = 0; sequence < 4; ++sequence) {
+    for (int64_t i = 0; i < q_len; ++i) {
+      const int64_t parent = i - 1 - (5 * i + sequence) % 4;
+      const uint64_t seen =
+          parent < 0 ? 0 : static_cast<uint64_t>(words[static_cast<size_t>(sequence * q_len + parent)]);
+      words.push_back(static_cast<int64_t>(seen | uint64_t{1} << i));
+    }
+  }
+  return words;
+}
+
+/// Words for three new tokens of four sequences: tokens see later tokens, do not see themselves, or see no new token.
+const std::vector<int64_t> any_words = {-1, 0, 2, 4, 1, -8, 6, 5, 0, 7, 7, 7};
 
 /// A call over a cache of four sequences.
 struct CacheCase {
@@ -151,6 +174,50 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, batch * q_heads * q_len), 0);
   }
 
+  /// Runs attention over sequences that lie one after the other. Returns the largest difference from the oracle.
+  struct RaggedCase {
+    bool causal = false;
+    int64_t prefix = 0;
+    DType dtype = DType::f32;
+  };
+  double ragged(const Rules& rules, const RaggedCase& given) {
+    const std::vector<int> queries = {0, 5, 5, 6, 76, 76, 109, 149}, keys = {0, 9, 13, 14, 84, 91, 91, 121};
+    constexpr int64_t rest = 3;  // tokens after the last sequence
+    const int64_t q_len = queries.back() + rest, kv_len = keys.back() + rest;
+    const Tensor q = random_tensor(1, q_heads, q_len, width, given.dtype, Layout::bhsd, 1, 0);
+    const Tensor k = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 1);
+    const Tensor v = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 2);
+    FlashCall call{.q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(1, q_heads, q_len, width, 3)};
+    call.causal = given.causal;
+    call.prefix = given.prefix;
+    call.lse = on_device(std::vector<float>(static_cast<size_t>(q_heads * q_len), NAN));
+    call.cu_seqlens_q = on_device(queries);
+    call.cu_seqlens_k = on_device(keys);
+    call.sequences = static_cast<int64_t>(queries.size()) - 1;
+    set_rules(call, rules);
+    engine_->flash(call);
+    // One sequence with the pairs of other sequences hidden.
+    const AttentionShape shape{1, q_heads, kv_heads, q_len, kv_len, width, false};
+    const ScoreFunction all = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
+      const auto after = std::ranges::upper_bound(queries, static_cast<int>(row));
+      const auto at = static_cast<size_t>(after - queries.begin());
+      const int64_t first = after == queries.end() ? kv_len : keys[at - 1],
+                    end = after == queries.end() ? kv_len : keys[at];
+      for (int64_t key = 0; key < kv_len; ++key) {
+        if (key < first || key >= end) scores[static_cast<size_t>(key)] = hidden;
+      }
+      if (first >= end) return;
+      const int64_t own_row = row - queries[at - 1], rows = queries[at] - queries[at - 1];
+      const std::span<double> own = scores.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+      rules.scores(0, rows, end - first)(own, 0, head, own_row);
+      for (int64_t key = 0; given.causal && key < end - first; ++key) {
+        if (key > own_row + end - first - rows && key >= given.prefix) own[static_cast<size_t>(key)] = hidden;
+      }
+    };
+    return worst_of(reference_attention(shape, q, k, v, all_rows(shape), all, rules.sink()), values(call.o),
+                    values(call.lse, q_heads * q_len), 0);
+  }
+
   double over_cache(const Rules& rules, const CacheCase& given) {
     const std::vector<int> lengths = {37, 130, 1, 0};
     constexpr int64_t batch = 4, capacity = 144;
@@ -217,6 +284,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
       call.new_v = newest(v);
     }
     set_rules(call, rules);
+    call.tree = table(rules.tree);
     given.prefill ? engine_->prefill(call) : engine_->decode(call);
 
     const std::vector<float> o = values(call.o), lse = values(call.lse, batch * q_heads * rows);
@@ -232,7 +300,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
         }
         return one;
       };
-      const AttentionShape shape{1, q_heads, kv_heads, rows, length, width, true};
+      const AttentionShape shape{1, q_heads, kv_heads, rows, length, width, rules.tree.empty()};
       ReferenceRows want;
       if (length > 0) {
         want = reference_attention(shape, part(q, q_heads, rows), part(k, kv_heads, length), part(v, kv_heads, length),
@@ -291,6 +359,35 @@ TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
   EXPECT_EQ(engine_->prepared(), prepared);
 }
 
+TEST_F(DeviceModifiersTest, SequencesOneAfterTheOther) {
+  const Rules sinks_and_cap{.soft_cap = 3, .window_left = 20, .sinks = {0.5f, -1, 2, 0, 1, -0.25f}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    EXPECT_LT(ragged({}, {.dtype = dtype}), tolerance(dtype));
+    EXPECT_LT(ragged({}, {.causal = true, .dtype = dtype}), tolerance(dtype));
+    EXPECT_LT(ragged(sinks_and_cap, {.causal = true, .dtype = dtype}), tolerance(dtype));
+  }
+  EXPECT_LT(ragged({}, {.causal = true, .prefix = 8}), 1e-4);
+  EXPECT_LT(ragged({.window_left = 3}, {}), 1e-4);
+
+  FlashCall call{.q = drawn(1, q_heads, 40, width, 0),
+                 .k = drawn(1, kv_heads, 40, width, 1),
+                 .v = drawn(1, kv_heads, 40, width, 2),
+                 .o = drawn(1, q_heads, 40, width, 3)};
+  call.sequences = 2;
+  call.cu_seqlens_q = on_device<int>({0, 7, 40});
+  EXPECT_THROW(engine_->flash(call), BadInput);  // cu_seqlens_k is missing
+  call.cu_seqlens_k = call.cu_seqlens_q;
+  engine_->flash(call);
+  call.starts = on_device<int>({0});
+  EXPECT_THROW(engine_->flash(call), BadInput);
+  call.starts = nullptr;
+  if (test::on_cuda) return;  // on CUDA the values of tables are not checked
+  for (const std::vector<int>& wrong : {std::vector{1, 7, 40}, {0, 41, 41}, {0, 7, 6}}) {
+    call.cu_seqlens_k = on_device(wrong);
+    EXPECT_THROW(engine_->flash(call), BadInput);
+  }
+}
+
 TEST_F(DeviceModifiersTest, EachModifierOverACache) {
   for (const auto& [name, rules] : single_rules()) {
     EXPECT_LT(over_cache(rules, {}), 1e-4) << name;
@@ -312,6 +409,18 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
   for (const CacheCase& one : cases) {
     EXPECT_LT(over_cache(all_rules(), one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype))
         << one.text();
+  }
+}
+
+TEST_F(DeviceModifiersTest, TreesSayWhichNewTokensAreSeen) {
+  for (const int64_t q_len : {1, 5, 64}) EXPECT_LT(over_cache({.tree = some_trees(q_len)}, {.q_len = q_len}), 1e-4);
+  EXPECT_LT(over_cache({.tree = any_words}, {.page = 0}), 1e-4);
+  Rules all = all_rules();
+  for (const CacheCase& one : {CacheCase{.q_len = 21, .dtype = DType::bf16, .cache_dtype = DType::bf16},
+                               {.q_len = 7, .page = 0, .dtype = DType::f16, .cache_dtype = DType::int8},
+                               {.q_len = 6, .appends = true}}) {
+    all.tree = some_trees(one.q_len);
+    EXPECT_LT(over_cache(all, one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype)) << one.text();
   }
 }
 
@@ -337,6 +446,12 @@ TEST_F(DeviceModifiersTest, RefusesModifiersThatAreNotAllowed) {
   refused("window_left -2", [](CacheCall& call) { call.window_left = -2; });
   refused("alibi_slopes go with alibi",
           [&](CacheCall& call) { call.alibi_slopes = on_device<float>({1, 2, 3, 4, 5, 6}); });
+  CacheCall tree = plain;
+  tree.tree = on_device<int64_t>({1, 1});
+  EXPECT_THROW(engine_->prefill(tree), BadInput);
+  tree.q = drawn(2, q_heads, 65, width, 0);
+  tree.o = drawn(2, q_heads, 65, width, 3);
+  EXPECT_THROW(engine_->decode(tree), BadInput);
   if (test::on_cuda) return;  // on CUDA the values of tables are not checked
   refused("starts[1] is 21; 0 to 20 are allowed", [&](CacheCall& call) { call.starts = on_device<int>({0, 21}); });
   FlashCall flash{.q = plain.q, .k = plain.k, .v = plain.v, .o = plain.o};
@@ -350,6 +465,17 @@ struct Mutation {
   Rules rules;
 };
 
+TEST_F(DeviceModifiersTest, BrokenRangesOfSequencesAreCaught) {
+  for (const auto& [from, to] : {std::pair{"queries[middle] <= q", "queries[middle] < q"},
+                                 {"seen{first, last}", "seen{0, last}"},
+                                 {"own + 1);\n  if constexpr (PREFIX", "own + 2);\n  if constexpr (PREFIX"},
+                                 {"if (own >= last)", "if (own > last)"}}) {
+    const test::MutatedSources mutated("common/attention/kernels/modifiers/keys_of_ragged.h", from, to);
+    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    EXPECT_GT(ragged({}, {.causal = true}), 1e-2) << to;
+  }
+}
+
 TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
   const std::string folder = "common/attention/kernels/modifiers/";
   const std::vector<Named> single = single_rules();
@@ -361,11 +487,18 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
       {"the sink of another head", "sink.h", "[context.head]", "[0]", single[4].rules},
       {"a key of the padding", "keys_from_starts.h", "[context.batch]", "[context.batch] - 1", single[5].rules},
       {"the start of another sequence", "keys_from_starts.h", "[context.batch]", "[context.batch ^ 1]",
-       single[5].rules}};
+       single[5].rules},
+      {"the tree of the first sequence",
+       "score_in_trees.h",
+       "[context.batch * context.q_len + q]",
+       "[q]",
+       {.tree = any_words}},
+      {"the first new token is always seen", "score_in_trees.h", "token < 0", "token < 1", {.tree = any_words}}};
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
     engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
     EXPECT_GT(over_cache(mutation.rules, {}), 1e-2) << mutation.what;
+    if (!mutation.rules.tree.empty()) continue;  // trees are for decoding
     EXPECT_GT(over_cache(mutation.rules, {.prefill = true, .q_len = 33}), 1e-2) << mutation.what << ", prefill";
   }
 }

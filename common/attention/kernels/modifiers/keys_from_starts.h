@@ -2,14 +2,12 @@
 // keys before them are padding.
 #pragma once
 
-// A header that includes this one may have given visible_keys another name.
-#pragma push_macro("visible_keys")
-#undef visible_keys
-#define visible_keys visible_keys_and_padding
-#include "common/attention/kernels/modifiers/keys.h"
-#undef visible_keys
-#pragma pop_macro("visible_keys")
+#include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/modifiers/later.h"
+
+namespace and_padding {
+#include "common/attention/kernels/modifiers/keys.h"
+}
 
 #undef KEYS_BEGIN_AT_ZERO
 #undef KEYS_ARE_DEFAULT
@@ -17,6 +15,7 @@
 #define KEYS_ARE_DEFAULT 0
 
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
-  const KeyRange keys = visible_keys_and_padding(q, context);
-  return {most(keys.begin, table_at<int>(context, later_of(context).starts)[context.batch]), keys.end};
+  const KeyRange keys = and_padding::visible_keys(q, context);
+  const int start = table_at<int>(context, later_of(context).starts)[context.batch];
+  return {and_padding::most(keys.begin, start), keys.end};
 }
