@@ -122,13 +122,6 @@ ModifiedAttention modified(const PagedConfig& config, int64_t length) {
   return {config.modifiers, {.variant = "tuned", .shape = shape_of(config, length), .dtype = config.decode.dtype}};
 }
 
-/// Returns the hooks without the mask hook. Decoding has no mask hook.
-AttentionHooks without_mask(AttentionHooks hooks) {
-  hooks.includes.erase("common/attention/kernels/mask.h");
-  hooks.constants.erase("BLOCK_SPARSE");
-  return hooks;
-}
-
 /// Returns how many tokens of a sequence at least one query of the sequence sees.
 int64_t keys_seen(const PagedConfig& config, int64_t length) {
   const ModifiedAttention one = modified(config, length);

@@ -88,6 +88,13 @@ typedef struct {
    * engine. */
   const char* cache_folder;
   const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
+  /* Runs the work of an engine of the cpu on the program's threads: calls piece(work, number) once for each number from
+   * 0 to pieces - 1, on any threads, one after another or at the same time, and returns when all calls have returned.
+   * There are at most as many pieces as the engine has threads (cpu:threads=N). Several threads may call it at the same
+   * time. In the child process of a fork the engine does not call it. NULL: the engine has threads of its own, which
+   * spin while a call runs. */
+  void (*run_pieces)(void* run_context, size_t pieces, void (*piece)(void* work, size_t number), void* work);
+  void* run_context;
 } attn_open_options;
 
 /* The ATTN_ABI_VERSION that the library was compiled with. */
@@ -109,6 +116,9 @@ ATTN_API void attn_close(attn_engine* engine);
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of launches that the engine has prepared, each for one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
+/* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
+ * for each call that has rows. A replay of a CUDA graph launches without the engine, so it does not count. */
+ATTN_API uint64_t attn_launches(attn_engine* engine);
 /* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 
@@ -161,9 +171,21 @@ typedef struct {
   const DLTensor* bias;
   /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
   const DLTensor* lse;
+  /* int32 [batch], from 0 to kv_len: the first key of each sequence; keys before it are padding, which no query sees.
+   * Queries and keys keep their positions. With causal, queries before the first key see nothing */
+  const DLTensor* starts;
+  /* int32 [sequences + 1], both or neither: the batch is 1, and its tokens are those of several sequences, one after
+   * the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i + 1], and the keys between the same elements of
+   * cu_seqlens_k, are sequence i. The first element is 0, and no element is less than the one before. A query sees only
+   * keys of its sequence, whose last query stands at the sequence's last key; prefix counts its sequence's keys. Tokens
+   * after the last element belong to no sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and
+   * starts */
+  const DLTensor* cu_seqlens_q;
+  const DLTensor* cu_seqlens_k;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS \
-  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+  NULL, NULL}
 
 /* q and o have q_heads; k and v have kv_heads, a divisor of q_heads. o has q's type or float32. options may be NULL. */
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
@@ -200,14 +222,28 @@ typedef struct {
   int interleaved;
   /* as in attn_flash_options */
   const DLTensor* lse;
+  /* The modifiers: as in attn_flash_options, for queries and keys at their positions in their sequence */
+  double soft_cap;
+  int64_t window_left;
+  int alibi;
+  const DLTensor* alibi_slopes;
+  const DLTensor* sinks;
+  /* int32 [batch], from 0 to capacity: the first key of each sequence; keys before it are padding, which no query sees
+   * */
+  const DLTensor* starts;
+  /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
+   * of guesses. Bit i of a token's word, the lowest first, is new token i; the token itself has a bit too. All new
+   * tokens see the older keys. A token's position is still its number: cosines and sines are not allowed with a tree */
+  const DLTensor* tree;
 } attn_cache_options;
 #define ATTN_CACHE_OPTIONS \
-  {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
+  {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, \
+  -1, 0, NULL, NULL, NULL, NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of
- * heads and tokens. attn_decode is for up to 16 queries a sequence, attn_prefill for more. Only attn_decode takes
- * caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
+ * heads and tokens. attn_decode is for up to 16 queries a sequence (64 with a tree), attn_prefill for more. Only
+ * attn_decode takes caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,

@@ -1,5 +1,6 @@
 // Engine::decode, prefill and check_cache.
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "common/api/engine_state.h"
@@ -14,7 +15,7 @@ DecodeConfig config_of(const CacheCall& call) {
                     .q_len = call.q.tokens,
                     .kv_len = capacity_of(call),
                     .head_dim = call.q.width,
-                    .causal = true,
+                    .causal = call.tree == nullptr,  // a tree says which new tokens are seen
                     .scale = call.scale},
           .dtype = call.q.dtype,
           .cache_dtype = call.k.dtype,
@@ -25,7 +26,7 @@ DecodeConfig config_of(const CacheCall& call) {
           .pairing = call.pairing};
 }
 
-DecodeTensors tensors_of(const CacheCall& call) {
+DecodeTensors tensors_of(const CacheCall& call, const void* hook_data) {
   return {.q = call.q.data,
           .o = call.o.data,
           .lse = call.lse,
@@ -41,6 +42,7 @@ DecodeTensors tensors_of(const CacheCall& call) {
           .k_scales = call.k_scales,
           .v_scales = call.v_scales,
           .lengths = call.lengths,
+          .hook_data = hook_data,
           .new_k = call.new_k.data,
           .new_v = call.new_v.data,
           .new_k_strides = call.new_k.strides,
@@ -49,12 +51,20 @@ DecodeTensors tensors_of(const CacheCall& call) {
           .sines = call.sines};
 }
 
-Key key_of(Key::Op op, const CacheCall& call, void* stream, uint64_t capture) {
+/// `part` is modified_part(call), simplified.
+Key key_of(Key::Op op, const CacheCall& call, const ModifiedCall& part, void* stream, uint64_t capture) {
   Key key(op, stream, capture);
   key.all(types_of(call.q, call.k, call.o), call.q.batch, call.q.heads, call.k.heads, call.q.tokens, call.q.width,
           call.k.tokens, call.k.batch, call.table ? call.max_pages : int64_t{-1}, int64_t{call.new_k.there()},
           call.rotary_dim, static_cast<int64_t>(call.pairing), call.scale);
+  if (modified(part)) add_options(key, part);
   return key;
+}
+
+/// Returns the hooks of a call's kernel; none if no option changes the kernel.
+std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
+  if (!modified(part)) return {};
+  return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
 
 }  // namespace
@@ -63,14 +73,21 @@ void Engine::decode(const CacheCall& call, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(call, !info.on_host)) return refuse_where(decode_unable(config_of(call), info));
+  ModifiedCall part = modified_part(call);
+  simplify(part);
   own.run(
-      key_of(Key::decode, call, stream, own.capture_of(stream)), stream,
+      key_of(Key::decode, call, part, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         const DecodeConfig config = config_of(call);
-        ready.decode.emplace(*own.device, own.pipelines, config,
-                             decode_plan(config, info, config.shape.batch * config.shape.kv_len));
+        const std::optional<AttentionHooks> hooks = hooks_of(part);
+        if (hooks) ready.modifiers.emplace(*own.device, part);
+        ready.decode.emplace(
+            *own.device, own.pipelines, config,
+            decode_plan(config, info, config.shape.batch * config.shape.kv_len, hooks ? &*hooks : nullptr));
       },
-      [&](const Prepared& ready, CommandEncoder& encoder) { ready.decode->encode(encoder, tensors_of(call)); });
+      [&](const Prepared& ready, CommandEncoder& encoder) {
+        ready.decode->encode(encoder, tensors_of(call, own.staged(encoder, ready, part)));
+      });
 }
 
 void Engine::check_cache(const CacheCall& call, void* stream) {
@@ -93,18 +110,23 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
+  if (call.tree) throw BadInput("tree is not allowed in attn_prefill; attn_decode takes one");
   if (!check(call, !own.device->info().on_host)) return refuse_where(prefill_unable(config_of(call)));
+  ModifiedCall part = modified_part(call);
+  simplify(part);
   own.run(
-      key_of(Key::prefill, call, stream, own.capture_of(stream)), stream,
+      key_of(Key::prefill, call, part, stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
         DecodeConfig config = config_of(call);
         config.block_c = 0;  // prefill_config() chooses block_c
-        ready.prefill.emplace(*own.device, own.pipelines, config, prefill_plan(config, own.device->info(), 0, 0),
-                              call.k.batch);
+        const std::optional<AttentionHooks> hooks = hooks_of(part);
+        if (hooks) ready.modifiers.emplace(*own.device, part);
+        ready.prefill.emplace(*own.device, own.pipelines, config,
+                              prefill_plan(config, own.device->info(), 0, 0, hooks ? &*hooks : nullptr), call.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {
-        const DecodeTensors tensors = tensors_of(call);
+        const DecodeTensors tensors = tensors_of(call, own.staged(encoder, ready, part));
         const PrefillData data = ready.prefill->data(tensors);
         if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
           StageParams params{};

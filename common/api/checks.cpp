@@ -30,6 +30,7 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
   if (!holds) refuse(text, std::forward<Values>(values)...);
 }
 
+constexpr int64_t most_in_tree = 64;  // the bits of a word
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // the limit of a GPU's grid in two of its dimensions
 constexpr double most_scale = 0x1p127;
@@ -281,6 +282,18 @@ void check_modifiers(const FlashCall& call) {
           most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without causal every query sees all keys",
           call.prefix);
+  require(!call.cu_seqlens_q == !call.cu_seqlens_k, "cu_seqlens_q and cu_seqlens_k go together");
+  if (call.cu_seqlens_q) {
+    require(call.q.batch <= 1,
+            "cu_seqlens_q: a batch of {} is not allowed; sequences lie one after the other in a batch of 1",
+            call.q.batch);
+    require(call.sequences >= 1 && call.sequences <= most_tokens,
+            "cu_seqlens_q: {} elements are not allowed; 2 or more are, one more than there are sequences",
+            call.sequences + 1);
+    require(call.global_tokens == 0 && !call.alibi && !call.lengths && !call.documents && !call.blocks && !call.bias &&
+                !call.starts,
+            "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias and starts");
+  }
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
   for (int axis = 0; call.bias && axis < 4; ++axis) {
@@ -303,6 +316,15 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
   }
 }
 
+/// Checks the numbers of cu_seqlens_q or cu_seqlens_k, for a tensor of `tokens` tokens.
+void check_sequences(const char* name, const int* starts, int64_t sequences, int64_t tokens) {
+  require(starts[0] == 0, "{}[0] is {}; 0 is allowed", name, starts[0]);
+  for (int64_t i = 1; i <= sequences; ++i) {
+    require(starts[i] >= starts[i - 1] && starts[i] <= tokens, "{}[{}] is {}; {} to {} are allowed", name, i, starts[i],
+            starts[i - 1], tokens);
+  }
+}
+
 }  // namespace
 
 bool check(const FlashCall& call, bool gpu) {
@@ -317,7 +339,7 @@ bool check(const FlashCall& call, bool gpu) {
   read.add(place_of("q", call.q));
   read.add(place_of("k", call.k));
   read.add(place_of("v", call.v));
-  const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
+  const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens, sequences = call.sequences;
   const int64_t(&bias_sizes)[4] = call.bias_sizes;
 #define ATTN_TABLE(element, name, ...) \
   if (call.name) read.add(place_of(#name, call.name, 4 * elements({__VA_ARGS__})));
@@ -326,6 +348,11 @@ bool check(const FlashCall& call, bool gpu) {
   check_written(written, read);
   if (gpu) return rows;
   if (call.lengths) check_values("lengths", call.lengths, batch, 0, kv_len);
+  if (call.starts) check_values("starts", call.starts, batch, 0, kv_len);
+  if (call.cu_seqlens_q) {
+    check_sequences("cu_seqlens_q", call.cu_seqlens_q, sequences, call.q.tokens);
+    check_sequences("cu_seqlens_k", call.cu_seqlens_k, sequences, kv_len);
+  }
   if (call.documents) check_documents(call.documents, call.q.tokens, kv_len);
   return rows;
 }
@@ -333,7 +360,7 @@ bool check(const FlashCall& call, bool gpu) {
 void simplify(FlashCall& call) {
   const int64_t queries = call.q.tokens, keys = call.k.tokens;
   if (call.prefix >= keys) call.causal = false;
-  if (call.prefix >= keys || call.prefix <= keys - queries + 1) call.prefix = 0;
+  if (call.prefix >= keys || (call.prefix <= keys - queries + 1 && !call.cu_seqlens_q)) call.prefix = 0;
   if (call.window_left >= keys - 1 || call.global_tokens >= keys) call.window_left = -1;
   if (call.window_right >= queries - 1 || call.global_tokens >= keys || (call.causal && call.prefix == 0)) {
     call.window_right = -1;
@@ -344,6 +371,20 @@ void simplify(FlashCall& call) {
 // ---- caches
 
 int64_t capacity_of(const CacheCall& call) { return call.table ? call.max_pages * call.k.tokens : call.k.tokens; }
+
+ModifiedCall modified_part(const CacheCall& call) {
+  ModifiedCall part;
+  part.q = call.q;
+  part.k = call.k;
+  part.k.tokens = capacity_of(call);
+  part.causal = true;
+  part.scale = call.scale;
+#define ATTN_MODIFIER(type, name, ...) part.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) part.name = call.name;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+  return part;
+}
 
 void check_cache(const CacheCall& call, bool gpu) {
   check_tensor("k", call.k, gpu, call.table ? most_int : most_count);
@@ -386,6 +427,12 @@ bool check(const CacheCall& call, bool gpu) {
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
       "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
+  check_modifiers(modified_part(call));
+  if (call.tree) {
+    require(call.q.tokens <= most_in_tree, "tree: {} new tokens are not allowed; up to {} are", call.q.tokens,
+            most_in_tree);
+    require(!call.cosines, "tree does not go with cosines and sines: the call does not know the depths of tokens");
+  }
   const bool appends = call.new_k.there();
   require(appends == call.new_v.there(), "new_k and new_v go together");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
@@ -419,6 +466,11 @@ bool check(const CacheCall& call, bool gpu) {
     read.add(place_of("k_scales", call.k_scales, 4 * call.k.batch * call.k.heads));
     read.add(place_of("v_scales", call.v_scales, 4 * call.k.batch * call.k.heads));
   }
+  const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens;
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  if (call.name) read.add(place_of(#name, call.name, static_cast<int64_t>(sizeof(element)) * elements({__VA_ARGS__})));
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
   if (appends) {
     read.add(place_of("new_k", call.new_k));
     read.add(place_of("new_v", call.new_v));
@@ -428,6 +480,7 @@ bool check(const CacheCall& call, bool gpu) {
   check_written(written, read);
   if (gpu) return rows;
   check_cache_values(call);
+  if (call.starts) check_values("starts", call.starts, batch, 0, capacity_of(call));
   if (appends && rows) check_appended_pages(call);
   return rows;
 }

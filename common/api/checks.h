@@ -20,6 +20,15 @@ bool check(const RopeCall& call, bool gpu);
 /// Returns the largest number of keys that a sequence of the cache may have.
 int64_t capacity_of(const CacheCall& call);
 
+/// The modifiers of a call of attention, or of a call over a cache.
+struct ModifiedCall : FlashCall {
+  const int64_t* tree = nullptr;  // CacheCall::tree
+};
+
+/// Returns the modifiers of a call over a cache as a call of attention. Its q is the call's, its k has as many tokens
+/// as the cache has room for in a sequence, and each query sees the keys up to its own.
+ModifiedCall modified_part(const CacheCall& call);
+
 /// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
 void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.

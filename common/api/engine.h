@@ -46,6 +46,7 @@ struct FlashCall {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   int64_t bias_sizes[4] = {};
+  int64_t sequences = 0;  // of cu_seqlens_q and cu_seqlens_k
 };
 
 /// Attention of new queries over a cache. k, v: contiguous [batch, kv_heads, capacity, head_dim], or, with a table, on
@@ -67,6 +68,11 @@ struct CacheCall {
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;
   int64_t positions = 0;  // rows of cosines and sines: as many as a sequence may have tokens
+  /// The modifiers of attn_cache_options (attn.h), with the same names and values; null means no table.
+#define ATTN_MODIFIER(type, name, off, ...) type name = off;
+#define ATTN_MODIFIER_TABLE(element, name, ...) const element* name = nullptr;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
 };
 
 /// Linear attention (common/linear/kernels/linear.h). q, k: [batch, heads, tokens, head_dim]; v, o: [..., value_dim].
@@ -92,6 +98,7 @@ struct RopeCall {
 struct EngineOptions {
   std::string cache_folder = {};  // the folder of compiled kernels; empty: PipelineCache::default_folder()
   std::string archive = {};       // a file of compiled kernels that was shipped; empty: none
+  Caller caller = {};             // the program's threads; a child process after a fork does without them
 };
 
 /// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the
@@ -129,6 +136,9 @@ class Engine {
   /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
+  /// Returns the number of launches of attention (flash, decode, prefill) that the engine has put on streams. A replay
+  /// of a CUDA graph launches without the engine.
+  uint64_t launches();
   /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
   void save_archive(const std::string& path);
 

@@ -19,7 +19,7 @@
 #include "common/api/checks.h"
 #include "common/api/engine.h"
 #include "common/api/kernels/stage.h"
-#include "common/attention/kernels/modifiers/modifiers.h"
+#include "common/attention/kernels/modifiers/later.h"
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
 #include "common/base/error.h"
@@ -60,6 +60,7 @@ class Key {
     (add(words), ...);
   }
   bool captured() const { return words_[2] != 0; }
+  bool attends() const { return words_[0] <= prefill; }
 
   bool operator==(const Key& other) const {
     return count_ == other.count_ && std::equal(words_.begin(), words_.begin() + count_, other.words_.begin());
@@ -92,13 +93,60 @@ inline void refuse_where(const std::string& unable) {
 
 // ---- modifiers
 
+/// Returns the modifiers of a call's kernel.
+inline Modifiers modifiers_of(const ModifiedCall& call) {
+  Modifiers m;
+#define ATTN_MODIFIER(type, name, ...) m.name = call.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
+#define ATTN_DRAWN_TABLE(element, name, ...)
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  m.starts = call.starts != nullptr;
+  m.tree = call.tree != nullptr;
+  m.ragged = !call.cu_seqlens_q ? 0 : call.causal && call.prefix == 0 ? 2 : 1;
+  m.documents = call.documents != nullptr;
+  m.block_sparse = call.blocks != nullptr;
+  m.lists = false;  // no lists of keys, because the host would have to make them in every call
+  if (call.bias) {
+    std::string axes;
+    for (int axis = 0; axis < 4; ++axis) {
+      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
+    }
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
+  }
+  return m;
+}
+
+/// Whether an option changes the kernel.
+inline bool modified(const ModifiedCall& call) {
+  bool found = call.tree != nullptr;
+#define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
+#define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  return found;
+}
+
+/// Adds to the key the values of the options, and for each table whether the call has the table.
+inline void add_options(Key& key, const ModifiedCall& call) {
+  int64_t tables = call.tree != nullptr;
+#define ATTN_MODIFIER(type, name, ...) key.add(call.name);
+#define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
+#define ATTN_OPTIONS_OF_FLASH
+#include "common/attention/options.def"
+  key.add(tables);
+  if (call.cu_seqlens_q) key.all(call.sequences, call.causal);
+  for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
+}
+
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 /// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
-  ModifierBlock(Device& device, const FlashCall& call) {
-    ModifierData head{};
+  ModifierBlock(Device& device, const ModifiedCall& call) {
+    LaterModifiers all{};
+    ModifierData& head = all.before.tables;
     const AttentionShape s{
         .batch = call.q.batch, .q_heads = call.q.heads, .q_len = call.q.tokens, .kv_len = call.k.tokens};
     const auto place = [&](int& offset, int64_t words) {
@@ -107,7 +155,7 @@ class ModifierBlock {
       bytes_ += words * 4;
       if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes are not allowed; 2 GiB are", bytes_));
     };
-    bytes_ = sizeof head;
+    bytes_ = sizeof all;
     if (call.alibi) place(head.slopes, s.q_heads);
     const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
 #define ATTN_MODIFIER_TABLE(element, name, ...) \
@@ -124,12 +172,19 @@ class ModifierBlock {
       bias_words_ = stride;
       place(head.bias, stride + bias_slack);
     }
-    head_ = head;
+    if (call.starts) place(all.starts, batch);
+    if (call.cu_seqlens_q) {
+      all.sequences = static_cast<int>(call.sequences);
+      place(all.cu_seqlens_q, call.sequences + 1);
+      place(all.cu_seqlens_k, call.sequences + 1);
+    }
+    if (call.tree) place(all.tree, 2 * batch * call.q.tokens);
+    head_ = all;
     memory_ = Buffer(device, static_cast<size_t>(bytes_));
-    memory_.upload(&head, sizeof head);
+    memory_.upload(&all, sizeof all);
     if (call.alibi && !call.alibi_slopes) {
       std::vector<std::byte> bytes(static_cast<size_t>(head.slopes) + static_cast<size_t>(s.q_heads) * 4);
-      std::memcpy(bytes.data(), &head, sizeof head);
+      std::memcpy(bytes.data(), &all, sizeof all);
       size_t at = static_cast<size_t>(head.slopes);
       for (const double slope : attn::alibi_slopes(s.q_heads)) {
         const auto value = static_cast<float>(slope);
@@ -142,7 +197,7 @@ class ModifierBlock {
 
   void* data() const { return memory_.data(); }
   /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
-  StageParams staged(const FlashCall& call) const {
+  StageParams staged(const ModifiedCall& call) const {
     constexpr int most = 0
 #define ATTN_TABLE(element, name, ...) +1
 #define ATTN_OPTIONS_OF_FLASH
@@ -154,18 +209,23 @@ class ModifierBlock {
     const auto add = [&](const void* from, int64_t words, int at) {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
-    add(call.alibi_slopes, call.q.heads, head_.slopes);
+    const ModifierData& head = head_.before.tables;
+    add(call.alibi_slopes, call.q.heads, head.slopes);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
-#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head_.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head.name);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-    add(call.bias, bias_words_, head_.bias);
+    add(call.bias, bias_words_, head.bias);
+    add(call.starts, batch, head_.starts);
+    add(call.cu_seqlens_q, call.sequences + 1, head_.cu_seqlens_q);
+    add(call.cu_seqlens_k, call.sequences + 1, head_.cu_seqlens_k);
+    add(call.tree, 2 * batch * call.q.tokens, head_.tree);
     return params;
   }
 
  private:
   int64_t bytes_ = 0, bias_words_ = 0;
-  ModifierData head_{};
+  LaterModifiers head_{};
   Buffer memory_;
 };
 /// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's
@@ -192,7 +252,7 @@ class Engine::State {
  public:
   State(const std::string& spec, const EngineOptions& options)
       : born(forks),
-        device(Device::open_for_caller(spec)),
+        device(Device::open_for_caller(spec, options.caller)),
         pipelines(*device, options.cache_folder.empty() ? PipelineCache::default_folder() : options.cache_folder) {
     if (!options.archive.empty()) pipelines.attach(PipelineArchive::load(options.archive));
   }
@@ -226,6 +286,7 @@ class Engine::State {
     encoder.clear();
     encode(*found->second, encoder);
     device->enqueue(encoder, stream);
+    launches += key.attends();
   }
 
   void stage(CommandEncoder& to, const StageParams& params) {
@@ -240,6 +301,13 @@ class Engine::State {
           &kernel("stage", shape.threads > 1 ? FunctionConstants{{"THREADS", shape.threads}} : FunctionConstants{});
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
+  }
+  /// Has the device copy the call's tables to the entry's ModifierBlock. Returns the data of the entry's hooks; null if
+  /// the entry has none.
+  const void* staged(CommandEncoder& to, const Prepared& entry, const ModifiedCall& call) {
+    if (!entry.modifiers) return nullptr;
+    if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);
+    return entry.modifiers->data();
   }
   /// For a call without tokens: writes the final state, which is the initial state, or zeros without an initial state.
   void copy_state(const LinearCall& call, void* stream) {
@@ -275,7 +343,7 @@ class Engine::State {
   std::mutex preparing, mutex;  // mutex guards all members below, and data that a launch keeps between its runs
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
-  uint64_t calls = 0;
+  uint64_t calls = 0, launches = 0;  // launches: of attention
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {

@@ -11,47 +11,6 @@
 namespace attn {
 namespace {
 
-Modifiers modifiers_of(const FlashCall& call) {
-  Modifiers m;
-#define ATTN_MODIFIER(type, name, ...) m.name = call.name;
-#define ATTN_MODIFIER_TABLE(element, name, ...) m.name = call.name != nullptr;
-#define ATTN_DRAWN_TABLE(element, name, ...)
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-  m.documents = call.documents != nullptr;
-  m.block_sparse = call.blocks != nullptr;
-  m.lists = false;  // no lists of keys, because the host would have to make them in every call
-  if (call.bias) {
-    std::string axes;
-    for (int axis = 0; axis < 4; ++axis) {
-      if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
-    }
-    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
-  }
-  return m;
-}
-
-/// Whether an option changes the kernel.
-bool modified(const FlashCall& call) {
-  bool found = false;
-#define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
-#define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-  return found;
-}
-
-/// Adds to the key the values of the options, and for each table whether the call has the table.
-void add_options(Key& key, const FlashCall& call) {
-  int64_t tables = 0;
-#define ATTN_MODIFIER(type, name, ...) key.add(call.name);
-#define ATTN_TABLE(element, name, ...) tables = 2 * tables + (call.name != nullptr);
-#define ATTN_OPTIONS_OF_FLASH
-#include "common/attention/options.def"
-  key.add(tables);
-  for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
-}
-
 AttentionShape shape_of(const FlashCall& call) {
   return {.batch = call.q.batch,
           .q_heads = call.q.heads,
@@ -59,7 +18,7 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          .causal = call.causal && call.prefix == 0,  // with a prefix, the keys hook applies causal and prefix
+          .causal = call.causal && call.prefix == 0 && !call.cu_seqlens_q,  // else the keys hook applies causal
           .scale = call.scale};
 }
 
@@ -78,10 +37,13 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
 
 /// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
 /// and one launch serves many numbers of keys (room_for()).
-bool few_rows(const FlashCall& call, bool changed) {
+bool few_rows(const FlashCall& call) {
   constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
                     most_lengths = int64_t{1} << 24;
-  return !changed && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
+  // Decoding has no mask and no bias. Its queries are the last tokens of their sequence, even if a length is given.
+  const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
+                       !call.blocks && !call.bias && !call.cu_seqlens_q;
+  return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
          call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
 }
@@ -117,23 +79,30 @@ void Engine::flash(const FlashCall& given, void* stream) {
   State& own = state();
   const DeviceInfo& info = own.device->info();
   if (!check(given, !info.on_host)) return;
-  FlashCall call = given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros());
+  ModifiedCall call{given.k.tokens > 0 ? given : with_a_hidden_key(given, own.zeros())};
   simplify(call);
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
   const bool changed = modified(call);
-  if (few_rows(call, changed)) {
+  if (few_rows(call)) {
     AttentionShape room = shape;
     room.kv_len = room_for(shape.kv_len);
     Key key(Key::few, stream, capture);
     key.all(types_of(call.q, call.k, call.o), room.batch, room.q_heads, room.kv_heads, room.q_len, room.kv_len,
             room.head_dim, int64_t{room.causal}, room.scale);
+    if (changed) add_options(key, call);
     own.run(
         key, stream,
         [&](Prepared& ready) {
           const DecodeConfig config{
               .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
-          ready.decode.emplace(*own.device, own.pipelines, config, decode_plan(config, info, room.batch * room.kv_len));
+          std::optional<AttentionHooks> hooks;
+          if (changed) {
+            hooks = without_mask(modifier_hooks(modifiers_of(call), config.dtype));
+            ready.modifiers.emplace(*own.device, call);
+          }
+          ready.decode.emplace(*own.device, own.pipelines, config,
+                               decode_plan(config, info, room.batch * room.kv_len, hooks ? &*hooks : nullptr));
           // `batch` lengths of 0, then `batch` lengths of 1, and so on. A call reads the part for its number of keys.
           std::vector<int> lengths(static_cast<size_t>((room.kv_len + 1) * room.batch));
           for (size_t i = 0; i < lengths.size(); ++i)
@@ -152,7 +121,8 @@ void Engine::flash(const FlashCall& given, void* stream) {
                                 .v = call.v.data,
                                 .k_strides = call.k.strides,
                                 .v_strides = call.v.strides,
-                                .lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch});
+                                .lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch,
+                                .hook_data = own.staged(encoder, ready, call)});
         });
     return;
   }
@@ -179,10 +149,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
                                 attention_plan(config, info, hooks ? &*hooks : nullptr));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
-        if (changed) {
-          if (const StageParams params = ready.modifiers->staged(call); params.tables > 0) own.stage(encoder, params);
-        }
-        ready.attention->encode(encoder, tensors_of(call, changed ? ready.modifiers->data() : nullptr));
+        ready.attention->encode(encoder, tensors_of(call, own.staged(encoder, ready, call)));
       });
 }
 

@@ -18,8 +18,8 @@ std::string instead(const std::string& hook) {
 int Modifiers::bias_kind() const { return bias == "none" ? 0 : bias_has('k') ? BIAS_OF_KEYS : BIAS_OF_ROWS; }
 
 bool Modifiers::change_kernel() const {
-  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || window() || prefix > 0 ||
-         documents > 0 || rotary.in_kernel();
+  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || starts || ragged > 0 || window() ||
+         prefix > 0 || documents > 0 || rotary.in_kernel();
 }
 
 std::vector<double> alibi_slopes(int64_t heads) {
@@ -38,10 +38,12 @@ std::vector<double> alibi_slopes(int64_t heads) {
 AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
   AttentionHooks hooks;
   const bool at_run_time = m.score_by == "run_time", whole_cap = at_run_time || m.soft_cap == std::trunc(m.soft_cap);
-  hooks.text = instead(m.score_by == "constant" ? "score" : "score_" + m.score_by);
+  hooks.text = instead(m.tree ? "score_in_trees" : m.score_by == "constant" ? "score" : "score_" + m.score_by);
   for (const char* hook : {"keys", "mask", "sink"}) {
     hooks.includes[fmt::format("common/attention/kernels/{}.h", hook)] = instead(hook);
   }
+  if (m.starts) hooks.includes["common/attention/kernels/keys.h"] = instead("keys_from_starts");
+  if (m.ragged > 0) hooks.includes["common/attention/kernels/keys.h"] = instead("keys_of_ragged");
   hooks.constants = {{"ALIBI", m.alibi || at_run_time},
                      {"BIAS", at_run_time ? BIAS_OF_KEYS : m.bias_kind()},
                      {"SINKS", m.sinks},
@@ -53,6 +55,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                      {"GLOBAL_TOKENS", m.global_tokens},
                      {"BLOCK_SPARSE", m.block_sparse > 0},
                      {"WINDOW_BY_MASK", m.window_by_mask}};
+  if (m.ragged > 0) hooks.constants["RAGGED"] = m.ragged;
   if (whole_cap) {
     hooks.constants.merge({{"SOFT_CAP", at_run_time ? 1 : static_cast<int64_t>(m.soft_cap)}});
   } else {  // function constants are whole numbers, so the header gets the cap as text
@@ -60,7 +63,7 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
     hooks.includes[header] = fmt::format("constexpr float SOFT_CAP = {:a}f;\n#define SOFT_CAP_VALUE 1\n", m.soft_cap) +
                              read_source({}, header);
   }
-  if (m.mask() && m.lists) hooks.lists = m.lengths ? ListScope::sequence : ListScope::all;
+  if (m.mask() && m.lists) hooks.lists = m.lengths || m.starts ? ListScope::sequence : ListScope::all;
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";
     hooks.rotation = keys ? Rotation::all : Rotation::queries;
@@ -69,12 +72,18 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                                             {"INTERLEAVED", m.rotary.config.pairing == RopePairing::interleaved},
                                             {"ROTATE_KEYS", keys}});
   }
-  hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" ? ScoreChange::any
-                 : m.alibi                                                       ? ScoreChange::linear
-                                                                                 : ScoreChange::none;
+  hooks.change = m.soft_cap != 0 || m.bias != "none" || m.score_by != "constant" || m.tree ? ScoreChange::any
+                 : m.alibi                                                                 ? ScoreChange::linear
+                                                                                           : ScoreChange::none;
   // The error of the hardware's tanh. Other versions of tanh are off by a few units in the last place of f32. The
   // tolerance allows for such errors anyway.
   hooks.score_error = m.soft_cap != 0 && dtype != DType::f32 ? 0x1p-11 : 0;
+  return hooks;
+}
+
+AttentionHooks without_mask(AttentionHooks hooks) {
+  hooks.includes.erase("common/attention/kernels/mask.h");
+  hooks.constants.erase("BLOCK_SPARSE");
   return hooks;
 }
 

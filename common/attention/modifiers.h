@@ -20,6 +20,9 @@ struct Modifiers {
 #define ATTN_DRAWN_TABLE(element, name, ...)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
+  bool starts = false;    // each sequence has a first key; the keys before it are padding
+  bool tree = false;      // a table says which new tokens each new token sees; for decoding
+  int64_t ragged = 0;     // 1: several sequences lie one after the other; 2: and queries see no later keys; 0: off
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
   /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
   /// that the tensor lacks share elements. "none": no bias.
@@ -35,7 +38,7 @@ struct Modifiers {
   bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
   bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
 
-  bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none"; }
+  bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none" || tree; }
   bool bias_has(char axis) const { return bias.find(axis) != std::string::npos; }
   /// Returns the value of the kernels' constant BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
@@ -49,6 +52,9 @@ struct Modifiers {
 /// Returns the hooks of the modifiers, with their texts and constants, but without data and without the functions of
 /// the oracle. `dtype` is the type of Q, K and V.
 AttentionHooks modifier_hooks(const Modifiers& modifiers, DType dtype);
+
+/// Returns hooks of modifiers without the mask hook, which kernels over a cache do not take.
+AttentionHooks without_mask(AttentionHooks hooks);
 
 /// Returns the slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of
 /// two, the slopes are 2^(-8 i / heads) for i from 1. Else the first slopes are the slopes of the next smaller power of

@@ -10,7 +10,7 @@
 #include <random>
 #include <span>
 
-#include "common/attention/kernels/modifiers/run_time.h"
+#include "common/attention/kernels/modifiers/later.h"
 #include "common/base/divided_up.h"
 
 namespace attn {
@@ -47,6 +47,14 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
   if (modifiers_.lengths) {  // the first sequence has kv_len keys, the others have kv_len / 2 to kv_len keys
     for (int64_t batch = 0; batch < s.batch; ++batch) {
       lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
+    }
+  }
+  if (modifiers_.starts) {  // the first sequence has all keys; half of the second sequence's keys are padding
+    std::mt19937_64 start_random(table_seed);  // its own generator: the other tables do not depend on starts
+    for (int64_t batch = 0; batch < s.batch; ++batch) {
+      const auto most = static_cast<uint64_t>(s.kv_len / 2);
+      const uint64_t start = batch < 2 ? static_cast<uint64_t>(batch) * most : start_random() % (most + 1);
+      starts_.push_back(static_cast<int>(start));
     }
   }
   if (modifiers_.documents > 0) {
@@ -96,10 +104,10 @@ AttentionHooks ModifiedAttention::hooks() const {
   AttentionHooks hooks = modifier_hooks(m, dtype_);
   std::vector<float> bias(static_cast<size_t>(bias_elements_ > 0 ? bias_elements_ + bias_slack : 0));
   for (int64_t i = 0; i < bias_elements_; ++i) bias[static_cast<size_t>(i)] = bias_at(i);
-  RunTimeModifiers all{
-      .tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()};
+  LaterModifiers all{};
+  all.before = {.tables = {}, .soft_cap = static_cast<float>(m.soft_cap), .alibi = m.alibi, .bias = m.bias_kind()};
   hooks.data = bytes_of(all);
-  ModifierData& head = all.tables;
+  ModifierData& head = all.before.tables;
   head.slopes = append(hooks.data, slopes_);
   head.sinks = append(hooks.data, sinks_);
   head.lengths = append(hooks.data, lengths_);
@@ -110,14 +118,15 @@ AttentionHooks ModifiedAttention::hooks() const {
   head.cosines = append(hooks.data, angles_.cosines) + before_keys;
   head.sines = append(hooks.data, angles_.sines) + before_keys;
   head.blocks = append(hooks.data, blocks_);
+  all.starts = append(hooks.data, starts_);
   std::copy(std::begin(bias_strides_), std::end(bias_strides_), head.bias_strides);
   std::ranges::copy(bytes_of(all), hooks.data.begin());
 
   hooks.name = fmt::format(
       "alibi={} soft_cap={} bias={} sinks={} window={},{} prefix={} documents={} lengths={} "
-      "global_tokens={} block_sparse={}",
+      "global_tokens={} block_sparse={} starts={}",
       m.alibi, m.soft_cap, m.bias, m.sinks, m.window_left, m.window_right, m.prefix, m.documents, m.lengths,
-      m.global_tokens, m.block_sparse);
+      m.global_tokens, m.block_sparse, m.starts);
   const auto self = std::make_shared<ModifiedAttention>(*this);
   hooks.reference = [self](std::span<double> scores, int64_t batch, int64_t head_index, int64_t q) {
     const auto [begin, end] = self->range(batch, q);
@@ -136,7 +145,9 @@ AttentionHooks ModifiedAttention::hooks() const {
 }
 
 std::pair<int64_t, int64_t> ModifiedAttention::range(int64_t batch, int64_t q) const {
-  return range_of(q, modifiers_.lengths ? lengths_[static_cast<size_t>(batch)] : shape_.kv_len);
+  auto [begin, end] = range_of(q, modifiers_.lengths ? lengths_[static_cast<size_t>(batch)] : shape_.kv_len);
+  if (modifiers_.starts) begin = std::max<int64_t>(begin, starts_[static_cast<size_t>(batch)]);
+  return {begin, end};
 }
 
 std::pair<int64_t, int64_t> ModifiedAttention::range_of(int64_t q, int64_t keys) const {

@@ -20,7 +20,7 @@ class ModifiedAttention {
 
   /// Returns modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
   AttentionHooks hooks() const;
-  /// Some rules let a query see one range of keys: causal, prefix, lengths, documents, and a window without
+  /// Some rules let a query see one range of keys: causal, prefix, lengths, starts, documents, and a window without
   /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
   /// unmasked() may hide more keys. If begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
@@ -48,6 +48,7 @@ class ModifiedAttention {
   DType dtype_;
   std::vector<float> slopes_, sinks_;
   RopeTable angles_;                      // begins at the first position of any query or key
+  std::vector<int> starts_;               // the first key of each sequence
   std::vector<int> lengths_, documents_;  // documents_: begin and end of each key's document
   std::vector<unsigned> blocks_;          // in the layout of ModifierData::blocks
   int64_t bias_strides_[3] = {}, bias_elements_ = 0;

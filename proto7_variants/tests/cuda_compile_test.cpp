@@ -22,7 +22,7 @@ using ModifiersCudaCompileTest = test::CudaCompilerTest;
 // No kernel spills registers, and matrix products overlap. If products did not overlap, the compiler would give a
 // warning.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
-  std::vector<Modifiers> all(11);
+  std::vector<Modifiers> all(12);
   all[0].alibi = true;
   all[1].soft_cap = 30;
   all[2].window_left = 1024;
@@ -33,6 +33,7 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   all[7] = {.window_left = 1024, .window_by_mask = true, .lists = false};
   all[8].bias = "k";
   all[10].soft_cap = 30.5;
+  all[11] = {.window_left = 1024, .starts = true};
   for (const int64_t head_dim : {64, 128, 256}) {
     all[9].rotary = {.by = "query", .config = {.head_dim = head_dim, .rotary_dim = head_dim}};
     for (const bool causal : {false, true}) {

@@ -46,6 +46,7 @@ std::vector<Switch> switches() {
           {"prefix", [](Modifiers& m) { m.prefix = 21; }},
           {"documents", [](Modifiers& m) { m.documents = 12; }},
           {"lengths", [](Modifiers& m) { m.lengths = true; }},
+          {"starts", [](Modifiers& m) { m.starts = true; }},
           {"global_tokens",
            [](Modifiers& m) {
              m.window_left = 9;
@@ -345,7 +346,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
     for (const int64_t global : {0, 3, 150, 500}) {
       for (const int64_t sparse : {0, 30}) {
         for (const auto& [left, right] : {std::pair{9, 4}, {-1, 0}, {200, -1}, {0, 130}}) {
-          Modifiers modifiers{.window_left = left, .window_right = right, .lengths = true};
+          Modifiers modifiers{.window_left = left, .window_right = right, .lengths = true, .starts = true};
           modifiers.documents = causal ? 70 : 0;
           modifiers.global_tokens = global;
           modifiers.block_sparse = sparse;
@@ -398,6 +399,7 @@ void PrintTo(const ModifierMutation& mutation, std::ostream* out) { *out << muta
 
 constexpr const char* score_text = "common/attention/kernels/modifiers/score.h";
 constexpr const char* keys_text = "common/attention/kernels/modifiers/keys.h";
+constexpr const char* starts_text = "common/attention/kernels/modifiers/keys_from_starts.h";
 constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
 constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
 constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
@@ -421,6 +423,8 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"prefix", "prefix_ends_the_row", keys_text, "most(causal_end", "least(causal_end"},
       {"documents", "document_of_the_key_before", keys_text, "[most(own, 0)]", "[most(own - 1, 0)]"},
       {"lengths", "one_key_of_the_padding", keys_text, "[context.batch]", "[context.batch] + 1"},
+      {"starts", "one_key_of_the_padding_before", starts_text, "[context.batch]", "[context.batch] - 1"},
+      {"starts", "start_of_another_sequence", starts_text, "[context.batch]", "[0]"},
       {"global_tokens", "global_key_forgotten", mask_text, "k < static_cast<int>(GLOBAL_TOKENS)",
        "k + 1 < static_cast<int>(GLOBAL_TOKENS)"},
       {"global_tokens", "global_query_forgotten", mask_text, "own < static_cast<int>(GLOBAL_TOKENS)",

@@ -19,6 +19,9 @@ FLASH = (
     ("blocks", "const DLTensor*", None),
     ("bias", "const DLTensor*", None),
     ("lse", "output", None),
+    ("starts", "const DLTensor*", None),
+    ("cu_seqlens_q", "const DLTensor*", None),
+    ("cu_seqlens_k", "const DLTensor*", None),
 )
 CACHE = (
     ("layout", "attn_layout", 0),
@@ -34,6 +37,13 @@ CACHE = (
     ("sines", "const DLTensor*", None),
     ("interleaved", "bool", 0),
     ("lse", "output", None),
+    ("soft_cap", "double", 0),
+    ("window_left", "int64_t", -1),
+    ("alibi", "bool", 0),
+    ("alibi_slopes", "const DLTensor*", None),
+    ("sinks", "const DLTensor*", None),
+    ("starts", "const DLTensor*", None),
+    ("tree", "const DLTensor*", None),
 )
 LINEAR = (
     ("layout", "attn_layout", 0),

@@ -61,7 +61,7 @@ LinearOptions = _struct("attn_linear_options", _options.LINEAR)
 RopeOptions = _struct("attn_rope_options", _options.ROPE)
 
 _lib = ctypes.CDLL(str(_files.library("libattn.so")))
-_lib.attn_message.restype, _lib.attn_prepared.restype = ctypes.c_char_p, ctypes.c_size_t
+_lib.attn_message.restype, _lib.attn_prepared.restype, _lib.attn_launches.restype = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64
 if _lib.attn_abi_version() != 1:
     raise ImportError("attn_proto: libattn.so is of another version")
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -220,6 +220,8 @@ class _Options:
                 setattr(self.struct, name, _read[kind](python_name, value))
             elif value is not None:
                 self.borrow(name, value)
+        if "alibi_slopes" in self.arrays:
+            self.struct.alibi = True
 
     def borrow(self, name, array):
         self.arrays[name] = _Borrowed(name, array)
@@ -268,8 +270,6 @@ def _attend(function, q, k, v, options, written, with_lse, bshd):
 def flash(q, k, v, *, with_lse=False, **options):
     """softmax(scale Q K^T) V, with the modifiers of attn_flash_options; with_lse also returns the natural log of the
     softmax's denominator, float32 [batch, q_heads, q_len]. alibi_slopes turn alibi on."""
-    if options.get("alibi_slopes") is not None:
-        options["alibi"] = True
     read = _Options("flash", FlashOptions, _options.FLASH, options)
     return _attend(_lib.attn_flash, q, k, v, read, False, with_lse, read.struct.layout)
 
@@ -283,7 +283,8 @@ def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
 def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
     """Attention of up to 16 new queries for each sequence, over a cache. The cache is on pages if there is a table,
     else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k
-    and the queries are rotated. with_lse is as in flash()."""
+    and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as in flash();
+    starts, int32 [batch], are the first keys that are no padding."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 
@@ -343,6 +344,11 @@ def empty(like):
 def prepared(like):
     """The number of configurations with prepared launches on the device of an array."""
     return _lib.attn_prepared(_engine_and_stream(like)[0])
+
+
+def launches(like):
+    """The number of launches of attention on the device of an array (attn_launches)."""
+    return _lib.attn_launches(_engine_and_stream(like)[0])
 
 
 def save_archive(like, path):

@@ -40,6 +40,18 @@ constexpr int most_devices = 65;  // the CPU and 64 GPUs
   std::abort();  // not reached: the line above throws
 }
 
+#ifdef INTRA_OP_PARALLEL
+/// Runs the pieces of a CPU kernel on PyTorch's threads. They spin after each of PyTorch's operations, so other threads
+/// would have to share the cores with them.
+void run_pieces(void*, size_t pieces, void (*piece)(void* work, size_t number), void* work) {
+  at::parallel_for(0, static_cast<int64_t>(pieces), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) piece(work, static_cast<size_t>(number));
+  });
+}
+#else  // at::parallel_for of this compiler runs all pieces on one thread; the engine has threads of its own
+constexpr decltype(attn_open_options::run_pieces) run_pieces = nullptr;
+#endif
+
 /// The engine of a device. It is opened at its first use and never closed, because the process may end while a GPU is
 /// still at work.
 attn_engine* engine_of(c10::Device device) {
@@ -54,7 +66,7 @@ attn_engine* engine_of(c10::Device device) {
   if (engine) return engine;
   const std::string spec = device.is_cpu() ? "cpu:threads=" + std::to_string(at::get_num_threads())
                                            : "cuda:" + std::to_string(device.index());
-  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE")};
+  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE"), run_pieces, nullptr};
   if (const attn_status status = attn_open(spec.c_str(), &options, &engine); status != ATTN_OK) fail(status, "attn");
   engines[index].store(engine, std::memory_order_release);
   return engine;
@@ -86,6 +98,8 @@ DLDataType type_of(const char* name, at::ScalarType type) {
       return {kDLBfloat, 16, 1};
     case at::kInt:
       return {kDLInt, 32, 1};
+    case at::kLong:
+      return {kDLInt, 64, 1};
     case at::kChar:
       return {kDLInt, 8, 1};
 #if TORCH_VERSION_MAJOR >= 2
@@ -93,7 +107,7 @@ DLDataType type_of(const char* name, at::ScalarType type) {
       return {10, 8, 1};
 #endif
     default:
-      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int for tables");
+      TORCH_CHECK(false, name, " is ", type, "; Float, Half and BFloat16 are allowed, and Int and Long for tables");
   }
 }
 
@@ -260,73 +274,111 @@ constexpr auto flash = FlashOperators::flash, flash_meta = FlashOperators::flash
 constexpr auto flash_with_lse = FlashOperators::flash_with_lse,
                flash_with_lse_meta = FlashOperators::flash_with_lse_meta;
 
+/// The modifiers of attention over a cache, with PyTorch's types; common/attention/options.def is the list.
+struct CacheOptions {
+#define ATTN_MODIFIER(type, name, off, ...) type name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) const OptionalTensor& name;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+  bool bshd, cache_bshd;
+};
+
 using CacheFunction = attn_status(attn_engine*, void*, const DLTensor*, const DLTensor*, const DLTensor*,
                                   const DLTensor*, const attn_cache_options*);
 
 Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, const Tensor& key_cache,
                   const Tensor& value_cache, const Tensor& lengths, const OptionalTensor& table,
-                  attn_cache_options& options, c10::optional<double> scale, bool bshd, bool cache_bshd) {
+                  attn_cache_options& options, c10::optional<double> scale, const CacheOptions& given) {
   Tensor o = output_like(op, "query", query);
   const Described q("query", query), k("key_cache", key_cache), v("value_cache", value_cache), out("output", o),
       length("lengths", lengths);
   const Optional pages("table", table);
-  options.layout = layout_of(bshd);
-  options.cache_layout = layout_of(cache_bshd);
+  options.layout = layout_of(given.bshd);
+  options.cache_layout = layout_of(given.cache_bshd);
   options.scale = scale_of(scale);
   options.lengths = &length;
   options.table = pages;
+#define ATTN_MODIFIER(type, name, off, ...) options.name = given.name;
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  const Optional name(#name, given.name);       \
+  options.name = name;
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+  options.alibi |= options.alibi_slopes != nullptr;
   const attn_status status = function(engine_of(query.device()), stream_of(query.device()), &q, &k, &v, &out, &options);
   if (status != ATTN_OK) fail(status, op);
   return o;
 }
 
-#define PAGED_ARGUMENTS                                                                           \
+#define CACHE_ARGUMENTS                                                                           \
   const Tensor &query, const Tensor &key_cache, const Tensor &value_cache, const Tensor &lengths, \
-      const OptionalTensor &table, c10::optional<double> scale, const OptionalTensor &key_scales, \
-      const OptionalTensor &value_scales, bool bshd, bool cache_bshd
-
-Tensor paged_decode(PAGED_ARGUMENTS) {
-  const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
-  attn_cache_options options = ATTN_CACHE_OPTIONS;
-  options.k_scales = k_scales;
-  options.v_scales = v_scales;
-  return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale,
-                    bshd, cache_bshd);
-}
-
-Tensor paged_prefill(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor& lengths,
-                     const OptionalTensor& table, c10::optional<double> scale, bool bshd, bool cache_bshd) {
-  attn_cache_options options = ATTN_CACHE_OPTIONS;
-  return over_cache("attn::paged_prefill", attn_prefill, query, key_cache, value_cache, lengths, table, options, scale,
-                    bshd, cache_bshd);
-}
-
+      const OptionalTensor &table, c10::optional<double> scale
 #define FUSED_ARGUMENTS                                                                                             \
   const Tensor &query, const Tensor &new_key, const Tensor &new_value, const Tensor &key_cache,                     \
       const Tensor &value_cache, const Tensor &lengths, const OptionalTensor &table, const OptionalTensor &cosines, \
-      const OptionalTensor &sines, c10::optional<double> scale, bool interleaved, bool bshd, bool cache_bshd
+      const OptionalTensor &sines, c10::optional<double> scale, bool interleaved
 
 template <CacheFunction* function>
 constexpr const char* fused_name = function == attn_decode ? "attn::decode_fused" : "attn::prefill_fused";
 
-template <CacheFunction* function>
-Tensor fused(FUSED_ARGUMENTS) {
-  const Described k("new_key", new_key), v("new_value", new_value);
-  const Optional cosine("cosines", cosines), sine("sines", sines);
-  attn_cache_options options = ATTN_CACHE_OPTIONS;
-  options.new_k = &k;
-  options.new_v = &v;
-  options.cosines = cosine;
-  options.sines = sine;
-  options.interleaved = interleaved;
-  Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
-                        bshd, cache_bshd);
-  // Raises the versions of the caches, so that a backward pass that has kept the old values gets an error.
-  for (const Tensor* const cache : {&key_cache, &value_cache}) {
-    if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
+/// The operators, whose signatures end with the types of CacheOptions.
+template <typename... Options>
+struct OverCache {
+  static Tensor paged_decode(CACHE_ARGUMENTS, const OptionalTensor& key_scales, const OptionalTensor& value_scales,
+                             Options... given) {
+    const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
+    attn_cache_options options = ATTN_CACHE_OPTIONS;
+    options.k_scales = k_scales;
+    options.v_scales = v_scales;
+    return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale,
+                      {given...});
   }
-  return o;
-}
+  static Tensor paged_prefill(CACHE_ARGUMENTS, Options... given) {
+    attn_cache_options options = ATTN_CACHE_OPTIONS;
+    return over_cache("attn::paged_prefill", attn_prefill, query, key_cache, value_cache, lengths, table, options,
+                      scale, {given...});
+  }
+  template <CacheFunction* function>
+  static Tensor fused(FUSED_ARGUMENTS, Options... given) {
+    const Described k("new_key", new_key), v("new_value", new_value);
+    const Optional cosine("cosines", cosines), sine("sines", sines);
+    attn_cache_options options = ATTN_CACHE_OPTIONS;
+    options.new_k = &k;
+    options.new_v = &v;
+    options.cosines = cosine;
+    options.sines = sine;
+    options.interleaved = interleaved;
+    Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
+                          {given...});
+    // Raises the versions of the caches, so that a backward pass that has kept the old values gets an error.
+    for (const Tensor* const cache : {&key_cache, &value_cache}) {
+      if (!cache->is_inference()) cache->unsafeGetTensorImpl()->bump_version();
+    }
+    return o;
+  }
+  static Tensor paged_decode_meta(CACHE_ARGUMENTS, const OptionalTensor&, const OptionalTensor&, Options...) {
+    return output_like("attn::paged_decode", "query", query);
+  }
+  static Tensor paged_prefill_meta(CACHE_ARGUMENTS, Options...) {
+    return output_like("attn::paged_prefill", "query", query);
+  }
+  template <CacheFunction* function>
+  static Tensor fused_meta(FUSED_ARGUMENTS, Options...) {
+    return output_like(fused_name<function>, "query", query);
+  }
+};
+using CacheOperators = OverCache<
+#define ATTN_MODIFIER(type, name, off, ...) type,
+#define ATTN_MODIFIER_TABLE(element, name, ...) const OptionalTensor&,
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+    bool, bool>;
+constexpr auto paged_decode = CacheOperators::paged_decode, paged_decode_meta = CacheOperators::paged_decode_meta;
+constexpr auto paged_prefill = CacheOperators::paged_prefill, paged_prefill_meta = CacheOperators::paged_prefill_meta;
+constexpr auto decode_fused = CacheOperators::fused<attn_decode>,
+               decode_fused_meta = CacheOperators::fused_meta<attn_decode>;
+constexpr auto prefill_fused = CacheOperators::fused<attn_prefill>,
+               prefill_fused_meta = CacheOperators::fused_meta<attn_prefill>;
 
 void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table, bool cache_bshd) {
   const Described k("key_cache", key_cache), length("lengths", lengths);
@@ -338,16 +390,6 @@ void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalT
   const c10::Device device = key_cache.device();
   const attn_status status = attn_check_cache(engine_of(device), stream_of(device), &k, &options);
   if (status != ATTN_OK) fail(status, "attn::check_cache");
-}
-
-Tensor paged_decode_meta(PAGED_ARGUMENTS) { return output_like("attn::paged_decode", "query", query); }
-Tensor paged_prefill_meta(const Tensor& query, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                          c10::optional<double>, bool, bool) {
-  return output_like("attn::paged_prefill", "query", query);
-}
-template <CacheFunction* function>
-Tensor fused_meta(FUSED_ARGUMENTS) {
-  return output_like(fused_name<function>, "query", query);
 }
 
 #define LINEAR_ARGUMENTS                                                                           \
@@ -453,20 +495,22 @@ void save_archive(const Tensor& like, std::string path) {
 }
 
 int64_t prepared(const Tensor& like) { return static_cast<int64_t>(attn_prepared(engine_of(like.device()))); }
+int64_t launches(const Tensor& like) { return static_cast<int64_t>(attn_launches(engine_of(like.device()))); }
 
 void implement(torch::Library& m) {
   m.impl("flash", flash);
   m.impl("flash_with_lse", flash_with_lse);
   m.impl("paged_decode", paged_decode);
   m.impl("paged_prefill", paged_prefill);
-  m.impl("decode_fused", fused<attn_decode>);
-  m.impl("prefill_fused", fused<attn_prefill>);
+  m.impl("decode_fused", decode_fused);
+  m.impl("prefill_fused", prefill_fused);
   m.impl("check_cache", check_cache);
   m.impl("linear", linear);
   m.impl("rope", rope);
   m.impl("empty", empty);
   m.impl("save_archive", save_archive);
   m.impl("prepared", prepared);
+  m.impl("launches", launches);
 }
 
 // ---- derivatives
@@ -609,8 +653,8 @@ void implement_autocast(torch::Library& m) {
   m.impl("flash_with_lse", TORCH_FN((Autocast<DEVICE, flash_with_lse, flash_with_lse_name, 3>::call)));
   m.impl("paged_decode", TORCH_FN((Autocast<DEVICE, paged_decode, paged_decode_name, 1, 1>::call)));
   m.impl("paged_prefill", TORCH_FN((Autocast<DEVICE, paged_prefill, paged_prefill_name, 1, 1>::call)));
-  m.impl("decode_fused", TORCH_FN((Autocast<DEVICE, fused<attn_decode>, decode_fused_name, 3, 3>::call)));
-  m.impl("prefill_fused", TORCH_FN((Autocast<DEVICE, fused<attn_prefill>, prefill_fused_name, 3, 3>::call)));
+  m.impl("decode_fused", TORCH_FN((Autocast<DEVICE, decode_fused, decode_fused_name, 3, 3>::call)));
+  m.impl("prefill_fused", TORCH_FN((Autocast<DEVICE, prefill_fused, prefill_fused_name, 3, 3>::call)));
   m.impl("linear", TORCH_FN((Autocast<DEVICE, linear, linear_name, 3>::call)));
 }
 
@@ -634,17 +678,20 @@ TORCH_LIBRARY(attn, m) {
       "bool bshd=False)";
   define("flash" + modified + " -> Tensor");
   define("flash_with_lse" + modified + " -> (Tensor, Tensor)");
-  define(
-      "paged_decode(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
-      "float? scale=None, Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, "
-      "bool cache_bshd=False) -> Tensor");
-  define(
-      "paged_prefill(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, "
-      "float? scale=None, bool bshd=False, bool cache_bshd=False) -> Tensor");
+  const std::string over_cache_modified = std::string()
+#define ATTN_MODIFIER(type, name, off, ...) +in_schema<type>(#name, off) + ", "
+#define ATTN_MODIFIER_TABLE(element, name, ...) +"Tensor? " #name "=None, "
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
+                                          + "bool bshd=False, bool cache_bshd=False) -> Tensor";
+  const std::string cached =
+      "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, float? scale=None, ";
+  define("paged_decode" + cached + "Tensor? key_scales=None, Tensor? value_scales=None, " + over_cache_modified);
+  define("paged_prefill" + cached + over_cache_modified);
   const std::string appending =
       "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
-      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, bool interleaved=False, "
-      "bool bshd=False, bool cache_bshd=False) -> Tensor";
+      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, bool interleaved=False, " +
+      over_cache_modified;
   define("decode_fused" + appending);
   define("prefill_fused" + appending);
   define("check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, bool cache_bshd=False) -> ()");
@@ -662,6 +709,7 @@ TORCH_LIBRARY(attn, m) {
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");
+  define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 
@@ -670,8 +718,8 @@ TORCH_LIBRARY_IMPL(attn, Autograd, m) {
   m.impl("flash_with_lse", TORCH_FN((Inference<flash_with_lse, flash_with_lse_name>::call)));
   m.impl("paged_decode", TORCH_FN((Inference<paged_decode, paged_decode_name>::call)));
   m.impl("paged_prefill", TORCH_FN((Inference<paged_prefill, paged_prefill_name>::call)));
-  m.impl("decode_fused", TORCH_FN((Inference<fused<attn_decode>, decode_fused_name>::call)));
-  m.impl("prefill_fused", TORCH_FN((Inference<fused<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Inference<decode_fused, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Inference<prefill_fused, prefill_fused_name>::call)));
   m.impl("linear", TORCH_FN((Inference<linear, linear_name>::call)));
   m.impl("rope", TORCH_FN((Inference<rope, rope_name>::call)));
   m.impl("empty", torch::CppFunction::makeFallthrough());
@@ -687,8 +735,8 @@ TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));
   m.impl("paged_decode", TORCH_FN((Traced<paged_decode_meta, paged_decode_name>::call)));
   m.impl("paged_prefill", TORCH_FN((Traced<paged_prefill_meta, paged_prefill_name>::call)));
-  m.impl("decode_fused", TORCH_FN((Traced<fused_meta<attn_decode>, decode_fused_name>::call)));
-  m.impl("prefill_fused", TORCH_FN((Traced<fused_meta<attn_prefill>, prefill_fused_name>::call)));
+  m.impl("decode_fused", TORCH_FN((Traced<decode_fused_meta, decode_fused_name>::call)));
+  m.impl("prefill_fused", TORCH_FN((Traced<prefill_fused_meta, prefill_fused_name>::call)));
   m.impl("linear", TORCH_FN((Traced<linear_meta, linear_name>::call)));
   m.impl("rope", TORCH_FN((Traced<rope_meta, rope_name>::call)));
   m.impl("empty", empty_meta);

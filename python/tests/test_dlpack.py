@@ -177,6 +177,7 @@ class Attention(Case):
         own, key = np.arange(3, 40)[:, None], np.arange(40)
         slopes, bias = 2.0 ** (-2 * np.arange(1, 5)), drawn(2, 1, 37, 40)
         lengths, sinks = np.array([40, 13], np.int32), drawn(4)
+        starts = np.array([5, 39], np.int32)
         documents = np.array([[0, 13]] * 13 + [[13, 40]] * 27, np.int32)
         always = np.ones((37, 40), bool)
         cases = (
@@ -189,6 +190,7 @@ class Attention(Case):
             ({"window_left": 2, "window_right": 2, "global_tokens": 3}, (abs(key - own) <= 2) | (key < 3) | (own < 3), lambda s: s),
             ({"alibi": True}, always, lambda s: s + slopes[:, None, None] * (key - own)),
             ({"alibi_slopes": 3 * slopes.astype(np.float32)}, always, lambda s: s + 3 * slopes[:, None, None] * (key - own)),
+            ({"starts": starts}, key >= starts[:, None, None, None], lambda s: s),
             ({"lengths": lengths}, key < lengths[:, None, None, None], lambda s: s),
             ({"documents": documents}, documents[key][:, 0] == documents[own[:, 0]][:, :1], lambda s: s),
             ({"blocks": np.array([[1]], np.uint32)}, always, lambda s: s),
@@ -204,7 +206,24 @@ class Attention(Case):
                 self.near(o.swapaxes(1, 2), want, 5e-5)
                 self.near(lse, want_lse, 5e-5)
         self.assertEqual({name for name, kind, _ in _options.FLASH if kind not in ("attn_layout", "output")},
-                         {name for options, *_ in cases for name in options}, "an option without a test here")
+                         {"cu_seqlens_q", "cu_seqlens_k", *(name for options, *_ in cases for name in options)}, "an option without a test here")
+
+    def test_sequences_one_after_the_other(self):
+        queries, keys = np.array([0, 5, 5, 22, 31], np.int32), np.array([0, 9, 12, 30, 40], np.int32)
+        q, k, v = (x[:1] for x in (self.q, self.k, self.v))
+        o, lse = dlpack.flash(q, k, v, causal=True, cu_seqlens_q=queries, cu_seqlens_k=keys, with_lse=True)
+        for i in range(4):
+            rows, tokens = slice(*queries[i:i + 2]), slice(*keys[i:i + 2])
+            if rows.start == rows.stop:
+                continue
+            seen = np.arange(tokens.stop - tokens.start) <= np.arange(rows.stop - rows.start)[:, None] + tokens.stop - tokens.start - rows.stop + rows.start
+            want, want_lse = attention(q[:, :, rows], k[:, :, tokens], v[:, :, tokens], seen=seen)
+            self.near(o[:, :, rows], want, 5e-5)
+            self.near(lse[:, :, rows], want_lse, 5e-5)
+        for text, options in (("go together", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
+                              ("a shape of", {"cu_seqlens_q": queries, "cu_seqlens_k": keys[:4]})):
+            with self.assertRaisesRegex(ValueError, text):
+                dlpack.flash(q, k, v, **options)
 
     def test_blocks(self):
         q, k, v = (drawn(1, 2, 300, 32) + x for x in (0, 0, 1))
@@ -222,12 +241,13 @@ class Caches(Case):
     def rows(self, cache, i):
         return np.concatenate([cache[page] for page in self.table[i]], 1)[None, :, :self.lengths[i]]
 
-    def over_rows(self, q, k, v):
+    def over_rows(self, q, k, v, hides=lambda i, own, key: False, change=lambda s, distance: s, sinks=None):
         """The definition over a cache on pages: o, and lse."""
         results = []
         for i, length in enumerate(self.lengths):
-            seen = np.arange(length) <= np.arange(length - q.shape[2], length)[:, None]
-            results.append(attention(q[i:i + 1], self.rows(k, i), self.rows(v, i), seen=seen))
+            own, key = np.arange(length - q.shape[2], length)[:, None], np.arange(length)
+            seen = (key <= own) & ~np.asarray(hides(i, own, key))
+            results.append(attention(q[i:i + 1], self.rows(k, i), self.rows(v, i), seen=seen, change=lambda s: change(s, own - key), sinks=sinks))
         return [np.concatenate(each) for each in zip(*results)]
 
     def test_pages(self):
@@ -240,6 +260,34 @@ class Caches(Case):
             self.near(attend(q, self.k, self.v, self.lengths, self.table), want)
             bshd = [x.swapaxes(1, 2).copy() for x in (q, self.k, self.v)]
             self.near(attend(*bshd, self.lengths, self.table, bshd=True, cache_bshd=True).swapaxes(1, 2), want)
+
+    def test_modifiers(self):
+        starts, sinks, slopes = np.array([7, 36], np.int32), drawn(4), 2.0 ** (-2 * np.arange(1, 5))
+        cases = (({"soft_cap": 2.5}, {"change": lambda s, _: 2.5 * np.tanh(s / 2.5)}), ({"sinks": sinks}, {"sinks": sinks}),
+                 ({"window_left": 5}, {"hides": lambda i, own, key: key < own - 5}), ({"starts": starts}, {"hides": lambda i, own, key: key < starts[i]}),
+                 ({"alibi": True}, {"change": lambda s, distance: s - slopes[:, None, None] * distance}),
+                 ({"alibi_slopes": 3 * slopes.astype(np.float32)}, {"change": lambda s, distance: s - 3 * slopes[:, None, None] * distance}))
+        for rows, attend in ((1, dlpack.decode), (30, dlpack.prefill)):
+            q = drawn(2, 4, rows, 64)
+            for options, meaning in cases:
+                with self.subTest(rows=rows, options=list(options)), np.errstate(invalid="ignore"):
+                    want, want_lse = self.over_rows(q, self.k, self.v, **meaning)
+                    o, lse = attend(q, self.k, self.v, self.lengths, self.table, with_lse=True, **options)
+                    self.near(o, want, 5e-5)
+                    self.near(np.exp(lse), np.exp(want_lse), 1e-3)
+        for count in (5, 64):  # a tree: each token sees the tokens of its parent, and itself
+            q, words = drawn(2, 4, count, 64), np.zeros((2, count), np.int64)
+            for i in range(count):
+                words[0, i] = (words[0, (i - 1) // 2] if i else 0) | np.int64(np.uint64(1 << i).astype(np.int64))
+                words[1, i] = (words[1, i - 2] if i > 1 else 0) | np.int64(np.uint64(1 << i).astype(np.int64))
+            seen = (words.view(np.uint64)[:, :, None] >> np.arange(count, dtype=np.uint64)) & np.uint64(1)
+            want, want_lse = self.over_rows(q, self.k, self.v, hides=lambda i, own, key: np.where(
+                key >= self.lengths[i] - count, seen[i][:, np.clip(key - self.lengths[i] + count, 0, count - 1)] == 0, False))
+            o, lse = dlpack.decode(q, self.k, self.v, self.lengths, self.table, tree=words, with_lse=True)
+            self.near(o, want, 5e-5)
+            self.near(np.exp(lse), np.exp(want_lse), 1e-3)
+        modifiers = {name for name, _, _ in _options.CACHE} & {name for name, _, _ in _options.FLASH} - {"layout", "scale", "lengths", "lse"}
+        self.assertEqual(modifiers, {name for options, _ in cases for name in options}, "a modifier without a test here")
 
     def test_contiguous_caches(self):
         for rows, attend in ((2, dlpack.decode), (30, dlpack.prefill)):

@@ -338,11 +338,30 @@ class Caches(Case):
                 self.near(v, other_v.double())
                 self.near(o, plain(turned_q, other_k, other_v, lengths, table).double())
 
+    def test_modifiers_are_those_of_flash(self):
+        for device in self.on_each():
+            starts, slopes, sinks = torch.tensor([7, 36], dtype=torch.int32, device=device), drawn(4, device=device).abs(), drawn(4, device=device)
+            together = {"soft_cap": 2.5, "window_left": 20, "alibi": True, "sinks": sinks, "starts": starts}
+            for modifiers in (*({name: value} for name, value in together.items()), {"alibi_slopes": slopes}, together):
+                for rows, op, fused in ((3, ops.paged_decode, ops.decode_fused), (30, ops.paged_prefill, ops.prefill_fused)):
+                    k, v, table, lengths = self.cache(device)
+                    q = drawn(2, 4, rows, 64, device=device)
+                    o = op(q, k, v, lengths, table, **modifiers)
+                    newest = []
+                    for i in range(2):
+                        keys, values = self.rows(k, table, lengths, i), self.rows(v, table, lengths, i)
+                        own = {**modifiers, **({"starts": starts[i:i + 1]} if "starts" in modifiers else {})}
+                        self.near(o[i:i + 1], ops.flash(q[i:i + 1], keys, values, causal=True, **own).double())
+                        newest.append([x[:, :, -rows:] for x in (keys, values)])
+                    new_k, new_v = (torch.cat(x) for x in zip(*newest))
+                    self.near(fused(q, new_k, new_v, k, v, lengths, table, **modifiers), o.double())
+            self.refuses("starts", lambda: ops.paged_decode(q, k, v, lengths, table, starts=starts[:1]))
+
     def test_wrong_arguments(self):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
             q = drawn(2, 4, 1, 64, device=device)
-            self.refuses("lengths is Long", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
+            self.refuses("lengths: int32 is wanted", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
             self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))

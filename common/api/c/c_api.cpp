@@ -150,7 +150,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// Returns the data of a dense table of 32-bit elements, or null if there is no tensor. `wanted` is the shape that the
+/// Returns the data of a dense table, or null if there is no tensor. `wanted` is the shape that the
 /// table must have; -1 stands for any size. `integer`: the elements are integers, else float32.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
@@ -159,8 +159,8 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
   check_place(engine, name, *tensor);
   const uint8_t code = tensor->dtype.code;
   const bool type = integer ? code == code_int || code == code_unsigned : code == code_float;
-  if (!type || tensor->dtype.bits != 32 || tensor->dtype.lanes != 1) {
-    refuse(fmt::format("{}: {} is wanted", name, integer ? "int32" : "float32"));
+  if (!type || tensor->dtype.bits != 8 * sizeof(T) || tensor->dtype.lanes != 1) {
+    refuse(fmt::format("{}: {}{} is wanted", name, integer ? "int" : "float", 8 * sizeof(T)));
   }
   bool fits = tensor->ndim == static_cast<int>(wanted.size());
   for (int i = 0; fits && i < tensor->ndim; ++i) {
@@ -239,6 +239,12 @@ CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTenso
   call.sines = table<const float>(engine, "sines", options.sines, {call.positions, call.rotary_dim / 2}, false);
   call.pairing = options.interleaved ? RopePairing::interleaved : RopePairing::half_split;
   call.lse = table<float>(engine, "lse", options.lse, {call.q.batch, call.q.heads, call.q.tokens}, false);
+  const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens;
+#define ATTN_MODIFIER(type, name, ...) call.name = static_cast<type>(options.name);
+#define ATTN_MODIFIER_TABLE(element, name, ...) \
+  call.name = table<const element>(engine, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
+#define ATTN_OPTIONS_OF_CACHE
+#include "common/attention/options.def"
   return call;
 }
 
@@ -285,12 +291,13 @@ const char* attn_message(void) { return last_message.c_str(); }
 attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {
   return guarded([&] {
     if (!device || !engine) refuse("device and engine must not be NULL");
-    const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
+    const attn_open_options read_options = read(options, attn_open_options{});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
     log_into(text(read_options.cache_folder));
-    *engine =
-        new attn_engine(spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
+    *engine = new attn_engine(spec, {.cache_folder = text(read_options.cache_folder),
+                                     .archive = text(read_options.archive),
+                                     .caller = {.run = read_options.run_pieces, .context = read_options.run_context}});
   });
 }
 
@@ -306,6 +313,12 @@ attn_status attn_save_archive(attn_engine* engine, const char* path) {
 size_t attn_prepared(attn_engine* engine) {
   size_t count = 0;
   guarded([&] { count = there(engine).engine.prepared(); });
+  return count;
+}
+
+uint64_t attn_launches(attn_engine* engine) {
+  uint64_t count = 0;
+  guarded([&] { count = there(engine).engine.launches(); });
   return count;
 }
 
@@ -325,7 +338,7 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1};  // any
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1: any size
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
 #define ATTN_TABLE(element, name, ...) \
@@ -334,6 +347,10 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
     if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);
+    if (const DLTensor* const starts = options.cu_seqlens_q) {
+      call.sequences = starts->shape[0] - 1;
+      table<const int>(own, "cu_seqlens_k", options.cu_seqlens_k, {starts->shape[0]}, true);
+    }
     own.engine.flash(call, stream);
   });
 }

@@ -3,7 +3,7 @@
 // kernel share this file; it includes only headers of kernels.
 #pragma once
 
-constexpr int most_staged_bytes = 256, most_staged_tables = 8;
+constexpr int most_staged_bytes = 256, most_staged_tables = 16;
 
 /// The kernel copies `words` words of 4 bytes from `from` to byte `at` of the block.
 struct StagedTable {

@@ -901,7 +901,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   shorter.insert(shorter.end(), {"--max-launch", "1e-6"});
   run(shorter);
   const std::string too_short = measurement(8, 16)["reason"];
-  EXPECT_TRUE(too_short.ends_with("; at most 0.0010 ms may")) << too_short;
+  EXPECT_TRUE(too_short.ends_with("; at most 0.0010 ms are allowed")) << too_short;
 
   fs::remove(path("measurements.jsonl"));
   std::vector<std::string> longer = arguments;

@@ -1,0 +1,75 @@
+// Compiles the kernels with the modifiers of common/api for a Hopper GPU, without a GPU. (proto7_variants and
+// proto3_paged compile the modifiers that their experiments measure.)
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/attention/launch.h"
+#include "common/attention/modifiers.h"
+#include "common/paged/decode.h"
+#include "common/paged/prefill.h"
+#include "common/paged/tests/compiled_config.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/cuda_compiler.h"
+
+namespace attn {
+namespace {
+
+class ApiCudaCompileTest : public test::CudaCompilerTest {
+ protected:
+  void expect_clean(const Plan& plan, const std::string& what) {
+    ASSERT_EQ(plan.unable, "") << what;
+    const test::CapturedLog log;
+    EXPECT_EQ(compiler_->compile(plan.launches.front().source, {}).spill_bytes, 0) << what;
+    EXPECT_EQ(log.text(), "") << what;
+  }
+};
+
+TEST_F(ApiCudaCompileTest, StartsAndTreesOverCaches) {
+  using enum DType;
+  struct Combination {
+    Modifiers modifiers;
+    DType dtype, cache_dtype;
+    int64_t q_len;
+  };
+  const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true, .starts = true, .tree = true};
+  for (const auto& [modifiers, dtype, cache_dtype, q_len] : {Combination{{.starts = true}, bf16, int8, 1},
+                                                             {{.tree = true}, bf16, bf16, 8},
+                                                             {all, bf16, bf16, 64},
+                                                             {all, f32, f32, 4}}) {
+    DecodeConfig config = compiled_config(dtype, cache_dtype, q_len);
+    config.shape.causal = !modifiers.tree;
+    const AttentionHooks hooks = without_mask(modifier_hooks(modifiers, dtype));
+    expect_clean(decode_plan(config, test::hopper(), 1024, &hooks), fmt::format("decode {}", hooks.text));
+  }
+  DecodeConfig config = compiled_config(bf16, bf16, 512);
+  config.block_c = 0;
+  Modifiers prompts = all;
+  prompts.tree = false;
+  const AttentionHooks hooks = without_mask(modifier_hooks(prompts, bf16));
+  expect_clean(prefill_plan(config, test::hopper(), 1, 1, &hooks), "prefill");
+}
+
+TEST_F(ApiCudaCompileTest, SequencesOneAfterTheOther) {
+  for (const int64_t ragged : {1, 2}) {
+    for (const auto& [variant, dtype, head_dim] : {std::tuple{"naive", DType::f32, 64},
+                                                   {"mma_sync", DType::f32, 64},
+                                                   {"wgmma", DType::bf16, 64},
+                                                   {"wgmma", DType::bf16, 128}}) {
+      FlashConfig config;
+      config.variant = variant;
+      config.dtype = config.out_dtype = dtype;
+      config.shape = {.q_heads = 32, .kv_heads = 8, .q_len = 2048, .kv_len = 2048, .head_dim = head_dim};
+      choose_tile(config, test::hopper(), {});
+      const AttentionHooks hooks = modifier_hooks({.window_left = ragged == 2 ? 100 : -1, .ragged = ragged}, dtype);
+      expect_clean(
+          attention_plan(config, test::hopper(), &hooks),
+          fmt::format("{} at {}, {}x{}, ragged {}", variant, head_dim, config.block_r, config.block_c, ragged));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,507 @@
+// Engine on the device under test: the modifiers of attention, above all over caches, against the oracle. Kernels that
+// are broken on purpose are noticed.
+#include "common/attention/modifiers.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/api/engine.h"
+#include "common/api/tests/device_engine.h"
+#include "common/cases/reference.h"
+#include "common/data/tensor.h"
+#include "common/paged/decode.h"
+#include "common/testing/mutated_sources.h"
+
+namespace attn {
+namespace {
+
+constexpr int64_t q_heads = 6, kv_heads = 2, width = 64;  // three query heads share a key/value head
+constexpr double hidden = -std::numeric_limits<double>::infinity();
+
+/// The modifiers of a call. An empty table is no table.
+struct Rules {
+  double soft_cap = 0;
+  int64_t window_left = -1;
+  bool alibi = false;
+  std::vector<float> slopes = {}, sinks = {};
+  std::vector<int> starts = {};
+  std::vector<int64_t> tree = {};  // of all sequences
+
+  /// The rules in double precision, for a sequence whose last query stands at its last key.
+  ScoreFunction scores(int64_t sequence, int64_t q_len, int64_t kv_len) const {
+    const std::vector<double> usual = alibi_slopes(q_heads);
+    return each_score([=, *this](double s, int64_t, int64_t head, int64_t q, int64_t k) {
+      const auto at = static_cast<size_t>(head);
+      const int64_t own = q + kv_len - q_len;
+      if (soft_cap != 0) s = soft_cap * std::tanh(s / soft_cap);
+      if (alibi) s -= (slopes.empty() ? usual[at] : static_cast<double>(slopes[at])) * static_cast<double>(own - k);
+      if (window_left >= 0 && k < own - window_left) return hidden;
+      const int64_t token = k - (kv_len - q_len);
+      if (!tree.empty() && token >= 0) {
+        const auto word = static_cast<uint64_t>(tree[static_cast<size_t>(sequence * q_len + q)]);
+        if ((word >> token & 1) == 0) return hidden;
+      }
+      if (!starts.empty() && k < starts[static_cast<size_t>(sequence)]) return hidden;
+      return s;
+    });
+  }
+  SinkFunction sink() const {
+    if (sinks.empty()) return {};
+    return [sinks = sinks](int64_t, int64_t head) { return static_cast<double>(sinks[static_cast<size_t>(head)]); };
+  }
+};
+
+struct Named {
+  const char* name;
+  Rules rules;
+};
+
+/// Starts for sequences of 37, 130, 1 and 0 keys: one leaves nothing of its sequence.
+const std::vector<int> some_starts = {3, 64, 1, 0};
+
+std::vector<Named> single_rules() {
+  return {{"window_left", {.window_left = 5}},
+          {"soft_cap", {.soft_cap = 2.5}},
+          {"alibi", {.alibi = true}},
+          {"alibi_slopes", {.alibi = true, .slopes = {0.5f, 0.25f, 0.1f, 1, 0, 2}}},
+          {"sinks", {.sinks = {0.5f, -1, 2, 0, 1, -0.25f}}},
+          {"starts", {.starts = some_starts}}};
+}
+Rules all_rules() {
+  return {.soft_cap = 3,
+          .window_left = 70,
+          .alibi = true,
+          .slopes = {},
+          .sinks = {0.5f, -1, 2, 0, 1, -0.25f},
+          .starts = some_starts};
+}
+
+/// Returns words for the new tokens of four sequences. Each token sees itself and the tokens that its parent sees.
+std::vector<int64_t> some_trees(int64_t q_len) {
+  std::vector<int64_t> words;
+  for (int64_t sequence = 0; sequence < 4; ++sequence) {
+    for (int64_t i = 0; i < q_len; ++i) {
+      const int64_t parent = i - 1 - (5 * i + sequence) % 4;
+      const uint64_t seen =
+          parent < 0 ? 0 : static_cast<uint64_t>(words[static_cast<size_t>(sequence * q_len + parent)]);
+      words.push_back(static_cast<int64_t>(seen | uint64_t{1} << i));
+    }
+  }
+  return words;
+}
+
+/// Words for three new tokens of four sequences: tokens see later tokens, do not see themselves, or see no new token.
+const std::vector<int64_t> any_words = {-1, 0, 2, 4, 1, -8, 6, 5, 0, 7, 7, 7};
+
+/// A call over a cache of four sequences.
+struct CacheCase {
+  bool prefill = false;
+  int64_t q_len = 3;
+  int64_t page = 16;  // tokens; 0: a contiguous cache
+  DType dtype = DType::f32, cache_dtype = DType::f32;
+  bool appends = false;
+
+  std::string text() const {
+    return fmt::format("{} of {} queries, page {}, {} over {}{}", prefill ? "prefill" : "decode", q_len, page,
+                       attn::name(dtype), attn::name(cache_dtype), appends ? ", appended" : "");
+  }
+};
+
+class DeviceModifiersTest : public test::EngineOnDevice {
+ protected:
+  template <typename T>
+  const T* table(const std::vector<T>& values) {
+    return values.empty() ? nullptr : on_device(values);
+  }
+  template <typename Call>
+  void set_rules(Call& call, const Rules& rules) {
+    call.soft_cap = rules.soft_cap;
+    call.window_left = rules.window_left;
+    call.alibi = rules.alibi;
+    call.alibi_slopes = table(rules.slopes);
+    call.sinks = table(rules.sinks);
+    call.starts = table(rules.starts);
+  }
+
+  /// Returns the largest difference of o and lse from the oracle's; infinity where one is NaN, or infinite and the
+  /// other is not. `rows` are the rows of one sequence, in the order of q.
+  double worst_of(const ReferenceRows& rows, const std::vector<float>& o, const std::vector<float>& lse,
+                  int64_t first) {
+    double worst = 0;
+    const auto compare = [&](float got, double want) {
+      const double value = got;
+      const double difference = value == want ? 0 : std::abs(value - want);
+      worst = std::max(worst, std::isnan(difference) ? INFINITY : difference);
+    };
+    for (size_t row = 0; row < rows.rows.size(); ++row) {
+      const size_t at = static_cast<size_t>(first) + row;
+      compare(lse[at], rows.lse[row]);
+      for (size_t d = 0; d < width; ++d) compare(o[at * width + d], rows.o[row * width + d]);
+    }
+    return worst;
+  }
+
+  /// Runs attn_flash's call, and returns the largest difference from the oracle.
+  double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
+               const std::vector<int>& lengths = {}) {
+    const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
+    const Tensor q = random_tensor(batch, q_heads, q_len, width, dtype, Layout::bhsd, 1, 0);
+    const Tensor k = random_tensor(batch, kv_heads, kv_len, width, dtype, Layout::bhsd, 1, 1);
+    const Tensor v = random_tensor(batch, kv_heads, kv_len, width, dtype, Layout::bhsd, 1, 2);
+    FlashCall call{
+        .q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(batch, q_heads, q_len, width, 3)};
+    call.causal = causal;
+    call.lengths = table(lengths);
+    call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * q_len), NAN));
+    set_rules(call, rules);
+    engine_->flash(call);
+    const AttentionShape shape{batch, q_heads, kv_heads, q_len, kv_len, width, causal};
+    const ScoreFunction all = [&](std::span<double> scores, int64_t sequence, int64_t head, int64_t row) {
+      rules.scores(sequence, q_len, kv_len)(scores, sequence, head, row);
+      for (size_t key = 0; !lengths.empty() && key < scores.size(); ++key) {
+        if (static_cast<int>(key) >= lengths[static_cast<size_t>(sequence)]) scores[key] = hidden;
+      }
+    };
+    return worst_of(reference_attention(shape, q, k, v, all_rows(shape), all, rules.sink()), values(call.o),
+                    values(call.lse, batch * q_heads * q_len), 0);
+  }
+
+  /// Runs attention over sequences that lie one after the other. Returns the largest difference from the oracle.
+  struct RaggedCase {
+    bool causal = false;
+    int64_t prefix = 0;
+    DType dtype = DType::f32;
+  };
+  double ragged(const Rules& rules, const RaggedCase& given) {
+    const std::vector<int> queries = {0, 5, 5, 6, 76, 76, 109, 149}, keys = {0, 9, 13, 14, 84, 91, 91, 121};
+    constexpr int64_t rest = 3;  // tokens after the last sequence
+    const int64_t q_len = queries.back() + rest, kv_len = keys.back() + rest;
+    const Tensor q = random_tensor(1, q_heads, q_len, width, given.dtype, Layout::bhsd, 1, 0);
+    const Tensor k = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 1);
+    const Tensor v = random_tensor(1, kv_heads, kv_len, width, given.dtype, Layout::bhsd, 1, 2);
+    FlashCall call{.q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(1, q_heads, q_len, width, 3)};
+    call.causal = given.causal;
+    call.prefix = given.prefix;
+    call.lse = on_device(std::vector<float>(static_cast<size_t>(q_heads * q_len), NAN));
+    call.cu_seqlens_q = on_device(queries);
+    call.cu_seqlens_k = on_device(keys);
+    call.sequences = static_cast<int64_t>(queries.size()) - 1;
+    set_rules(call, rules);
+    engine_->flash(call);
+    // One sequence with the pairs of other sequences hidden.
+    const AttentionShape shape{1, q_heads, kv_heads, q_len, kv_len, width, false};
+    const ScoreFunction all = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
+      const auto after = std::ranges::upper_bound(queries, static_cast<int>(row));
+      const auto at = static_cast<size_t>(after - queries.begin());
+      const int64_t first = after == queries.end() ? kv_len : keys[at - 1],
+                    end = after == queries.end() ? kv_len : keys[at];
+      for (int64_t key = 0; key < kv_len; ++key) {
+        if (key < first || key >= end) scores[static_cast<size_t>(key)] = hidden;
+      }
+      if (first >= end) return;
+      const int64_t own_row = row - queries[at - 1], rows = queries[at] - queries[at - 1];
+      const std::span<double> own = scores.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+      rules.scores(0, rows, end - first)(own, 0, head, own_row);
+      for (int64_t key = 0; given.causal && key < end - first; ++key) {
+        if (key > own_row + end - first - rows && key >= given.prefix) own[static_cast<size_t>(key)] = hidden;
+      }
+    };
+    return worst_of(reference_attention(shape, q, k, v, all_rows(shape), all, rules.sink()), values(call.o),
+                    values(call.lse, q_heads * q_len), 0);
+  }
+
+  double over_cache(const Rules& rules, const CacheCase& given) {
+    const std::vector<int> lengths = {37, 130, 1, 0};
+    constexpr int64_t batch = 4, capacity = 144;
+    const int64_t rows = given.q_len, page = given.page == 0 ? capacity : given.page, max_pages = capacity / page;
+    const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
+    // The values of the cache, as the kernel reads them.
+    Tensor k = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 1);
+    Tensor v = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 2);
+    const int64_t pages = batch * max_pages;
+    std::vector<int> table_of_pages;
+    for (int64_t i = 0; i < pages; ++i) table_of_pages.push_back(static_cast<int>((i * 7 + 3) % pages));
+    const auto place = [&](int64_t sequence, int64_t key) {
+      return given.page == 0 ? sequence : table_of_pages[static_cast<size_t>(sequence * max_pages + key / page)];
+    };
+    const auto fill = [&](Tensor& values, std::vector<float>& scales) {
+      Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
+      for (int64_t i = 0; has_scales(given.cache_dtype) && i < pages * kv_heads; ++i) {
+        scales.push_back(0.02f + 0.001f * static_cast<float>(i % 5));
+      }
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t h = 0; h < kv_heads; ++h) {
+          for (int64_t key = 0; key < lengths[static_cast<size_t>(b)]; ++key) {
+            const int64_t at = place(b, key), slot = key % page;
+            const double scale =
+                scales.empty() ? 1 : static_cast<double>(scales[static_cast<size_t>(at * kv_heads + h)]);
+            for (int64_t d = 0; d < width; ++d) {
+              cache.set(at, h, slot, d, values.at(b, h, key, d) / scale);
+              values.set(b, h, key, d, cache.at(at, h, slot, d) * scale);
+              // Tokens that the call appends are not in the cache yet.
+              if (given.appends && key >= lengths[static_cast<size_t>(b)] - rows) cache.set(at, h, slot, d, NAN);
+            }
+          }
+        }
+      }
+      return on_device(cache);
+    };
+    if (has_scales(given.cache_dtype))
+      k = convert(k, DType::f32, Layout::bhsd), v = convert(v, DType::f32, Layout::bhsd);
+    std::vector<float> k_scales, v_scales;
+    CacheCall call;
+    call.q = on_device(q);
+    call.k = fill(k, k_scales);
+    call.v = fill(v, v_scales);
+    call.o = drawn(batch, q_heads, rows, width, 3);
+    call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * rows), NAN));
+    call.lengths = on_device(lengths);
+    if (given.page > 0) call.table = on_device(table_of_pages), call.max_pages = max_pages;
+    call.k_scales = table(k_scales);
+    call.v_scales = table(v_scales);
+    if (given.appends) {
+      const auto newest = [&](const Tensor& values) {
+        Tensor tokens = Tensor::zeros(batch, kv_heads, rows, width, given.dtype, Layout::bhsd);
+        for (int64_t b = 0; b < batch; ++b) {
+          for (int64_t i = 0; i < rows; ++i) {
+            const int64_t key = lengths[static_cast<size_t>(b)] - rows + i;
+            for (int64_t h = 0; h < kv_heads; ++h) {
+              for (int64_t d = 0; key >= 0 && d < width; ++d) tokens.set(b, h, i, d, values.at(b, h, key, d));
+            }
+          }
+        }
+        return on_device(tokens);
+      };
+      call.new_k = newest(k);
+      call.new_v = newest(v);
+    }
+    set_rules(call, rules);
+    call.tree = table(rules.tree);
+    given.prefill ? engine_->prefill(call) : engine_->decode(call);
+
+    const std::vector<float> o = values(call.o), lse = values(call.lse, batch * q_heads * rows);
+    double worst = 0;
+    for (int64_t b = 0; b < batch; ++b) {
+      const int64_t length = lengths[static_cast<size_t>(b)];
+      const auto part = [&](const Tensor& values, int64_t heads, int64_t tokens) {
+        Tensor one = Tensor::zeros(1, heads, tokens, width, values.dtype, Layout::bhsd);
+        for (int64_t h = 0; h < heads; ++h) {
+          for (int64_t i = 0; i < tokens; ++i) {
+            for (int64_t d = 0; d < width; ++d) one.set(0, h, i, d, values.at(b, h, i, d));
+          }
+        }
+        return one;
+      };
+      const AttentionShape shape{1, q_heads, kv_heads, rows, length, width, rules.tree.empty()};
+      ReferenceRows want;
+      if (length > 0) {
+        want = reference_attention(shape, part(q, q_heads, rows), part(k, kv_heads, length), part(v, kv_heads, length),
+                                   all_rows(shape), rules.scores(b, rows, length), rules.sink());
+      } else {
+        want.rows = all_rows(shape);
+        want.o.assign(want.rows.size() * width, 0);
+        for (const RowIndex& row : want.rows) {
+          want.lse.push_back(rules.sinks.empty() ? hidden
+                                                 : static_cast<double>(rules.sinks[static_cast<size_t>(row.head)]));
+        }
+      }
+      worst = std::max(worst, worst_of(want, o, lse, b * q_heads * rows));
+    }
+    return worst;
+  }
+};
+
+double tolerance(DType dtype) { return dtype == DType::f32 ? 1e-4 : 3e-2; }
+
+TEST_F(DeviceModifiersTest, StartsHideTheKeysBeforeThem) {
+  for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 90}, {3, 130}, {200, 200}, {1, 1}, {30, 17}}) {
+    const int last = static_cast<int>(kv_len);
+    const Rules rules{.starts = {0, last / 2, last - 1, last}};
+    for (const bool causal : {false, true}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        EXPECT_LT(flash(rules, q_len, kv_len, causal, dtype), tolerance(dtype))
+            << q_len << " on " << kv_len << (causal ? " causal " : " ") << name(dtype);
+      }
+    }
+    EXPECT_LT(flash(rules, q_len, kv_len, true, DType::f32, {last, last, last / 2, 0}), 1e-4)
+        << q_len << " on " << kv_len << " with lengths";
+  }
+}
+
+TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
+  Rules rules = all_rules();
+  for (const auto& [q_len, kv_len] : {std::pair{1, 130}, {5, 77}}) {
+    for (const bool causal : {false, true}) {
+      EXPECT_LT(flash(rules, q_len, kv_len, causal, DType::f32), 1e-4) << q_len << " on " << kv_len;
+    }
+  }
+  engine_->flash({.q = drawn(4, q_heads, 1, width, 0),
+                  .k = drawn(4, kv_heads, 131, width, 1),
+                  .v = drawn(4, kv_heads, 131, width, 2),
+                  .o = drawn(4, q_heads, 1, width, 3),
+                  .starts = on_device(some_starts)});
+  const size_t prepared = engine_->prepared();
+  for (const int64_t keys : {200, 450}) {  // a cache that grows needs no new launch
+    engine_->flash({.q = drawn(4, q_heads, 1, width, 0),
+                    .k = drawn(4, kv_heads, keys, width, 1),
+                    .v = drawn(4, kv_heads, keys, width, 2),
+                    .o = drawn(4, q_heads, 1, width, 3),
+                    .starts = on_device(some_starts)});
+  }
+  EXPECT_EQ(engine_->prepared(), prepared);
+}
+
+TEST_F(DeviceModifiersTest, SequencesOneAfterTheOther) {
+  const Rules sinks_and_cap{.soft_cap = 3, .window_left = 20, .sinks = {0.5f, -1, 2, 0, 1, -0.25f}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    EXPECT_LT(ragged({}, {.dtype = dtype}), tolerance(dtype));
+    EXPECT_LT(ragged({}, {.causal = true, .dtype = dtype}), tolerance(dtype));
+    EXPECT_LT(ragged(sinks_and_cap, {.causal = true, .dtype = dtype}), tolerance(dtype));
+  }
+  EXPECT_LT(ragged({}, {.causal = true, .prefix = 8}), 1e-4);
+  EXPECT_LT(ragged({.window_left = 3}, {}), 1e-4);
+
+  FlashCall call{.q = drawn(1, q_heads, 40, width, 0),
+                 .k = drawn(1, kv_heads, 40, width, 1),
+                 .v = drawn(1, kv_heads, 40, width, 2),
+                 .o = drawn(1, q_heads, 40, width, 3)};
+  call.sequences = 2;
+  call.cu_seqlens_q = on_device<int>({0, 7, 40});
+  EXPECT_THROW(engine_->flash(call), BadInput);  // cu_seqlens_k is missing
+  call.cu_seqlens_k = call.cu_seqlens_q;
+  engine_->flash(call);
+  call.starts = on_device<int>({0});
+  EXPECT_THROW(engine_->flash(call), BadInput);
+  call.starts = nullptr;
+  if (test::on_cuda) return;  // on CUDA the values of tables are not checked
+  for (const std::vector<int>& wrong : {std::vector{1, 7, 40}, {0, 41, 41}, {0, 7, 6}}) {
+    call.cu_seqlens_k = on_device(wrong);
+    EXPECT_THROW(engine_->flash(call), BadInput);
+  }
+}
+
+TEST_F(DeviceModifiersTest, EachModifierOverACache) {
+  for (const auto& [name, rules] : single_rules()) {
+    EXPECT_LT(over_cache(rules, {}), 1e-4) << name;
+    EXPECT_LT(over_cache(rules, {.prefill = true, .q_len = 33}), 1e-4) << name << ", prefill";
+  }
+}
+
+TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
+  const std::vector<CacheCase> cases = {
+      {.q_len = 1, .page = 0},
+      {.q_len = 16, .dtype = DType::bf16, .cache_dtype = DType::bf16},
+      {.q_len = 1, .cache_dtype = test::on_cuda ? DType::f32 : DType::int8},
+      {.page = 0, .dtype = DType::bf16, .cache_dtype = DType::int8},
+      {.dtype = DType::f16, .cache_dtype = DType::e4m3},
+      {.q_len = 2, .appends = true},
+      {.prefill = true, .q_len = 40, .page = 0},
+      {.prefill = true, .q_len = 17, .dtype = DType::bf16, .cache_dtype = DType::bf16},
+      {.prefill = true, .q_len = 35, .appends = true}};
+  for (const CacheCase& one : cases) {
+    EXPECT_LT(over_cache(all_rules(), one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype))
+        << one.text();
+  }
+}
+
+TEST_F(DeviceModifiersTest, TreesSayWhichNewTokensAreSeen) {
+  for (const int64_t q_len : {1, 5, 64}) EXPECT_LT(over_cache({.tree = some_trees(q_len)}, {.q_len = q_len}), 1e-4);
+  EXPECT_LT(over_cache({.tree = any_words}, {.page = 0}), 1e-4);
+  Rules all = all_rules();
+  for (const CacheCase& one : {CacheCase{.q_len = 21, .dtype = DType::bf16, .cache_dtype = DType::bf16},
+                               {.q_len = 7, .page = 0, .dtype = DType::f16, .cache_dtype = DType::int8},
+                               {.q_len = 6, .appends = true}}) {
+    all.tree = some_trees(one.q_len);
+    EXPECT_LT(over_cache(all, one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype)) << one.text();
+  }
+}
+
+TEST_F(DeviceModifiersTest, RefusesModifiersThatAreNotAllowed) {
+  CacheCall plain;
+  plain.q = drawn(2, q_heads, 1, width, 0);
+  plain.k = plain.v = drawn(2, kv_heads, 20, width, 1);
+  plain.o = drawn(2, q_heads, 1, width, 3);
+  plain.lengths = on_device<int>({20, 7});
+  const auto refused = [&](const std::string& part, auto change) {
+    CacheCall call = plain;
+    change(call);
+    for (const auto run : {&Engine::decode, &Engine::prefill}) {
+      try {
+        (*engine_.*run)(call, nullptr);
+        ADD_FAILURE() << "not refused: " << part;
+      } catch (const BadInput& error) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
+  };
+  refused("soft_cap 1001", [](CacheCall& call) { call.soft_cap = 1001; });
+  refused("window_left -2", [](CacheCall& call) { call.window_left = -2; });
+  refused("alibi_slopes go with alibi",
+          [&](CacheCall& call) { call.alibi_slopes = on_device<float>({1, 2, 3, 4, 5, 6}); });
+  CacheCall tree = plain;
+  tree.tree = on_device<int64_t>({1, 1});
+  EXPECT_THROW(engine_->prefill(tree), BadInput);
+  tree.q = drawn(2, q_heads, 65, width, 0);
+  tree.o = drawn(2, q_heads, 65, width, 3);
+  EXPECT_THROW(engine_->decode(tree), BadInput);
+  if (test::on_cuda) return;  // on CUDA the values of tables are not checked
+  refused("starts[1] is 21; 0 to 20 are allowed", [&](CacheCall& call) { call.starts = on_device<int>({0, 21}); });
+  FlashCall flash{.q = plain.q, .k = plain.k, .v = plain.v, .o = plain.o};
+  flash.starts = on_device<int>({-1, 0});
+  EXPECT_THROW(engine_->flash(flash), BadInput);
+}
+
+// Texts of modifiers that are broken on purpose, in kernels over a cache.
+struct Mutation {
+  const char *what, *file, *from, *to;
+  Rules rules;
+};
+
+TEST_F(DeviceModifiersTest, BrokenRangesOfSequencesAreCaught) {
+  for (const auto& [from, to] : {std::pair{"queries[middle] <= q", "queries[middle] < q"},
+                                 {"seen{first, last}", "seen{0, last}"},
+                                 {"own + 1);\n  if constexpr (PREFIX", "own + 2);\n  if constexpr (PREFIX"},
+                                 {"if (own >= last)", "if (own > last)"}}) {
+    const test::MutatedSources mutated("common/attention/kernels/modifiers/keys_of_ragged.h", from, to);
+    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    EXPECT_GT(ragged({}, {.causal = true}), 1e-2) << to;
+  }
+}
+
+TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
+  const std::string folder = "common/attention/kernels/modifiers/";
+  const std::vector<Named> single = single_rules();
+  const std::vector<Mutation> mutations = {
+      {"a window that is too wide", "keys.h", "own - static_cast<int>(WINDOW_LEFT)",
+       "own - 1 - static_cast<int>(WINDOW_LEFT)", single[0].rules},
+      {"no factor after the cap", "score.h", "return cap * tanh_of", "return tanh_of", {.soft_cap = 2}},
+      {"slopes of another head", "score.h", "[context.head]", "[context.head ^ 1]", single[3].rules},
+      {"the sink of another head", "sink.h", "[context.head]", "[0]", single[4].rules},
+      {"a key of the padding", "keys_from_starts.h", "[context.batch]", "[context.batch] - 1", single[5].rules},
+      {"the start of another sequence", "keys_from_starts.h", "[context.batch]", "[context.batch ^ 1]",
+       single[5].rules},
+      {"the tree of the first sequence",
+       "score_in_trees.h",
+       "[context.batch * context.q_len + q]",
+       "[q]",
+       {.tree = any_words}},
+      {"the first new token is always seen", "score_in_trees.h", "token < 0", "token < 1", {.tree = any_words}}};
+  for (const Mutation& mutation : mutations) {
+    const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
+    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    EXPECT_GT(over_cache(mutation.rules, {}), 1e-2) << mutation.what;
+    if (!mutation.rules.tree.empty()) continue;  // trees are for decoding
+    EXPECT_GT(over_cache(mutation.rules, {.prefill = true, .q_len = 33}), 1e-2) << mutation.what << ", prefill";
+  }
+}
+
+}  // namespace
+}  // namespace attn

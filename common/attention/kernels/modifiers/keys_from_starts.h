@@ -1,0 +1,21 @@
+// The ranges of keys.h, each without the keys before the first key of its sequence. A table has these first keys. The
+// keys before them are padding.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/modifiers/later.h"
+
+namespace and_padding {
+#include "common/attention/kernels/modifiers/keys.h"
+}
+
+#undef KEYS_BEGIN_AT_ZERO
+#undef KEYS_ARE_DEFAULT
+#define KEYS_BEGIN_AT_ZERO 0
+#define KEYS_ARE_DEFAULT 0
+
+static inline KeyRange visible_keys(int q, const ScoreContext& context) {
+  const KeyRange keys = and_padding::visible_keys(q, context);
+  const int start = table_at<int>(context, later_of(context).starts)[context.batch];
+  return {and_padding::most(keys.begin, start), keys.end};
+}

@@ -1,0 +1,41 @@
+// The keys that a query sees if several sequences lie one after the other in one tensor. Tables say where the queries
+// and the keys of each sequence begin. A query sees keys of its sequence, those that all rules of keys.h allow; its own
+// key is the key at its position in its sequence, and the last query of a sequence stands at the sequence's last key.
+// Rows after the last sequence see nothing.
+//   RAGGED         1, or 2 if a query sees the keys up to its own; the kernel itself has CAUSAL=0
+//   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
+//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h
+//
+// The keys of later sequences come later, so neither end of a range decreases from a row to the next.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/attention/kernels/modifiers/later.h"
+
+#define KEYS_BEGIN_AT_ZERO 0
+#define KEYS_ARE_DEFAULT 0
+static_assert(!CAUSAL && DOCUMENTS == 0 && LENGTHS == 0 && !WINDOW_IN_MASK);
+
+static inline int least(int a, int b) { return a < b ? a : b; }
+static inline int most(int a, int b) { return a > b ? a : b; }
+
+static inline KeyRange visible_keys(int q, const ScoreContext& context) {
+  const LaterModifiers& data = later_of(context);
+  const int* const queries = table_at<int>(context, data.cu_seqlens_q);
+  // The query's sequence is the last one that begins at the query or before it. So sequences without queries are passed
+  // over.
+  int sequence = 0, beyond = data.sequences;
+  while (beyond - sequence > 1) {
+    const int middle = (sequence + beyond) / 2;
+    (queries[middle] <= q ? sequence : beyond) = middle;
+  }
+  const int* const keys = table_at<int>(context, data.cu_seqlens_k) + sequence;
+  const int first = keys[0], last = keys[1], own = q + last - queries[sequence + 1];
+  if (own >= last) return {last, last};
+  KeyRange seen{first, last};
+  if constexpr (RAGGED == 2) seen.end = least(seen.end, own + 1);
+  if constexpr (PREFIX != 0) seen.end = least(seen.end, most(own + 1, first + static_cast<int>(PREFIX)));
+  if constexpr (WINDOW_LEFT >= 0) seen.begin = most(seen.begin, own - static_cast<int>(WINDOW_LEFT));
+  if constexpr (WINDOW_RIGHT >= 0) seen.end = least(seen.end, own + static_cast<int>(WINDOW_RIGHT) + 1);
+  return {seen.begin, most(seen.end, first)};
+}

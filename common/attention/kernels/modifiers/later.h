@@ -1,0 +1,19 @@
+// The data of modifiers that came after modifiers.h: host and kernels find it after the data of all other hooks. (The
+// text of modifiers.h is a part of the identity of recorded kernels, so it does not grow.)
+#pragma once
+
+#include "common/attention/kernels/modifiers/run_time.h"
+
+struct LaterModifiers {
+  RunTimeModifiers before;  // the first member: all hooks find it at the start of their data
+  int starts;               // STARTS: int [batch], the first key of each sequence that is seen; an offset in bytes
+  int tree;                 // long long [batch, q_len], the new tokens that a new token sees: bit i is token i
+  int cu_seqlens_q;  // RAGGED: int [sequences + 1], where the queries of each sequence begin, and where the last ones
+                     // end
+  int cu_seqlens_k;  // RAGGED: int [sequences + 1], the same for keys
+  int sequences;
+};
+
+static inline const LaterModifiers& later_of(const ScoreContext& context) {
+  return *static_cast<const LaterModifiers*>(context.data);
+}
