@@ -506,10 +506,10 @@ std::string choice_text(const Json& line) {
 }  // namespace
 
 std::string answer_text(const Json& answer, size_t width, size_t most_lines) {
-  struct Part {
+  struct Piece {
     std::string text, name;
   };
-  std::vector<Part> parts;
+  std::vector<Piece> parts;
   std::string last;
   size_t longest = 0;
   for (const Json& line : answer.at("choices")) longest = std::max(longest, label_of(line.at("where")).size());
@@ -544,7 +544,7 @@ std::string answer_text(const Json& answer, size_t width, size_t most_lines) {
   const auto text_of = [&](size_t shown, size_t shown_undecided) {
     std::string text;
     std::vector<std::string> named;
-    for (const Part& part : parts) {
+    for (const Piece& part : parts) {
       if (static_cast<size_t>(&part - parts.data()) < shown) {
         text += part.text;
       } else {

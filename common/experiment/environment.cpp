@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "common/base/file.h"
 #include "common/base/sha256.h"
@@ -48,6 +50,20 @@ std::string hash_of_files(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+int ranks_started_here() {
+  const auto number = [](const char* name) {
+    const char* const text = std::getenv(name);
+    return text ? std::atoi(text) : -1;
+  };
+  for (const auto& [rank, count] : {std::pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                    {"PMI_RANK", "PMI_SIZE"},
+                                    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+                                    {"RANK", "WORLD_SIZE"}}) {
+    if (number(rank) == 0 && number(count) > 1) return number(count);
+  }
+  return 1;
+}
 
 std::string host_compiler() {
 #ifdef __clang__

@@ -226,6 +226,14 @@ void Experiment::State::open_records() {
   if (options.resume) resume();
   note_cases({});
   progress.add(cases_left);
+  // scripts/run_all gives each rank its part, and resumes when it merges.
+  const int ranks = options.resume || options.shard_count > 1 || !options.replay.empty() ? 1 : ranks_started_here();
+  if (ranks > 1) {
+    progress.note(
+        fmt::format("{}: each of the {} ranks measures everything; start scripts/run_all under the launcher, "
+                    "or give each rank its part with --shard I/{}",
+                    spec.name, ranks, ranks));
+  }
   if (options.quiet || options.only_verify) return;
   progress.note(fmt::format("cases to measure: {}, on {}, in at most about {}", cases_left,
                             with_one_unit(device_name(device->info())),

@@ -14,38 +14,41 @@
 
 namespace {
 
-int compare(const std::string& old_root, std::vector<std::string> files, bool dry) {
+int compare(const std::string& old_root, std::vector<std::string> files, std::string out, bool dry) {
   using namespace attn;
+  if (out.empty() && !dry && !files.empty()) {
+    throw BadInput("FILE needs --out LIST or --dry-run: findings/same_code.txt is about the runs in findings/recorded");
+  }
+  if (out.empty()) out = source_root() + "/findings/same_code.txt";
   if (files.empty()) files = kb::recorded_files(source_root());
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);
   fmt::print("{} kernels are current, {} more have the same machine code, {} do not, {} are not known\n",
              result.current, result.same.size(), result.others.size(), result.unknown);
   if (dry || result.same.empty()) return 0;
-  const std::string path = source_root() + "/findings/same_code.txt";
-  const std::string text = kb::merged(read_file(path).value_or(""), result.same);
-  if (!PendingFile(path).write(text)) throw std::runtime_error(path + ": cannot be written");
+  const std::string text = kb::merged(read_file(out).value_or(""), result.same);
+  if (!PendingFile(out).write(text)) throw std::runtime_error(out + ": cannot be written");
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string old_root;
+  std::string old_root, out;
   std::vector<std::string> files;
   bool dry = false;
   CLI::App app(
       "Adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt. "
-      "Prints "
-      "the kernels whose code has changed too.");
+      "Prints the kernels whose code has changed too.");
   app.add_option("--old", old_root, "a checkout with the old texts, as git worktree add makes")
       ->required()
       ->check(CLI::ExistingDirectory);
+  app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt");
   app.add_flag("--dry-run", dry, "print only");
   app.add_option("FILE", files, "record files, plain or gzip; default: all of findings/recorded");
   CLI11_PARSE(app, argc, argv);
   try {
-    return compare(std::filesystem::absolute(old_root), files, dry);
+    return compare(std::filesystem::absolute(old_root), files, out, dry);
   } catch (const attn::BadInput& error) {
     fmt::print(stderr, "same_code: {}\n", error.what());
     return 2;

@@ -1653,6 +1653,25 @@ TEST_F(ExperimentTest, InputFixesTheShape) {
   EXPECT_NE(conflict.err.find("n=96"), std::string::npos) << conflict.err;
 }
 
+TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreSaid) {
+  const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--only", "verify"};
+  const auto says = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = one;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments).err.find("each of the 4 ranks measures everything; ") != std::string::npos;
+  };
+  EXPECT_FALSE(says({}));
+  setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  EXPECT_TRUE(says({}));
+  EXPECT_FALSE(says({"--shard", "1/4"}));
+  EXPECT_FALSE(says({"--resume"}));
+  setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+  EXPECT_FALSE(says({})) << "one line from all ranks";
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
 TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
   std::vector<std::string> all = cases_of(run({"--dry-run"})), parts;
   for (const char* shard : {"1/2", "2/2"}) {

@@ -51,7 +51,8 @@ class SameCodeTest : public test::ProgramTest {
       records += Json{{"data", {{"device", family}, {"env", env}}}}.dump() + "\n";
       records += Json{{"device", family}, {"pipeline", pipeline}}.dump() + "\n";
     }
-    return run({"--old", path("old"), write_text("records.jsonl", records)});
+    return run(
+        {"--old", path("old"), "--out", path("new/findings/same_code.txt"), write_text("records.jsonl", records)});
   }
   std::string same_code() const { return text_of(path("new/findings/same_code.txt")); }
 
@@ -91,10 +92,21 @@ TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
+// The tracked list is about the recorded runs.
+TEST_F(SameCodeTest, AFileOfRecordsNeedsAList) {
+  compare("float doubled(float x) { return 2 * x; }", {"znver3"});
+  write_text("new/findings/same_code.txt", "# A head.\n");
+  const test::Outcome outcome = run({"--old", path("old"), path("records.jsonl")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("FILE needs --out LIST or --dry-run"), outcome.err.npos) << outcome.err;
+  EXPECT_EQ(same_code(), "# A head.\n");
+}
+
 TEST_F(SameCodeTest, RefusesWhatItCannotRead) {
-  EXPECT_EQ(run({"--old", path("old"), path("none.jsonl")}).status, 2);
+  EXPECT_EQ(run({"--old", path("old"), "--dry-run", path("none.jsonl")}).status, 2);
   EXPECT_NE(run({path("none.jsonl")}).status, 0);
-  const test::Outcome damaged = run({"--old", path("old"), write_text("damaged.jsonl.gz", "\x1f\x8b\x08")});
+  const test::Outcome damaged =
+      run({"--old", path("old"), "--dry-run", write_text("damaged.jsonl.gz", "\x1f\x8b\x08")});
   EXPECT_EQ(damaged.status, 2);
   EXPECT_NE(damaged.err.find("damaged.jsonl.gz: is damaged gzip: it ends early"), damaged.err.npos) << damaged.err;
 }
@@ -102,7 +114,7 @@ TEST_F(SameCodeTest, RefusesWhatItCannotRead) {
 TEST_F(SameCodeTest, ReadsGzipAndTheRecordedRuns) {
   ASSERT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).status, 0);
   ASSERT_EQ(std::system(("gzip -9n '" + path("records.jsonl").string() + "'").c_str()), 0);
-  const test::Outcome packed = run({"--old", path("old"), path("records.jsonl.gz")});
+  const test::Outcome packed = run({"--old", path("old"), "--dry-run", path("records.jsonl.gz")});
   EXPECT_EQ(packed.out, "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n")
       << packed.err;
   std::filesystem::create_directories(path("new/findings/recorded/device"));
