@@ -120,6 +120,11 @@ function(attn_find_torch)
   add_library(attn_torch SHARED ${PROJECT_SOURCE_DIR}/python/csrc/operators.cpp)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # at::parallel_for needs OpenMP in the file that calls it. The operators must run on the threads of PyTorch's own
+    # libgomp, so the loader takes the functions of OpenMP from the libraries of PyTorch.
+    target_compile_options(attn_torch PRIVATE -fopenmp)
+  endif()
   set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
                                               BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN"
                                               INSTALL_RPATH_USE_LINK_PATH ON)

@@ -68,10 +68,10 @@ Managed* exported(Tensors& tensors, Buffer& buffer) {
 
 Host::Host(const std::string& device_spec, const std::string& cache_folder)
     : spec(device_spec),
-      device(Device::open_for_caller(spec, nullptr)),
+      device(Device::open_for_caller(spec, {.stream = nullptr})),
       pipelines(*device, cache_folder),
       engine(spec, {.cache_folder = cache_folder}) {
-  const attn_open_options options{sizeof options, cache_folder.c_str(), nullptr};
+  const attn_open_options options{sizeof options, cache_folder.c_str(), nullptr, nullptr, nullptr};
   checked(attn_open(spec.c_str(), &options, &c));
 }
 Host::~Host() { attn_close(c); }

@@ -142,7 +142,8 @@ class FirstCallProblem : public HostProblem {
   /// An engine that takes its kernels from a folder or an archive.
   struct Once {
     Once(const FirstCallProblem& problem, const std::string& folder, const std::string& archive) {
-      const attn_open_options options{sizeof options, folder.c_str(), archive.empty() ? nullptr : archive.c_str()};
+      const attn_open_options options{sizeof options, folder.c_str(), archive.empty() ? nullptr : archive.c_str(),
+                                      nullptr, nullptr};
       checked(attn_open(problem.host_->spec.c_str(), &options, &engine));
     }
     ~Once() { attn_close(engine); }

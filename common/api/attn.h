@@ -88,6 +88,13 @@ typedef struct {
    * engine. */
   const char* cache_folder;
   const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
+  /* Runs the work of an engine of the cpu on the program's threads: calls piece(work, number) once for each number from
+   * 0 to pieces - 1, on any threads, one after another or at the same time, and returns when all calls have returned.
+   * There are at most as many pieces as the engine has threads (cpu:threads=N). Several threads may call it at the same
+   * time. In the child process of a fork the engine does not call it. NULL: the engine has threads of its own, which
+   * spin while a call runs. */
+  void (*run_pieces)(void* run_context, size_t pieces, void (*piece)(void* work, size_t number), void* work);
+  void* run_context;
 } attn_open_options;
 
 /* The ATTN_ABI_VERSION that the library was compiled with. */
@@ -109,6 +116,9 @@ ATTN_API void attn_close(attn_engine* engine);
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of launches that the engine has prepared, each for one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
+/* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
+ * for each call that has rows. A replay of a CUDA graph launches without the engine, so it does not count. */
+ATTN_API uint64_t attn_launches(attn_engine* engine);
 /* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 

@@ -27,7 +27,9 @@ Engine::State& Engine::state() {
   if (!old->device->info().on_host) {
     throw DeviceMissing(spec_ + ": a process that was forked after the first use of CUDA has no GPU; spawn it instead");
   }
-  auto fresh = std::make_unique<State>(spec_, options_);
+  EngineOptions options = options_;
+  options.caller = {};  // the caller's threads may be among the threads that the child lacks
+  auto fresh = std::make_unique<State>(spec_, options);
   if (state_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
   return *old;
 }
@@ -38,6 +40,12 @@ size_t Engine::prepared() {
   State& own = state();
   const std::lock_guard lock(own.mutex);
   return own.ready.size();
+}
+
+uint64_t Engine::launches() {
+  State& own = state();
+  const std::lock_guard lock(own.mutex);
+  return own.launches;
 }
 
 size_t Engine::prepared_bytes() {

@@ -98,6 +98,7 @@ struct RopeCall {
 struct EngineOptions {
   std::string cache_folder = {};  // the folder of compiled kernels; empty: PipelineCache::default_folder()
   std::string archive = {};       // a file of compiled kernels that was shipped; empty: none
+  Caller caller = {};             // the program's threads; a child process after a fork does without them
 };
 
 /// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the
@@ -135,6 +136,9 @@ class Engine {
   /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
+  /// Returns the number of launches of attention (flash, decode, prefill) that the engine has put on streams. A replay
+  /// of a CUDA graph launches without the engine.
+  uint64_t launches();
   /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
   void save_archive(const std::string& path);
 

@@ -60,6 +60,7 @@ class Key {
     (add(words), ...);
   }
   bool captured() const { return words_[2] != 0; }
+  bool attends() const { return words_[0] <= prefill; }
 
   bool operator==(const Key& other) const {
     return count_ == other.count_ && std::equal(words_.begin(), words_.begin() + count_, other.words_.begin());
@@ -251,7 +252,7 @@ class Engine::State {
  public:
   State(const std::string& spec, const EngineOptions& options)
       : born(forks),
-        device(Device::open_for_caller(spec)),
+        device(Device::open_for_caller(spec, options.caller)),
         pipelines(*device, options.cache_folder.empty() ? PipelineCache::default_folder() : options.cache_folder) {
     if (!options.archive.empty()) pipelines.attach(PipelineArchive::load(options.archive));
   }
@@ -285,6 +286,7 @@ class Engine::State {
     encoder.clear();
     encode(*found->second, encoder);
     device->enqueue(encoder, stream);
+    launches += key.attends();
   }
 
   void stage(CommandEncoder& to, const StageParams& params) {
@@ -341,7 +343,7 @@ class Engine::State {
   std::mutex preparing, mutex;  // mutex guards all members below, and data that a launch keeps between its runs
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
-  uint64_t calls = 0;
+  uint64_t calls = 0, launches = 0;  // launches: of attention
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {

@@ -12,7 +12,7 @@ namespace attn {
 std::span<const Backend> backends() {
   static constexpr Backend all[] = {
 #ifdef ATTN_HAS_CPU
-      {.name = "cpu", .options = "threads=N", .open = &open_cpu_device},
+      {.name = "cpu", .options = "threads=N", .open = &open_cpu_device, .open_for_caller = &open_cpu_device_for_caller},
 #else
       {.name = "cpu",
        .options = "threads=N",

@@ -44,9 +44,9 @@ std::string Device::known_specs() {
 
 std::unique_ptr<Device> Device::open(std::string_view spec) { return backend_of(spec).open(spec); }
 
-std::unique_ptr<Device> Device::open_for_caller(std::string_view spec, std::optional<void*> stream) {
+std::unique_ptr<Device> Device::open_for_caller(std::string_view spec, const Caller& caller) {
   const Backend& backend = backend_of(spec);
-  return backend.open_for_caller ? backend.open_for_caller(spec, stream) : backend.open(spec);
+  return backend.open_for_caller ? backend.open_for_caller(spec, caller) : backend.open(spec);
 }
 
 }  // namespace attn

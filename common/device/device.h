@@ -95,6 +95,15 @@ class Kernel {
   bool guarded = false;  // KernelSource::guarded; PipelineCache sets it
 };
 
+/// What a program with its own streams and threads hands to Device::open_for_caller().
+struct Caller {
+  std::optional<void*> stream = {};  // the only stream that a GPU's device works on; none: any stream
+  /// Calls piece(work, number) once for each number from 0 to pieces - 1, on any threads, one after another or at the
+  /// same time, and returns when all calls have returned. Null: a device on the host makes threads of its own.
+  void (*run)(void* context, size_t pieces, void (*piece)(void* work, size_t number), void* work) = nullptr;
+  void* context = nullptr;
+};
+
 class Device {
  public:
   /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
@@ -105,7 +114,7 @@ class Device {
   /// load while the program captures a stream. Every call restores the calling thread's context, if the thread had one.
   /// With a `stream` of the program the device works only on that stream; the comment of open_cuda_device_for() says
   /// which calls are then allowed during a capture. Throws as open() does.
-  static std::unique_ptr<Device> open_for_caller(std::string_view spec, std::optional<void*> stream = {});
+  static std::unique_ptr<Device> open_for_caller(std::string_view spec, const Caller& caller = {});
   /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
   static bool is_built(std::string_view backend);
   /// Returns the specs that this build knows, for messages and --help.

@@ -34,6 +34,13 @@ if importlib.util.find_spec("torch"):
     if hasattr(torch.nn.functional, "scaled_dot_product_attention"):  # since 2.0
         from attn_proto import flops  # noqa: E402, F401: registers the operators' formulas with PyTorch's flop counter
         from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
+        from attn_proto.explaining import explain  # noqa: E402, F401
+
+
+def launches(device="cpu"):
+    """Returns the number of launches of attention that this process has put on the device. A replay of a CUDA graph does
+    not count."""
+    return torch.ops.attn.launches(torch.empty(0, device=device))
 
 
 def save_archive(path, device="cpu"):

@@ -61,7 +61,7 @@ LinearOptions = _struct("attn_linear_options", _options.LINEAR)
 RopeOptions = _struct("attn_rope_options", _options.ROPE)
 
 _lib = ctypes.CDLL(str(_files.library("libattn.so")))
-_lib.attn_message.restype, _lib.attn_prepared.restype = ctypes.c_char_p, ctypes.c_size_t
+_lib.attn_message.restype, _lib.attn_prepared.restype, _lib.attn_launches.restype = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64
 if _lib.attn_abi_version() != 1:
     raise ImportError("attn_proto: libattn.so is of another version")
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -344,6 +344,11 @@ def empty(like):
 def prepared(like):
     """The number of configurations with prepared launches on the device of an array."""
     return _lib.attn_prepared(_engine_and_stream(like)[0])
+
+
+def launches(like):
+    """The number of launches of attention on the device of an array (attn_launches)."""
+    return _lib.attn_launches(_engine_and_stream(like)[0])
 
 
 def save_archive(like, path):

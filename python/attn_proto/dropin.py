@@ -23,6 +23,7 @@ _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash 
 _most_sequences = 65535  # also the most heads; attn::flash takes no more
 _few_queries = 16  # up to this number a call runs the decoding kernel, which takes no mask
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that it reads
+watchers = []  # functions that tell() calls; explain() adds one
 
 
 class _Asked(threading.local):
@@ -81,12 +82,19 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
         whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
         if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
-        if mask.is_cuda and shape[-2] > 1 and mask.stride(-2) != 0:
-            return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
-        for_each_head = mask.dim() > 2 and shape[-3] > 1 and mask.stride(-3) != 0
-        if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
-                                  (shape[-1] == 1 or _known(shape[-1] % 4 == 0))):
-            return "a mask for each head that would be copied"
+    return None
+
+
+def _slower(query, mask):
+    """Returns the reason why PyTorch takes less time for a call with a mask that attn::flash takes, or None."""
+    if _known(query.shape[-2] <= _few_queries):
+        return "a mask over few queries"
+    if mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0:
+        return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
+    for_each_head = mask.dim() > 2 and mask.shape[-3] > 1 and mask.stride(-3) != 0
+    if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
+                              (mask.shape[-1] == 1 or _known(mask.shape[-1] % 4 == 0))):
+        return "a mask for each head that would be copied"
     return None
 
 
@@ -140,9 +148,9 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     outside of traces, the result of _why_not() is kept for later calls with equal shapes, strides and types."""
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
-    if mask is not None and query.dim() > 1 and _known(query.shape[-2] <= _few_queries):
-        return "a mask over few queries"
-    if mask is not None or torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
+    if mask is not None:
+        return _why_not(query, key, value, mask, dropout, causal, gqa) or _slower(query, mask)
+    if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
              value.shape, value.stride(), value.dtype, value.device, dropout, causal, gqa)
@@ -163,10 +171,25 @@ def _under_autocast(tensors):
             else tensor for tensor in tensors]
 
 
+def count(why):
+    """Counts a call that goes to PyTorch."""
+    with _lock:
+        _reasons[why] += 1
+
+
+def tell(module, query, key, mask, why):
+    """Tells watchers of a call: the module of transformers that makes it, if one does, and the reason why it goes to
+    PyTorch, if it does."""
+    if not torch.compiler.is_compiling():
+        for watch in watchers:
+            watch(module, query, key, mask, why)
+
+
 def _hand_back(why, *arguments, **options):
     """Counts the reason, and calls PyTorch's function."""
     if not torch.compiler.is_compiling():
-        _reasons[why] += 1
+        count(why)
+    tell(None, arguments[0], arguments[1], arguments[3], why)
     return _original(*arguments, **options)
 
 
@@ -224,6 +247,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
     bias = None if attn_mask is None else _bias_of(attn_mask)
+    tell(None, query, key, attn_mask, None)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
     return o[0] if flat else o
 

@@ -13,11 +13,11 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
-from transformers.utils.import_utils import is_tracing
+from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto.dropin import _bias_of, _decide, _reasons, _why_not, _why_not_now, enabled
+from attn_proto._masks import FEW, Structure, mask, turned
+from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, tell
 
 NAME = "attn_proto"
 # Arguments that models pass to every implementation, or pass on from their callers, and that eager attention ignores
@@ -43,28 +43,6 @@ def _eager_only(config_class):
                                     for model in models)
 
 
-class _Causal(torch.Tensor):
-    """The mask of a causal call, [batch, 1, queries, keys]. The last query stands at the last key. The mask has no
-    elements until an operation reads it. (A mask of None means that every query sees every key, as in eager attention.)"""
-
-    @staticmethod
-    def __new__(cls, shape, device):
-        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
-
-    def whole(self):
-        queries, keys = self.shape[2:]
-        return torch.ones(queries, keys, dtype=torch.bool, device=self.device).tril(keys - queries).expand(self.shape)
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten.alias.default:  # such as mask[:, :, :, :keys] with all keys
-            return cls(args[0].shape, args[0].device)
-        if function._schema.is_mutable and isinstance(args[0], cls):
-            raise ValueError("attn_proto: the mask of a causal call is not to be written; write a clone")
-        args, kwargs = torch.utils._pytree.tree_map_only(cls, cls.whole, (args, kwargs or {}))
-        return function(*args, **kwargs)
-
-
 class _NewTokens(torch.Tensor):
     """New keys or values on their way from a PagedCache to our attention call, which writes them to pages. Any other
     reader would miss all earlier tokens."""
@@ -82,19 +60,10 @@ class _NewTokens(torch.Tensor):
                          f"to attention as they are; {function} tried to read them")
 
 
-def _mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
-          local_size=None, allow_is_causal_skip=True, device="cpu", config=None, **kwargs):
+def _mask(*sizes, config=None, **given):
     if _eager_only(type(config)):
         raise ValueError(f'attn_proto: {config.model_type} runs with attn_implementation="eager" alone')
-    end = kv_offset + kv_length
-    if (allow_is_causal_skip and not (is_tracing(attention_mask) or is_tracing(q_offset))
-            and (local_size is None and mask_function is causal_mask_function or local_size is not None and end <= local_size)
-            and q_offset + q_length == end
-            and (attention_mask is None or attention_mask.shape[-1] >= end and attention_mask[:, kv_offset:end].all())):
-        return _Causal((batch_size, 1, q_length, kv_length), device)
-    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
-                     mask_function=mask_function, attention_mask=attention_mask, local_size=local_size,
-                     allow_is_causal_skip=False, device=device, **kwargs)
+    return mask(*sizes, config=config, **given)
 
 
 def _with_bias(position_bias, mask):
@@ -114,32 +83,56 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         key, value = key.tensor, value.tensor
     if position_bias is not None:
         attention_mask = _with_bias(position_bias, attention_mask)
-    queries, keys = query.shape[2], key.shape[2] if paged is None else paged.tokens
-    causal = isinstance(attention_mask, _Causal) and attention_mask.shape[2:] == (queries, keys)
-    mask = None if causal else attention_mask
+    sizes = (query.shape[0], 1, query.shape[2], key.shape[2] if paged is None else paged.tokens)
+    structure = None
+    if isinstance(attention_mask, Structure):
+        structure = attention_mask if attention_mask.shape == sizes else None
+        attention_mask = None if structure is not None else attention_mask.whole()
     only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has no soft cap and no sinks
     why = _why_not_now(query, key, value) or (
-        _why_not(query, key, value, mask, dropout, causal, True) if only_ours else
-        _decide(query, key, value, mask, dropout, causal, scaling, True))
+        _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
+        _decide(query, key, value, attention_mask, dropout, False, scaling, True))
+    options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
-        if only_ours or mask is not None or not causal and queries > 1:
-            why = "masks, soft caps, sinks, or queries that see all keys"
+        if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
+            why = "masks that are no window and no padding on the left"
         if why is not None:
             raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
-        o = paged.attend(query, key, value, scaling)
+        o = paged.attend(query, key, value, structure, options)
     elif why is None:
-        o = torch.ops.attn.flash(query, key, value, causal=causal, scale=scaling, soft_cap=softcap or 0,
-                                 sinks=None if s_aux is None else s_aux.float(), bias=None if mask is None else _bias_of(mask))
+        o = _attend(query, key, value, attention_mask, structure, options)
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")
     else:
         if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, the drop-in counts the call
-            _reasons[why] += 1
-        if causal and queries != keys:  # PyTorch's is_causal puts the first query at the first key
-            mask = attention_mask.whole()
-        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling,
-                                      is_causal=mask is None and causal)
+            count(why)
+            tell(module, query, key, attention_mask if structure is None else structure, why)
+        causal = structure is not None and structure.only_causal() and sizes[2] == sizes[3]
+        if structure is not None and not causal:  # PyTorch's is_causal puts the first query at the first key
+            attention_mask = structure.whole()
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal)
+    tell(module, query, key, structure if attention_mask is None else attention_mask, None)
     return o.transpose(1, 2), None
+
+
+def _attend(query, key, value, bias, structure, options):
+    """Attention by the kernels, with a mask in elements (`bias`) or a structure; with neither each query sees each key."""
+    if structure is None:
+        return torch.ops.attn.flash(query, key, value, bias=None if bias is None else _bias_of(bias), **options)
+    starts = {} if structure.starts is None else {"starts": structure.starts}
+    if structure.lengths is not None:
+        attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill
+        return attend(query, key, value, structure.lengths, window_left=structure.left, **starts, **options)
+    if structure.turns is not None:
+        query, key, value = (turned(tokens, structure.turns) for tokens in (query, key, value))
+    if structure.used != key.shape[2]:
+        key, value = key[:, :, :structure.used], value[:, :, :structure.used]
+    # Few causal queries run the decoding kernel, which takes no lengths. Queries that are padding alone see other keys.
+    ends = None if structure.causal and query.shape[2] <= FEW else structure.ends
+    bias = None if structure.seen is None else _bias_of(structure.seen[:, None, None, :structure.used])
+    o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
+                             prefix=structure.prefix, lengths=ends, documents=structure.documents, bias=bias, **starts, **options)
+    return o if structure.turns is None else turned(o, -structure.turns)
 
 
 AttentionInterface.register(NAME, _forward)
@@ -188,10 +181,11 @@ class PagedLayer(CacheLayerMixin):
         self.tokens += key_states.shape[2]
         return _NewTokens(key_states, self), _NewTokens(value_states, self)
 
-    def attend(self, query, key, value, scale):
-        few = query.shape[2] <= 16
-        attend = torch.ops.attn.decode_fused if few else torch.ops.attn.prefill_fused
-        o = attend(query, key, value, self.key_pages, self.value_pages, self.lengths[self.tokens], self.table, scale=scale)
+    def attend(self, query, key, value, structure, options):
+        attend = torch.ops.attn.decode_fused if query.shape[2] <= FEW else torch.ops.attn.prefill_fused
+        if structure is not None:
+            options = {**options, "window_left": structure.left, "starts": structure.starts}
+        o = attend(query, key, value, self.key_pages, self.value_pages, self.lengths[self.tokens], self.table, **options)
         self.attended = self.tokens
         return o
 
@@ -231,8 +225,8 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedCache(Cache):
-    """A cache for sequences of equal length, as generate() makes them without padding. All layers share one page table.
-    batch is the number of sequences times the number of beams."""
+    """A cache for sequences of equal length, as generate() makes them; shorter prompts are padded on the left. All layers
+    share one page table. batch is the number of sequences times the number of beams."""
 
     def __init__(self, config, batch, max_tokens, page_size=16, device=None):
         config = config.get_text_config(decoder=True)

@@ -40,6 +40,18 @@ constexpr int most_devices = 65;  // the CPU and 64 GPUs
   std::abort();  // not reached: the line above throws
 }
 
+#ifdef INTRA_OP_PARALLEL
+/// Runs the pieces of a CPU kernel on PyTorch's threads. They spin after each of PyTorch's operations, so other threads
+/// would have to share the cores with them.
+void run_pieces(void*, size_t pieces, void (*piece)(void* work, size_t number), void* work) {
+  at::parallel_for(0, static_cast<int64_t>(pieces), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) piece(work, static_cast<size_t>(number));
+  });
+}
+#else  // at::parallel_for of this compiler runs all pieces on one thread; the engine has threads of its own
+constexpr decltype(attn_open_options::run_pieces) run_pieces = nullptr;
+#endif
+
 /// The engine of a device. It is opened at its first use and never closed, because the process may end while a GPU is
 /// still at work.
 attn_engine* engine_of(c10::Device device) {
@@ -54,7 +66,7 @@ attn_engine* engine_of(c10::Device device) {
   if (engine) return engine;
   const std::string spec = device.is_cpu() ? "cpu:threads=" + std::to_string(at::get_num_threads())
                                            : "cuda:" + std::to_string(device.index());
-  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE")};
+  const attn_open_options options{sizeof options, nullptr, std::getenv("ATTENTION_PROTO_ARCHIVE"), run_pieces, nullptr};
   if (const attn_status status = attn_open(spec.c_str(), &options, &engine); status != ATTN_OK) fail(status, "attn");
   engines[index].store(engine, std::memory_order_release);
   return engine;
@@ -483,6 +495,7 @@ void save_archive(const Tensor& like, std::string path) {
 }
 
 int64_t prepared(const Tensor& like) { return static_cast<int64_t>(attn_prepared(engine_of(like.device()))); }
+int64_t launches(const Tensor& like) { return static_cast<int64_t>(attn_launches(engine_of(like.device()))); }
 
 void implement(torch::Library& m) {
   m.impl("flash", flash);
@@ -497,6 +510,7 @@ void implement(torch::Library& m) {
   m.impl("empty", empty);
   m.impl("save_archive", save_archive);
   m.impl("prepared", prepared);
+  m.impl("launches", launches);
 }
 
 // ---- derivatives
@@ -695,6 +709,7 @@ TORCH_LIBRARY(attn, m) {
   define("empty(Tensor like) -> ()");
   define("save_archive(Tensor like, str path) -> ()");
   define("prepared(Tensor like) -> int");
+  define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
 }
 

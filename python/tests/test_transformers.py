@@ -1,6 +1,8 @@
 """Models of transformers with attn_implementation="attn_proto", against eager attention."""
 
+import collections
 import itertools
+import re
 import types
 import unittest
 
@@ -11,10 +13,12 @@ import attn_proto
 try:
     import transformers
     from transformers.cache_utils import DynamicCache, StaticCache
+    from transformers import masking_utils as masking
     from transformers.masking_utils import (bidirectional_mask_function, causal_mask_function,
                                             chunked_causal_mask_function, sdpa_mask, sliding_window_causal_mask_function)
 
     import attn_proto.transformers as support
+    from attn_proto._masks import Structure
 except ImportError:
     transformers = None
 
@@ -89,37 +93,57 @@ class Rotations(Case):
 
 
 class Masks(Case):
-    def test_a_causal_mask_says_what_the_kernel_computes(self):
-        """The result is a causal mask only if the last query stands at the last key. In all other cases the result is
-        an explicit mask."""
-        causal = 0
-        for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 5, 8), (0, 3, 5)):
+    def test_a_structure_has_the_elements_of_the_mask(self):
+        """Every mask function of transformers, with all offsets of a cache and padding on each side and between tokens."""
+        found = collections.Counter()
+        for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 8), (0, 3)):
+            end = max(q_offset + q_length, kv_offset + kv_length)
             padding = torch.ones(2, q_offset + q_length, dtype=torch.bool)
-            left, right = padding.clone(), padding.clone()
-            left[1, 0], right[1, -1] = False, False
-            for local, mask in itertools.product((None, 3, 8, 99), (None, padding, left, right, padding[:, 1:])):
-                functions = [causal_mask_function, bidirectional_mask_function]
-                if local is not None:
-                    functions = [sliding_window_causal_mask_function(local), chunked_causal_mask_function(
-                        local, (torch.zeros if mask is not left else torch.ones)(2, dtype=torch.long))]
-                for function in functions:
-                    sizes = {"batch_size": 2, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
-                             "kv_offset": kv_offset, "mask_function": function, "attention_mask": mask, "local_size": local}
-                    whole = sdpa_mask(**sizes, allow_is_causal_skip=False)
-                    got = support._mask(**sizes)
-                    causal += isinstance(got, support._Causal)
-                    self.assertTrue(torch.equal(got, whole), sizes)
-                    self.assertNotIsInstance(support._mask(**sizes, allow_is_causal_skip=False), support._Causal)
-        self.assertGreater(causal, 50)
+            left, right, hole = (padding.clone() for _ in range(3))
+            left[1, :2], right[1, -1], hole[0, q_offset // 2] = False, False, False
+            for mask in (None, padding, left, right, hole, padding[:, 1:]):
+                lefts = torch.tensor([0, 2 if mask is left else 0])
+                blocks = torch.full((2, end), -1)
+                blocks[:, :4] = 0
+                causal = {"causal": causal_mask_function, "all": bidirectional_mask_function,
+                          "prefix": masking.or_masks(causal_mask_function, masking.blockwise_overlay(blocks))}
+                for size in (3, 99):
+                    causal[f"window of {size}"] = sliding_window_causal_mask_function(size)
+                    causal[f"two-sided window of {size}"] = masking.sliding_window_bidirectional_mask_function(size)
+                    causal[f"chunks of {size}"] = chunked_causal_mask_function(size, lefts)
+                if q_length == kv_length and q_offset == kv_offset == 0 and mask is None:
+                    place = (torch.arange(q_length) % 3).expand(2, -1)
+                    documents = (place == 0).cumsum(-1)
+                    for name, function in list(causal.items()):
+                        if "two" not in name and name not in ("prefix", "all"):
+                            causal[f"{name}, documents"] = masking.and_masks(
+                                masking.remap_positions_for_packed_sequence(function, place), masking.packed_sequence_mask_function(documents))
+                for name, function in causal.items():
+                    sizes = {"batch_size": 2, "q_length": q_length, "kv_length": kv_length, "kv_offset": kv_offset,
+                             "mask_function": function, "attention_mask": mask}
+                    whole = sdpa_mask(**sizes, q_offset=q_offset, allow_is_causal_skip=False)
+                    fits = 0 <= q_offset - kv_offset <= kv_length - q_length
+                    for offset in (q_offset, torch.tensor(q_offset)) if fits else (q_offset,):
+                        got = support._mask(**sizes, q_offset=offset)
+                        found[re.sub(" of .*?(?=,|$)", "", name)] += isinstance(got, Structure)
+                        own = (torch.arange(q_length) + q_offset)[None].expand(2, -1)
+                        seen = own >= 0  # a query that is padding may see other keys
+                        if mask is not None and isinstance(got, Structure):
+                            seen = torch.nn.functional.pad(mask, (0, end)).gather(1, own)
+                        self.assertTrue(torch.equal(got[:, 0][seen], whole[:, 0][seen]), (name, sizes, offset))
+        for name, least in {"causal": 330, "all": 600, "prefix": 140, "window": 670, "two-sided window": 100, "chunks": 470,
+                            "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
+            self.assertGreaterEqual(found[name], least, name)
 
-    def test_a_causal_mask_is_a_mask(self):
-        """A causal mask that a model passes on whole has only sizes. Every other operation of a model sees the mask's
+    def test_a_structure_is_a_mask(self):
+        """A mask that a model passes on whole has only sizes. Every other operation of a model sees the mask's
         elements."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
             for padding in (None, torch.ones(2, past + q_length) > 0):
                 mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
-                self.assertIsInstance(mask, support._Causal)
-                self.assertIsInstance(mask[:, :, :, :past + q_length], support._Causal)
+                self.assertIsInstance(mask, Structure)
+                self.assertIsInstance(mask[:, :, :, :past + q_length], Structure)
+                self.assertEqual(mask.to("meta").starts, None)
                 whole = torch.ones(q_length, past + q_length, dtype=torch.bool).tril(past).expand(2, 1, -1, -1)
                 for change in (lambda x: x.clone(), lambda x: x[:, :, -3:, 1:], lambda x: x[:1], lambda x: torch.cat([x, x], -1), lambda x: x.float(),
                                lambda x: torch.where(x, 0.0, -1.0), lambda x: torch.zeros(x.shape).add_(x), lambda x: ~x,
@@ -224,7 +248,7 @@ class Arguments(Case):
                     if mask is not None and mask.dtype != torch.bool:
                         scores = scores + mask
                     elif mask is not None:
-                        scores = scores.masked_fill(~(causal if isinstance(mask, support._Causal) else mask), -torch.inf)
+                        scores = scores.masked_fill(~(causal if isinstance(mask, Structure) else mask), -torch.inf)
                     self.near(got, scores.softmax(-1) @ v)
 
     def test_others_are_refused(self):
@@ -308,6 +332,21 @@ class Pages(Case):
                     for each, cache in ((plain, None), (ours, self.cache(ours, batch=batch, page_size=8)))]
             self.assertTrue(torch.equal(*said), given)
 
+    def test_padding_windows_and_sinks(self):
+        """Prompts that are padded on the left, whole and in parts, and layers with windows, soft caps and sinks."""
+        ids, padding = tokens(2, 22), torch.ones(2, 22, dtype=torch.long)
+        padding[1, :5] = 0
+        for kind in ("llama", "mistral", "gemma2", "gpt_oss"):
+            plain, ours = model(kind, "eager"), model(kind, "attn_proto")
+            want = plain(ids, attention_mask=padding).logits
+            for parts in ((20, 2), (9, 12, 1)):
+                cache, at = self.cache(ours), 0
+                for count in parts:
+                    got = ours(ids[:, at:at + count], attention_mask=padding[:, :at + count], cache=cache).logits
+                    seen = padding[:, at:at + count].bool()
+                    self.near(got[seen], want[:, at:at + count][seen])
+                    at += count
+
     def test_reorder_and_crop(self):
         ids = tokens(3, 20)
         plain, ours = (model("llama", name) for name in ("eager", "attn_proto"))
@@ -328,11 +367,11 @@ class Pages(Case):
         self.near(ours(ids, cache=cache).logits, plain(ids).logits)
 
     def test_what_it_does_not_serve(self):
-        ours, gemma = model("llama", "attn_proto"), model("gemma2", "attn_proto")
+        ours = model("llama", "attn_proto")
         sees_all = model("llama", "attn_proto", is_causal=False)
         cache = self.cache(ours)
         ours(tokens(2, 20), cache=cache)
-        padding = torch.tensor([[0] + [1] * 22] * 2)
+        padding = torch.tensor([[1, 0] + [1] * 21] * 2)
         for text, wrong in (
                 ("the batch of a PagedCache stays", lambda: cache.batch_repeat_interleave(2)),
                 ("the batch of a PagedCache stays", lambda: cache.batch_select_indices(torch.tensor([0]))),
@@ -343,8 +382,7 @@ class Pages(Case):
                 ("for a batch of 2, not 3", lambda: self.cache(ours).early_initialization(3, 1, 32, torch.float32, "cpu")),
                 ("is on meta, not cpu", lambda: ours(tokens(2, 3), cache=self.cache(ours, device="meta"))),
                 ("room for 64 tokens", lambda: ours(tokens(2, 45), cache=cache)),
-                ("does not serve this call: masks", lambda: gemma(tokens(2, 3), cache=self.cache(gemma))),
-                ("queries that see all keys", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
+                ("does not serve this call: masks", lambda: sees_all(tokens(2, 3), cache=self.cache(sees_all))),
                 ("does not serve this call: masks", lambda: ours(tokens(2, 3), cache=cache, attention_mask=padding)),
                 ("the call failed", lambda: ours(tokens(2, 3), cache=cache)),
                 ("layers of linear_attention", lambda: support.PagedCache(transformers.AutoConfig.for_model(
@@ -383,6 +421,55 @@ class Pages(Case):
             ours.set_attn_implementation(name)
             with self.assertRaisesRegex(ValueError, 'attn_proto: a PagedCache serves models of attn_implementation="attn_proto"'):
                 ours(tokens(2, 1), cache=cache)
+
+
+class Generates(Case):
+    def test_beams_and_drafts(self):
+        """Beam search and drafts, with padding on the left, in caches that grow and static caches: all calls are served."""
+        ids, padding = tokens(2, 20).repeat(1, 2), torch.ones(2, 40, dtype=torch.long)
+        padding[1, :5] = 0
+        for kind in ("llama", "gemma2"):
+            plain, ours = (model(kind, name, eos_token_id=98) for name in ("eager", "attn_proto"))
+            draft = model(kind, "attn_proto", num_hidden_layers=1, eos_token_id=98)
+            for batch, given in ((2, {"num_beams": 3}), (2, {"num_beams": 2, "cache_implementation": "static"}),
+                                 (2, {"cache_implementation": "static"}), (1, {"prompt_lookup_num_tokens": 3}),
+                                 (1, {"assistant_model": draft})):
+                with self.subTest(kind, **given):
+                    of_eager = {name: value for name, value in given.items() if name != "cache_implementation"}
+                    said = [each.generate(ids[:batch], attention_mask=padding[-batch:], max_new_tokens=9, do_sample=False, **options)
+                            for each, options in ((plain, of_eager), (ours, given))]
+                    self.assertTrue(torch.equal(*said))
+                    self.assertEqual(attn_proto.reasons(), {})
+
+    def test_static_steps_are_one_launch(self):
+        """Steps in a static cache, traced as one graph: the mask is made outside of the graph, as in generate(). No step
+        prepares a launch or a graph of its own."""
+        ids, padding = tokens(2, 30), torch.ones(2, 30, dtype=torch.long)
+        padding[1, :5] = 0
+        for kind in ("llama", "gemma2"):
+            plain, ours = (model(kind, name, sliding_window=40) for name in ("eager", "attn_proto"))
+            want = plain(ids, attention_mask=padding).logits[:, 20:]
+            cache = StaticCache(ours.config, max_cache_len=32)
+            ours(ids[:, :20], attention_mask=padding[:, :20], cache=cache)
+            graphs = []
+
+            def backend(graph, inputs):
+                graphs.append(graph)
+                return graph
+
+            step = torch.compile(ours, backend=backend, fullgraph=True)
+            got, prepared = [], []
+            for at in range(20, 30):
+                part = ids[:, at:at + 1]
+                masks = masking.create_masks_for_generate(ours.config, ours.get_input_embeddings()(part), padding[:, :at + 1], cache)
+                before = attn_proto.launches()
+                place = torch.full((2, 1), at)  # a tensor, which a graph takes for every step
+                got.append(step(part, attention_mask=masks, cache=cache, position_ids=place).logits)
+                self.assertEqual(attn_proto.launches() - before, 2)
+                prepared.append(torch.ops.attn.prepared(ids))
+            self.near(torch.cat(got, 1), want)
+            self.assertEqual(len(set(prepared)), 1)
+            self.assertLess(len(graphs), 4)
 
 
 class Compiled(Case):

@@ -291,12 +291,13 @@ const char* attn_message(void) { return last_message.c_str(); }
 attn_status attn_open(const char* device, const attn_open_options* options, attn_engine** engine) {
   return guarded([&] {
     if (!device || !engine) refuse("device and engine must not be NULL");
-    const attn_open_options read_options = read(options, {sizeof(attn_open_options), nullptr, nullptr});
+    const attn_open_options read_options = read(options, attn_open_options{});
     const auto text = [](const char* given) { return std::string(given ? given : ""); };
     const std::string spec = device;
     log_into(text(read_options.cache_folder));
-    *engine =
-        new attn_engine(spec, {.cache_folder = text(read_options.cache_folder), .archive = text(read_options.archive)});
+    *engine = new attn_engine(spec, {.cache_folder = text(read_options.cache_folder),
+                                     .archive = text(read_options.archive),
+                                     .caller = {.run = read_options.run_pieces, .context = read_options.run_context}});
   });
 }
 
@@ -312,6 +313,12 @@ attn_status attn_save_archive(attn_engine* engine, const char* path) {
 size_t attn_prepared(attn_engine* engine) {
   size_t count = 0;
   guarded([&] { count = there(engine).engine.prepared(); });
+  return count;
+}
+
+uint64_t attn_launches(attn_engine* engine) {
+  uint64_t count = 0;
+  guarded([&] { count = there(engine).engine.launches(); });
   return count;
 }
 

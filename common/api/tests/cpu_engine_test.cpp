@@ -351,13 +351,40 @@ TEST_F(AttnTest, ChecksCaches) {
   EXPECT_EQ(decode(), "new_k and new_v go together");
 }
 
+TEST_F(AttnTest, RunsOnTheProgramsThreads) {
+  int calls = 0;
+  attn_open_options options{};
+  options.struct_bytes = sizeof options;
+  options.run_pieces = [](void* context, size_t pieces, void (*piece)(void*, size_t), void* work) {
+    ++*static_cast<int*>(context);
+    while (pieces-- > 0) piece(work, pieces);
+  };
+  options.run_context = &calls;
+  attn_engine* engine = nullptr;
+  ASSERT_EQ(attn_open("cpu:threads=4", &options, &engine), ATTN_OK) << attn_message();
+  ASSERT_EQ(attn_flash(engine, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
+  EXPECT_LT(tensors_.error(), 1e-5);
+  EXPECT_GT(calls, 0);
+  const pid_t child = fork();
+  if (child == 0) {  // the program's threads are not in the child
+    alarm(60);
+    const int before = calls;
+    const bool ran = attn_flash(engine, nullptr, &q_, &k_, &v_, &o_, nullptr) == ATTN_OK;
+    _exit(ran && calls == before && tensors_.error() < 1e-5 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  attn_close(engine);
+}
+
 TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   const TemporaryFolder folder;
   const std::string archive = folder.path() / "a.archive", nothing = folder.path() / "nothing";
   ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK);
   ASSERT_EQ(attn_save_archive(engine_, archive.c_str()), ATTN_OK) << attn_message();
   attn_engine* shipped = nullptr;
-  const attn_open_options options{sizeof options, nothing.c_str(), archive.c_str()};
+  const attn_open_options options{sizeof options, nothing.c_str(), archive.c_str(), nullptr, nullptr};
   ASSERT_EQ(attn_open("cpu:threads=1", &options, &shipped), ATTN_OK) << attn_message();
   ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
   attn_close(shipped);

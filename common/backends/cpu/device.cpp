@@ -145,7 +145,7 @@ class CpuKernel : public Kernel {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(unsigned threads) : pool_(threads), scratch_(threads) {
+  explicit CpuDevice(unsigned threads, const Caller& caller) : pool_(threads, caller), scratch_(threads) {
     info_ = cpu_info(compiler_.target());
     info_.spec = fmt::format("cpu:threads={}", threads);
     // Processors of different architectures may have one product name ("AMD EPYC"). So the name in records also has the
@@ -275,16 +275,18 @@ class CpuDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> open_cpu_device(std::string_view spec) {
+std::unique_ptr<Device> open_cpu_device(std::string_view spec) { return open_cpu_device_for_caller(spec, {}); }
+
+std::unique_ptr<Device> open_cpu_device_for_caller(std::string_view spec, const Caller& caller) {
   constexpr std::string_view option = "cpu:threads=";
   constexpr unsigned most = 1024;
-  if (spec == "cpu") return std::make_unique<CpuDevice>(usable_cores());
+  if (spec == "cpu") return std::make_unique<CpuDevice>(usable_cores(), caller);
   unsigned threads = 0;
   if (spec.starts_with(option)) {
     const std::string_view text = spec.substr(option.size());
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
     if (error == std::errc() && end == text.data() + text.size() && threads >= 1 && threads <= most) {
-      return std::make_unique<CpuDevice>(threads);
+      return std::make_unique<CpuDevice>(threads, caller);
     }
   }
   throw BadInput(

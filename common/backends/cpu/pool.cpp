@@ -1,5 +1,7 @@
 #include "common/backends/cpu/pool.h"
 
+#include <algorithm>
+
 namespace attn {
 
 namespace {
@@ -32,7 +34,8 @@ void spin_until(const Condition& condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(unsigned threads) {
+ThreadPool::ThreadPool(unsigned threads, const Caller& caller) : threads_(threads), caller_(caller) {
+  if (caller_.run) return;
   for (unsigned thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { worker(thread); });
 }
 
@@ -65,6 +68,12 @@ void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned
   work_ = &work;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
+  if (caller_.run) {
+    const auto take = [](void* pool, size_t piece) {
+      static_cast<ThreadPool*>(pool)->take_items(static_cast<unsigned>(piece));
+    };
+    return caller_.run(caller_.context, std::min<uint64_t>(count, threads_), take, this);
+  }
   finished_.store(0, std::memory_order_relaxed);
   wave_.fetch_add(1, std::memory_order_release);
   take_items(0);

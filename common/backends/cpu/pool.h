@@ -1,5 +1,8 @@
 // A pool of threads for work that comes in waves. Between the dispatches of a submission the threads spin, so that a
 // dispatch costs about a microsecond. Between submissions they sleep, so that an idle device costs nothing.
+//
+// A program with threads of its own gives the pool a function that runs work on them (Caller::run). Two sets of threads
+// that spin would take each other's cores.
 #pragma once
 
 #include <atomic>
@@ -9,17 +12,19 @@
 #include <thread>
 #include <vector>
 
+#include "common/device/device.h"
+
 namespace attn {
 
 class ThreadPool {
  public:
-  /// The calling thread is one of the `threads`.
-  explicit ThreadPool(unsigned threads);
+  /// The calling thread is one of the `threads`. With caller.run the pool makes no threads: it runs as many pieces.
+  explicit ThreadPool(unsigned threads, const Caller& caller = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  unsigned threads() const { return static_cast<unsigned>(workers_.size()) + 1; }
+  unsigned threads() const { return threads_; }
 
   /// Between begin() and end() the workers are awake. run() may be called with more than one item only between begin()
   /// and end(). begin() returns when all workers are awake. So a dispatch's time does not include the wake-up of a
@@ -28,13 +33,16 @@ class ThreadPool {
   void end();
 
   /// Calls work(item, thread) once for every item in [0, count). Whenever a thread is free, it takes the lowest item
-  /// that no thread has taken. Returns when all items are done. `work` must not throw.
+  /// that no thread has taken. Returns when all items are done. `work` must not throw. No item waits for a later one,
+  /// because all items may run one after another.
   void run(uint64_t count, const std::function<void(uint64_t item, unsigned thread)>& work);
 
  private:
   void worker(unsigned thread);
   void take_items(unsigned thread);
 
+  const unsigned threads_;
+  const Caller caller_;
   std::vector<std::thread> workers_;
   const std::function<void(uint64_t, unsigned)>* work_ = nullptr;
   uint64_t count_ = 0;

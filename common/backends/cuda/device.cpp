@@ -533,9 +533,9 @@ int parse_ordinal(std::string_view spec) {
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(std::string_view spec) { return open(parse_ordinal(spec), false); }
-std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::optional<void*> stream) {
+std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, const Caller& caller) {
   const int ordinal = parse_ordinal(spec);
-  return stream ? open_cuda_device_for(ordinal, *stream) : open(ordinal, true);
+  return caller.stream ? open_cuda_device_for(ordinal, *caller.stream) : open(ordinal, true);
 }
 
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream) {

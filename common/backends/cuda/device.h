@@ -27,6 +27,6 @@ std::unique_ptr<Device> open_cuda_device(std::string_view spec);
 std::unique_ptr<Device> open_cuda_device_for(int ordinal, void* stream);
 
 /// Opens the CUDA device for Device::open_for_caller(). Throws the errors of open_cuda_device().
-std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, std::optional<void*> stream);
+std::unique_ptr<Device> open_cuda_device_for_caller(std::string_view spec, const Caller& caller);
 
 }  // namespace attn

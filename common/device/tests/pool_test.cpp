@@ -127,6 +127,45 @@ TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   }
 }
 
+// A caller may run the pieces one after another, or each on a thread.
+TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
+  using Piece = void (*)(void* work, size_t number);
+  struct Counts {
+    size_t calls = 0, most = 0;
+  };
+  const auto one_by_one = [](void* counts, size_t pieces, Piece piece, void* work) {
+    auto& seen = *static_cast<Counts*>(counts);
+    ++seen.calls;
+    seen.most = std::max(seen.most, pieces);
+    while (pieces-- > 0) piece(work, pieces);
+  };
+  const auto at_once = [](void* counts, size_t pieces, Piece piece, void* work) {
+    ++static_cast<Counts*>(counts)->calls;
+    std::vector<std::thread> threads;
+    for (size_t number = 0; number < pieces; ++number) threads.emplace_back([=] { piece(work, number); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  for (const decltype(Caller::run) run : {+one_by_one, +at_once}) {
+    Counts counts;
+    ThreadPool pool(3, {.run = run, .context = &counts});
+    EXPECT_EQ(pool.threads(), 3u);
+    for (const uint64_t count : {0, 1, 2, 100}) {
+      std::vector<std::atomic<int>> runs(count);
+      std::atomic<bool> in_range{true};
+      pool.begin();
+      pool.run(count, [&](uint64_t item, unsigned thread) {
+        runs.at(item)++;
+        if (thread >= 3) in_range = false;
+      });
+      pool.end();
+      EXPECT_TRUE(std::all_of(runs.begin(), runs.end(), [](const auto& n) { return n == 1; }));
+      EXPECT_TRUE(in_range);
+    }
+    EXPECT_EQ(counts.calls, 2u) << "one item needs no other thread";
+    EXPECT_LE(counts.most, 3u);
+  }
+}
+
 TEST(ThreadPoolTest, GoesAwayInAnyState) {
   for (int repetition = 0; repetition < 100; ++repetition) {
     {

@@ -1,0 +1,125 @@
+"""Seven families of models with attn_implementation="attn_proto": every call of attention runs on the kernels, and the
+outputs are as near eager attention as those of the implementation that transformers takes by default.
+
+Tiny models with drawn weights run three prompts, without padding and with two prompts padded on the left, and then some
+steps, with a cache that grows and with a static one, in float32 and bfloat16, on the CPU and on a GPU if there is one.
+"""
+
+import contextlib
+import io
+import itertools
+import unittest
+import unittest.mock
+
+import torch
+
+import attn_proto
+
+try:
+    import transformers
+    from transformers.cache_utils import DynamicCache, StaticCache
+
+    import attn_proto.transformers  # noqa: F401: registers the implementation
+except ImportError:
+    transformers = None
+
+torch.set_num_threads(1)  # layers are so small that threads would only wait for each other
+PROMPT, STEPS, VOCABULARY = 20, 3, 99
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 32, "vocab_size": VOCABULARY, "pad_token_id": 0}
+WINDOW = {"sliding_window": 8}
+MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+FAMILIES = {
+    "llama": {}, "qwen2": {}, "mistral": WINDOW, "gemma2": {**MIXED, "query_pre_attn_scalar": 32},
+    "gemma3_text": {**MIXED, "query_pre_attn_scalar": 32},
+    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},  # all experts: bfloat16 chooses no other
+    "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
+                    "layer_types": ["chunked_attention", "full_attention"]}}
+DEVICES = [device for device in ("cpu", "cuda") if torch.ops.attn.has_backend(device) and (device == "cpu" or torch.cuda.is_available())]
+
+
+def model(kind, implementation, dtype, device):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **FAMILIES[kind]})
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:  # scores that differ, so that a wrong mask shows
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    return made.to(torch.bfloat16).to(dtype).to(device).eval()  # all types have the same weights
+
+
+def padding(padded):
+    mask = torch.ones(3, PROMPT, dtype=torch.long)
+    if padded:
+        mask[0, :5], mask[2, :11] = 0, 0
+    return mask
+
+
+def run(model, padded, static):
+    """The logits of the prompts and of steps, without the rows of padding; and the number of forward passes."""
+    device = model.device
+    ids = torch.randint(1, VOCABULARY, (3, PROMPT + STEPS), generator=torch.Generator().manual_seed(1)).to(device)
+    mask = padding(padded).to(device)
+    cache = StaticCache(model.config, max_cache_len=PROMPT + 9) if static else DynamicCache(config=model.config)
+    place = (mask.cumsum(-1) - 1).clamp(min=0)
+    prompt = model(ids[:, :PROMPT], attention_mask=mask if padded else None, position_ids=place, cache=cache).logits
+    found = [prompt[mask.bool()]]
+    for step in range(STEPS):
+        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+        place = place[:, -1:] + 1
+        found.append(model(ids[:, PROMPT + step:PROMPT + step + 1], attention_mask=mask if padded else None, position_ids=place,
+                           cache=cache).logits[:, 0])
+    return torch.cat(found).float(), 1 + STEPS
+
+
+@unittest.skipUnless(transformers and tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24), "transformers from 5.24 on")
+class Families(unittest.TestCase):
+    def walk(self, device, dtype):
+        with torch.no_grad():
+            for kind in FAMILIES:
+                ours = model(kind, "attn_proto", dtype, device)
+                exact = model(kind, "eager", torch.float32, device)
+                theirs = model(kind, None, dtype, device)
+                for padded, static in itertools.product((False, True), (False, True)):
+                    with self.subTest(kind, device=device, dtype=dtype, padded=padded, static=static):
+                        want, _ = run(exact, padded, False)
+                        attn_proto.reset_reasons()
+                        before = attn_proto.launches(device)
+                        got, passes = run(ours, padded, static)
+                        launches = attn_proto.launches(device) - before
+                        self.assertEqual(attn_proto.reasons(), {})
+                        self.assertEqual(launches, passes * ours.config.num_hidden_layers)
+                        allowed = 2e-5 if dtype == torch.float32 else 2 * (run(theirs, padded, False)[0] - want).abs().max().item()
+                        self.assertLess((got - want).abs().max().item(), allowed)
+
+    def test_float32(self):
+        for device in DEVICES:
+            self.walk(device, torch.float32)
+
+    def test_bfloat16(self):
+        for device in DEVICES:
+            self.walk(device, torch.bfloat16)
+
+    def test_explain(self):
+        """A line says where calls go and why; a model with a width that the kernels lack, and one that is not ours."""
+        def explained(made, **inputs):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                calls = attn_proto.explain(made, **inputs)
+            return calls, out.getvalue()
+
+        calls, text = explained(model("mistral", "attn_proto", torch.float32, "cpu"))
+        self.assertEqual([(call.run, call.layer, call.why) for call in calls],
+                         [(run, f"model.layers.{layer}.self_attn", None) for run in ("prompt", "step") for layer in (0, 1)])
+        self.assertIn("2 x 4 x 24 x 24, causal, a window of 8, padding on the left -> the kernels (2 calls like it)", text)
+        with unittest.mock.patch.dict(FAMILIES, llama={"head_dim": 20}):
+            calls, text = explained(model("llama", "attn_proto", torch.float32, "cpu"), input_ids=torch.ones(1, 9, dtype=torch.long))
+        self.assertEqual({call.why for call in calls}, {"widths 20, 20, 20"})
+        self.assertIn("9 x 9, causal -> PyTorch, for: widths 20, 20, 20", text)
+        calls, text = explained(model("llama", "sdpa", torch.float32, "cpu"))
+        self.assertEqual(calls, [])
+        self.assertIn("no call of attention reached attn_proto", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
