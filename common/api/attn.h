@@ -183,9 +183,27 @@ typedef struct {
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;
 } attn_flash_options;
-#define ATTN_FLASH_OPTIONS \
-  {sizeof(attn_flash_options), ATTN_BHSD, 0, 0, 0, -1, -1, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-  NULL, NULL}
+#define ATTN_FLASH_OPTIONS     \
+  {sizeof(attn_flash_options), \
+   ATTN_BHSD,                  \
+   0,                          \
+   0,                          \
+   0,                          \
+   -1,                         \
+   -1,                         \
+   0,                          \
+   0,                          \
+   0,                          \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL}
 
 /* q and o have q_heads; k and v have kv_heads, a divisor of q_heads. o has q's type or float32. options may be NULL. */
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
@@ -236,9 +254,28 @@ typedef struct {
    * tokens see the older keys. A token's position is still its number: cosines and sines are not allowed with a tree */
   const DLTensor* tree;
 } attn_cache_options;
-#define ATTN_CACHE_OPTIONS \
-  {sizeof(attn_cache_options), ATTN_BHSD, ATTN_BHSD, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, \
-  -1, 0, NULL, NULL, NULL, NULL}
+#define ATTN_CACHE_OPTIONS     \
+  {sizeof(attn_cache_options), \
+   ATTN_BHSD,                  \
+   ATTN_BHSD,                  \
+   0,                          \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   0,                          \
+   NULL,                       \
+   0,                          \
+   -1,                         \
+   0,                          \
+   NULL,                       \
+   NULL,                       \
+   NULL,                       \
+   NULL}
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of

@@ -142,9 +142,10 @@ void Engine::flash(const FlashCall& given, void* stream) {
         const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
                                    ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
                                    : 0;
-        choose_tile(
-            config, info,
-            {.change = hooks ? hooks->change : ScoreChange::none, .reads = call.bias != nullptr, .window = window});
+        choose_tile(config, info,
+                    {.change = hooks ? hooks->change : ScoreChange::none,
+                     .reads = call.bias || call.cu_seqlens_q,
+                     .window = window});
         ready.attention.emplace(*own.device, own.pipelines, config,
                                 attention_plan(config, info, hooks ? &*hooks : nullptr));
       },

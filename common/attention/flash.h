@@ -45,7 +45,7 @@ struct FlashConfig {
 /// Facts that decide, in addition to the shape, which tile is the fastest.
 struct TileHints {
   ScoreChange change = ScoreChange::none;  // AttentionHooks::change
-  bool reads = false;                      // the score hook reads a number for each score; this takes registers
+  bool reads = false;                      // a hook reads numbers for each score or row; this takes registers
   int64_t window = 0;                      // the most keys that a query sees in its window; 0: there is no window
 };
 

@@ -250,9 +250,10 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
             return None
     starts = ends = seen = documents = turns = None
     if attention_mask is not None:
-        starts, ends, seen = _padding(attention_mask, used, kv_offset, readable)
-        if seen is not None and used != keys:
-            seen = torch.nn.functional.pad(seen, (0, keys - used))
+        known = int(first) + queries if on_device and numbers and readable else used
+        starts, ends, seen = _padding(attention_mask, known, kv_offset, readable)
+        if seen is not None and seen.shape[1] != keys:
+            seen = torch.nn.functional.pad(seen, (0, keys - known))
 
     if "chunk" in rules:
         size, padding = rules["chunk"]
@@ -296,7 +297,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 return None
             numbers["prefix"] = prefix
 
-    plain = documents is None and seen is None and "prefix" not in numbers and "right" not in numbers and numbers.get("causal")
+    plain = documents is None and seen is None and ends is None and "prefix" not in numbers and "right" not in numbers and numbers.get("causal")
     if on_device and numbers:
         if not plain:
             return None
@@ -304,7 +305,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     elif used != keys and plain and queries <= FEW:
         lengths = torch.full((batch,), used, dtype=torch.int32, device=device)
     if lengths is not None:
-        used, ends = keys, None  # only queries that are padding stand at keys that are padding on the right
+        used = keys
     return Structure((batch, 1, queries, keys), device, used=used, starts=starts, ends=ends, lengths=lengths,
                      documents=documents, seen=seen, turns=turns, **numbers)
 

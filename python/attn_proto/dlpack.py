@@ -284,7 +284,8 @@ def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **option
     """Attention of up to 16 new queries for each sequence, over a cache. The cache is on pages if there is a table,
     else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k
     and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as in flash();
-    starts, int32 [batch], are the first keys that are no padding."""
+    starts, int32 [batch], are the first keys that are no padding. tree, int64 [batch, q_len], says which new tokens each
+    of up to 64 new tokens sees: bit i of a token's word is new token i."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

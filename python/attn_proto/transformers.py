@@ -127,11 +127,9 @@ def _attend(query, key, value, bias, structure, options):
         query, key, value = (turned(tokens, structure.turns) for tokens in (query, key, value))
     if structure.used != key.shape[2]:
         key, value = key[:, :, :structure.used], value[:, :, :structure.used]
-    # Few causal queries run the decoding kernel, which takes no lengths. Queries that are padding alone see other keys.
-    ends = None if structure.causal and query.shape[2] <= FEW else structure.ends
     bias = None if structure.seen is None else _bias_of(structure.seen[:, None, None, :structure.used])
     o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
-                             prefix=structure.prefix, lengths=ends, documents=structure.documents, bias=bias, **starts, **options)
+                             prefix=structure.prefix, lengths=structure.ends, documents=structure.documents, bias=bias, **starts, **options)
     return o if structure.turns is None else turned(o, -structure.turns)
 
 

@@ -185,7 +185,7 @@ class Case(random.Random):
     def table(self, name, value, dtype=torch.float32):
         value = torch.as_tensor(value, dtype=dtype)
         if value.numel() and self.spoilt(80, f"{name} of another type"):
-            value = value.to(torch.float64 if dtype.is_floating_point else torch.int64)
+            value = value.to(torch.float64 if dtype.is_floating_point else torch.int32 if dtype == torch.int64 else torch.int64)
         elif value.numel() and self.spoilt(80, f"{name} of another shape"):
             value = torch.cat([value, value])
         return value.contiguous().to("meta" if self.spoilt(150, f"{name} without memory") else self.device)
@@ -244,6 +244,15 @@ def windows(case, names, rows, keys):
     return {**limits, "causal": causal}, hidden
 
 
+def starts_of(case, batch, keys):
+    """Draws the first key of each sequence; returns the table, and the keys that it hides."""
+    starts = torch.tensor([case.choice((0, case.randint(0, keys), keys)) for _ in range(batch)], dtype=torch.int32)
+    if batch and case.device == "cpu" and case.spoilt(15, "a start out of range"):
+        starts[0] = case.choice((-1, keys + 1, 2 ** 31 - 1))
+    case.say(starts=starts.tolist())
+    return case.table("starts", starts, torch.int32), torch.arange(keys) < starts[:, None, None, None]
+
+
 def hiding_tables(case, names, batch, rows, keys):
     """Draws tables that say which keys are seen; returns them, and the pairs that they hide."""
     tables, own, key = {}, (torch.arange(rows)[:, None] + keys - rows).clamp(0), torch.arange(keys)
@@ -255,6 +264,9 @@ def hiding_tables(case, names, batch, rows, keys):
         case.say(lengths=lengths.tolist())
         tables["lengths"] = case.table("lengths", lengths, torch.int32)
         hidden |= key >= lengths[:, None, None, None]
+    if "starts" in names:
+        starts, more = starts_of(case, batch, keys)
+        tables["starts"], hidden = starts, hidden | more
     if "documents" in names and keys:
         ends = torch.tensor(sorted({case.randint(1, keys) for _ in range(case.choice((1, 3, 9)))} | {keys}))
         document = torch.bucketize(key, ends, right=True)
@@ -317,7 +329,7 @@ def flash(case):
     q, k, v = qkv(case, *sizes)
     given, scale = case.scale(width)
     names = case.sample(("causal", "window_left", "window_right", "global_tokens", "prefix", "soft_cap", "alibi", "sinks",
-                         "lengths", "documents", "blocks", "bias"), case.choice((0, 0, 1, 1, 2, 3, 5)))
+                         "lengths", "documents", "blocks", "bias", "starts"), case.choice((0, 0, 1, 1, 2, 3, 5)))
     options, hidden = windows(case, names, rows, keys)
     cap = case.choice((1, 5, 30, 1000, 0.5, 30.5)) if "soft_cap" in names else 0
     if cap:
@@ -406,6 +418,20 @@ def over_cache(case, appends):
                 case.choice(angles).view(-1)[case.randrange(angle.numel())] = special = case.choice((NAN, INF))
                 case.say(angle=special)
             case.say(f"angles {list(angle.shape)}", interleaved=options["interleaved"])
+    names = case.sample(("window_left", "soft_cap", "alibi", "sinks", "starts", "tree"), case.choice((0, 0, 1, 1, 2, 4)))
+    cap = options["soft_cap"] = case.choice((1, 5, 30, 0.5, 30.5)) if "soft_cap" in names else 0
+    window = options["window_left"] = case.number("window_left", capacity) if "window_left" in names else -1
+    more, added, sinks = adding_tables(case, names, batch, heads, 1, 2)
+    options |= more
+    slopes = None if added is None else -added[:, 0, 0]  # of two keys the first is one before the query's own
+    starts, before_start = starts_of(case, batch, capacity) if "starts" in names else (None, None)
+    options["starts"], tree = starts, None
+    if "tree" in names and not angles:
+        if not few and not eight:
+            case.wrong.append("a tree in a prompt")
+        tree = torch.randint(-2 ** 63, 2 ** 63 - 1, (batch, rows), generator=case.generator)
+        options["tree"] = case.table("tree", tree, torch.int64)
+    case.say(cap=cap, window=window, tree=tree is not None)
     before = [x.clone() for x in caches]
     options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
     name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few or eight else "paged_prefill"
@@ -430,8 +456,18 @@ def over_cache(case, appends):
             for cache, x in zip(full, fresh):
                 cache[slot[0], :, slot[1]] = x[i, :, row].double()
         dense = [x[table.long().clamp(0, count - 1)].transpose(1, 2).flatten(2, 3) if page else x for x in full]
-        hidden = torch.arange(capacity) > at[:, None, :, None]
-        result = definitions.attention(query, *dense, scale, hidden, turned=bool(angles))[:1]
+        key, own = torch.arange(capacity), at[:, None, :, None]
+        hidden = key > own
+        if tree is not None:
+            token = key - (seen - rows)[:, None, None, None]
+            unseen = (tree[:, None, :, None] >> token.clamp(0, 63)) & 1 == 0
+            hidden = (token >= 0) & unseen | (key >= seen[:, None, None, None])
+        if window >= 0:
+            hidden = hidden | (own - key > window)
+        if before_start is not None:
+            hidden = hidden | before_start
+        more = None if slopes is None else slopes[:, None, None] * (key - own)
+        result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, turned=bool(angles))[:1]
         result[0][0][:lost] = NAN
         result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
         rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]

@@ -39,6 +39,7 @@ TOLERANCE = 1e-3  # share of the largest output
 
 # The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
 # that transformers takes by default.
+FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # have a table of their own
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
 OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
@@ -578,7 +579,7 @@ def summary(results, version):
         return re.sub(r"(types|widths) .*", r"\1", why)
 
     groups, refused, untried = (collections.defaultdict(list) for _ in range(3))
-    shares = {}
+    shares, families = {}, []
     for kind in sorted({found["kind"] for found in results}):
         own = [found for found in results if found["kind"] == kind]
         for found in own:
@@ -593,6 +594,9 @@ def summary(results, version):
             reasons = {general(why) for found in tried for why in found["reasons"]}
             groups[tuple(sorted(reasons))].append(kind)
             shares[kind] = round(100 * (calls - back) / calls)
+            if kind in FAMILIES:
+                families.append({"family": kind, "calls": calls, "served": calls - back, "for": sorted(reasons),
+                                 "worst": max(found["worst"] for found in tried)})
         elif tried:
             groups[None].append(kind)
         elif all("untried" in found for found in own):
@@ -605,7 +609,7 @@ def summary(results, version):
         return sorted(found.items(), key=lambda each: -len(each[1]))
 
     return {"types": len({found["kind"] for found in results}), "transformers": version, "agree": len(shares),
-            "whole": listed(groups.pop((), [])), "never": listed(groups.pop(None, [])),
+            "families": families, "whole": listed(groups.pop((), [])), "never": listed(groups.pop(None, [])),
             "some": [{"for": "; ".join(reasons), "types": {kind: shares[kind] for kind in own}} for reasons, own in by_size(groups)],
             "refused": [{"for": why, "types": listed(own)} for why, own in by_size(refused)],
             "untried": [{"for": why, "types": listed(own)} for why, own in sorted(untried.items())]}

@@ -22,7 +22,11 @@ PAGES = {"models": ROOT / "docs/extension.md", "reports": ROOT / "docs/reports.m
 
 def models(found):
     """The tables of types of models, by the fate of their calls: served, left to PyTorch, refused, not tried."""
-    lines = [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
+    lines = ["| family | calls of attention | reach the kernels | others go to PyTorch, for | largest difference from eager attention, as a share of the largest output |",
+             "|---|---|---|---|---|"]
+    lines += [f"| {row['family']} | {row['calls']} | {row['served']} | {'; '.join(row['for'])} | {row['worst']:.0e} |"
+              for row in found.get("families", [])]
+    lines += ["", f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
              f"agree with eager attention. All calls of these reach the kernels: {', '.join(found['whole'])}.", "",
              "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(f'{kind} {share} %' for kind, share in row['types'].items())} |"

@@ -89,7 +89,8 @@ class Families(unittest.TestCase):
                         launches = attn_proto.launches(device) - before
                         self.assertEqual(attn_proto.reasons(), {})
                         self.assertEqual(launches, passes * ours.config.num_hidden_layers)
-                        allowed = 2e-5 if dtype == torch.float32 else 2 * (run(theirs, padded, False)[0] - want).abs().max().item()
+                        close = 2e-5 if device == "cpu" else 1e-3  # a wrong mask shows as 0.1 or more
+                        allowed = close if dtype == torch.float32 else 2 * (run(theirs, padded, False)[0] - want).abs().max().item()
                         self.assertLess((got - want).abs().max().item(), allowed)
 
     def test_float32(self):
@@ -99,6 +100,35 @@ class Families(unittest.TestCase):
     def test_bfloat16(self):
         for device in DEVICES:
             self.walk(device, torch.bfloat16)
+
+    @unittest.skipUnless("cuda" in DEVICES, "a GPU")
+    def test_a_captured_step(self):
+        """A CUDA graph of one step in a static cache serves later steps: their lengths are on the device."""
+        from transformers.masking_utils import create_masks_for_generate
+
+        with torch.no_grad():
+            plain, ours = (model("llama", name, torch.float32, "cuda") for name in ("eager", "attn_proto"))
+            ids = torch.randint(1, VOCABULARY, (3, PROMPT + 6), generator=torch.Generator().manual_seed(1)).cuda()
+            mask = torch.nn.functional.pad(padding(True), (0, 6), value=1).cuda()
+            want = plain(ids, attention_mask=mask, position_ids=torch.arange(PROMPT + 6, device="cuda")[None]).logits
+            cache = StaticCache(ours.config, max_cache_len=PROMPT + 9)
+            ours(ids[:, :PROMPT], attention_mask=mask[:, :PROMPT], cache=cache, position_ids=torch.arange(PROMPT, device="cuda")[None])
+            part, place = ids[:, PROMPT:PROMPT + 1].clone(), torch.full((1, 1), PROMPT, device="cuda")
+
+            def masks(at):
+                return create_masks_for_generate(ours.config, ours.get_input_embeddings()(part), mask[:, :at + 1], cache)
+
+            ours(part, attention_mask=masks(PROMPT), cache=cache, position_ids=place)  # prepares the launch
+            held, graph = masks(PROMPT + 1), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                logits = ours(part, attention_mask=held, cache=cache, position_ids=place).logits
+            for at in range(PROMPT + 1, PROMPT + 6):
+                part.copy_(ids[:, at:at + 1])
+                place.fill_(at)
+                for each in held.values() if isinstance(held, dict) else [held]:
+                    each.lengths.fill_(at + 1)
+                graph.replay()
+                self.assertLess((logits[:, 0] - want[:, at]).abs().max().item(), 1e-4)
 
     def test_explain(self):
         """A line says where calls go and why; a model with a width that the kernels lack, and one that is not ours."""

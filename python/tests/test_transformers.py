@@ -127,11 +127,11 @@ class Masks(Case):
                         got = support._mask(**sizes, q_offset=offset)
                         found[re.sub(" of .*?(?=,|$)", "", name)] += isinstance(got, Structure)
                         own = (torch.arange(q_length) + q_offset)[None].expand(2, -1)
-                        seen = own >= 0  # a query that is padding may see other keys
-                        if mask is not None and isinstance(got, Structure):
+                        seen = own >= 0
+                        if isinstance(got, Structure) and got.turns is not None:  # a query that is padding may see other keys
                             seen = torch.nn.functional.pad(mask, (0, end)).gather(1, own)
                         self.assertTrue(torch.equal(got[:, 0][seen], whole[:, 0][seen]), (name, sizes, offset))
-        for name, least in {"causal": 330, "all": 600, "prefix": 140, "window": 670, "two-sided window": 100, "chunks": 470,
+        for name, least in {"causal": 270, "all": 600, "prefix": 160, "window": 540, "two-sided window": 100, "chunks": 400,
                             "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
             self.assertGreaterEqual(found[name], least, name)
 
