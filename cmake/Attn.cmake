@@ -157,7 +157,7 @@ endfunction()
 # Makes the build of a target stop where a file of `folder` includes a file outside of `folders`.
 function(attn_check_includes target folder folders)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
-       ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
+       ${PROJECT_SOURCE_DIR}/${folder}/*.cu ${PROJECT_SOURCE_DIR}/${folder}/*.metal)
   list(FILTER files EXCLUDE REGEX "/tests/")
   set(stamp ${PROJECT_BINARY_DIR}/includes/${target}.ok)
   add_custom_command(OUTPUT ${stamp}

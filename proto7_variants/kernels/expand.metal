@@ -13,8 +13,7 @@ INLINE long byte_of(constant ExpandStrides& strides, int batch, int head, int ro
 }
 
 kernel void expand_heads(constant ExpandParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
-                         uint thread_index [[thread_index_in_threadgroup]],
-                         uint3 threads [[threads_per_threadgroup]]) {
+                         uint thread_index [[thread_index_in_threadgroup]], uint3 threads [[threads_per_threadgroup]]) {
   const int index = static_cast<int>(group.y), head = index % p.kv_heads, batch = static_cast<int>(group.z);
   constant ExpandTensor& t = p.tensors[index < p.kv_heads ? 0 : 1];
   for (int i = static_cast<int>(thread_index); i < p.tile_rows * VECTORS; i += static_cast<int>(threads.x)) {

@@ -13,8 +13,7 @@ constexpr constant int THREADS = naive_threads, SIMDGROUPS = THREADS / SIMD;
 
 kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup float* scores [[threadgroup(0)]],
                           uint3 group [[threadgroup_position_in_grid]],
-                          uint thread_index [[thread_index_in_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]],
+                          uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   (void)CAUSAL;  // a keys hook need not read it
   const AttentionRow row(p, static_cast<int>(group.z), static_cast<int>(group.y), static_cast<int>(group.x));

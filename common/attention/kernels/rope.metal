@@ -18,8 +18,7 @@ INLINE long index_of(constant RopeStrides& strides, int batch, int head, int row
 }
 
 kernel void rope_rotate(constant RopeParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
-                        uint thread_index [[thread_index_in_threadgroup]],
-                        uint3 threads [[threads_per_threadgroup]]) {
+                        uint thread_index [[thread_index_in_threadgroup]], uint3 threads [[threads_per_threadgroup]]) {
   const int q_blocks = (p.tensors[0].heads + rope_heads - 1) / rope_heads, block = static_cast<int>(group.x);
   constant RopeTensor& t = p.tensors[block < q_blocks ? 0 : 1];
   const int first_head = (block < q_blocks ? block : block - q_blocks) * rope_heads;

@@ -38,7 +38,7 @@ constexpr constant float MOST_SCORE = 1.0e37f;  // a larger score makes the row 
 
 INLINE MaskLists lists_of(constant AttentionParams& /*params*/) { return {}; }
 INLINE MaskLists lists_of(constant WithLists<AttentionParams>& params) {
-  return {params.lists.counts, params.lists.entries,     params.lists.capacity, params.lists.rows,
+  return {params.lists.counts,      params.lists.entries,  params.lists.capacity, params.lists.rows,
           params.lists.first_query, params.lists.of_batch, params.lists.of_head};
 }
 
@@ -60,7 +60,8 @@ struct Tile {
   void copy_q(threadgroup Element* to, int query, int unit, int units) const {
     const RowElements<IN_TYPE> from{p.q, index_of(p.q_strides, context.batch, context.head, query)};
     for (int d = unit; d < HEAD_DIM; d += units) {
-      to[d] = query < p.q_len ? static_cast<Element>(rotate_query(from, query, d, context)) : static_cast<Element>(0.0f);
+      to[d] =
+          query < p.q_len ? static_cast<Element>(rotate_query(from, query, d, context)) : static_cast<Element>(0.0f);
     }
   }
   /// Copies a block of K. The scores of a key whose page does not exist become NaN.
@@ -105,8 +106,7 @@ struct Tile {
 
 kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
                           uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
-                          uint thread_index [[thread_index_in_threadgroup]],
-                          uint lane [[thread_index_in_simdgroup]],
+                          uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   const int tile_number = static_cast<int>(CAUSAL ? groups.x - 1 - group.x : group.x);
   const Tile tile(p, static_cast<int>(group.z), static_cast<int>(group.y), tile_number * static_cast<int>(BLOCK_R));
@@ -160,7 +160,8 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   MaskList list = {};
   if (MASK_LISTS) list = list_of(lists_of(p), tile.context.batch, tile.context.head, tile.first_query);
   const int first_block = MASK_LISTS ? 0 : seen.begin / static_cast<int>(BLOCK_C);
-  const int end_block = MASK_LISTS ? list.count : (seen.end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C);
+  const int end_block =
+      MASK_LISTS ? list.count : (seen.end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C);
 
   for (int block = first_block; block < end_block; ++block) {
     const int entry = MASK_LISTS ? list.entries[block] : 2 * block + 1;

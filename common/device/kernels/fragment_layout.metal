@@ -22,8 +22,7 @@ static inline uint misplaced(threadgroup T* elements, uint lane) {
 }
 
 kernel void fragment_layout(constant FragmentLayoutParams& p [[buffer(0)]],
-                            threadgroup float* memory [[threadgroup(0)]],
-                            uint lane [[thread_index_in_simdgroup]]) {
+                            threadgroup float* memory [[threadgroup(0)]], uint lane [[thread_index_in_simdgroup]]) {
   uint wrong = misplaced<float>(memory, lane);
   wrong += misplaced<half>(reinterpret_cast<threadgroup half*>(memory), lane);
   wrong += misplaced<bfloat>(reinterpret_cast<threadgroup bfloat*>(memory), lane);

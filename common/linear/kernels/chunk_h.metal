@@ -4,9 +4,9 @@
 // A simdgroup has 8 rows of the state at a time, in registers. Tokens come to threadgroup memory in steps, from the
 // chunk's last token to its first. While it copies keys, thread d multiplies element d by the decay after the token.
 //
-// Threadgroup memory: MetalChunkLayout. Grid: (chunk numbers, heads); linear_threads threads. Accumulators a lane:
-// VALUE_DIM / 4, so at most 64 registers.
-#include "common/linear/kernels/chunk_h_metal.h"
+// Threadgroup memory: MetalChunkLayout. Grid: (chunk numbers, heads); metal_linear_threads threads. Accumulators a
+// lane: VALUE_DIM / 4, so at most 64 registers.
+#include "common/linear/kernels/phases_metal.h"
 #include "common/linear/kernels/tokens_metal.h"
 
 typedef simdgroup_matrix<float, 8, 8> Matrix;
@@ -15,7 +15,7 @@ constexpr constant int STEP = MetalChunkLayout(HEAD_DIM, VALUE_DIM).step;
 constexpr constant int KEY_ROW = MetalChunkLayout(HEAD_DIM, VALUE_DIM).key_row;
 constexpr constant int VALUE_ROW = MetalChunkLayout(HEAD_DIM, VALUE_DIM).value_row;
 constexpr constant int VALUES = MetalChunkLayout(HEAD_DIM, VALUE_DIM).values;
-constexpr constant int SIMDGROUPS = linear_threads / SIMD, COLUMNS = VALUE_DIM / 8;
+constexpr constant int SIMDGROUPS = metal_linear_threads / SIMD, COLUMNS = VALUE_DIM / 8;
 
 kernel void chunk_h(constant ChunkParams& p [[buffer(0)]], threadgroup float* keys [[threadgroup(0)]],
                     uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],

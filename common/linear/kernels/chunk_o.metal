@@ -1,5 +1,5 @@
-// Computes the outputs of each chunk from the state before it (linear.h), with simdgroup matrices of f32. It has not run
-// on Apple hardware yet.
+// Computes the outputs of each chunk from the state before it (linear.h), with simdgroup matrices of f32. It has not
+// run on Apple hardware yet.
 //
 // A simdgroup has 8 tokens at a time, and no simdgroup waits for another. Its lanes load their elements of operands
 // straight from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens from its
@@ -8,14 +8,15 @@
 // the chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts, whether
 // or not it is finite.
 //
-// Function constants: those of linear.h. No threadgroup memory. Grid: (chunk numbers, heads); linear_threads threads.
-// Accumulators a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64 at 128 x
-// 128.
+// Function constants: those of linear.h. No threadgroup memory. Grid: (chunk numbers, heads); metal_linear_threads
+// threads. Accumulators a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64
+// at 128 x 128.
+#include "common/linear/kernels/phases_metal.h"
 #include "common/linear/kernels/tokens_metal.h"
 
 typedef simdgroup_matrix<float, 8, 8> Matrix;
 
-constexpr constant int SIMDGROUPS = linear_threads / SIMD, COLUMNS = VALUE_DIM / 8, STEPS = HEAD_DIM / 8;
+constexpr constant int SIMDGROUPS = metal_linear_threads / SIMD, COLUMNS = VALUE_DIM / 8, STEPS = HEAD_DIM / 8;
 constexpr constant bool BY_CHANNEL = GATE == GATE_CHANNEL;
 constexpr constant int SINCE = BY_CHANNEL ? STEPS * 2 : 1;
 
@@ -102,8 +103,7 @@ kernel void chunk_o(constant ChunkParams& p [[buffer(0)]], uint3 group [[threadg
             for (int after = before + column + i + 1; after < before + 8 && BY_CHANNEL; ++after) {
               log += tokens.decay(after, d);
             }
-            k.thread_elements()[i] =
-                tokens.k(before + column + i, d) * (GATE == GATE_NONE ? 1.0f : power_of_e(log));
+            k.thread_elements()[i] = tokens.k(before + column + i, d) * (GATE == GATE_NONE ? 1.0f : power_of_e(log));
           }
           simdgroup_multiply_accumulate(s, q, k, s);
         }

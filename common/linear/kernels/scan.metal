@@ -77,8 +77,8 @@ kernel void scan(constant SpanParams& p [[buffer(0)]], uint3 group [[threadgroup
   }
   for (int i = static_cast<int>(thread_index); i < SCAN_ROWS * VALUE_DIM; i += static_cast<int>(threads.x)) {
     const int row = first_row + i / static_cast<int>(VALUE_DIM), column = i % static_cast<int>(VALUE_DIM);
-    const float logs = take<VALUE_DIM>(p, place, head, row, column, p.states, p.span_states, p.initial_state,
-                                       p.final_state);
+    const float logs =
+        take<VALUE_DIM>(p, place, head, row, column, p.states, p.span_states, p.initial_state, p.final_state);
     if (PASS == PASS_TOTALS && GATE != GATE_NONE && column == 0) {
       p.span_decays[state_index(place, p.heads, head) * HEAD_DIM + row] = logs;
     }

@@ -9,9 +9,6 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// Threads of a threadgroup of chunk_h and chunk_o, and of a scan.
-constexpr constant int linear_threads = 256;
-
 /// The members of the parameters that place_of_chunk() and rows_of_sequence() read.
 INLINE LinearParams lengths_of(constant LinearParams& p) {
   LinearParams lengths = {};

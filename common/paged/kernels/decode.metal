@@ -115,12 +115,9 @@ struct DecodeRow {
 
   DecodeRow(constant DecodeParams& params, Sequence sequence, int key_head, int row)
       : p(params),
-        context{sequence.batch,
-                key_head * (params.q_heads / params.kv_heads) + row / params.q_len,
-                params.q_heads,
-                params.q_len,
-                max(sequence.keys, 0),
-                params.score_data},
+        context{sequence.batch,        key_head * (params.q_heads / params.kv_heads) + row / params.q_len,
+                params.q_heads,        params.q_len,
+                max(sequence.keys, 0), params.score_data},
         query(row % params.q_len),
         kv_head(key_head),
         keys(sequence.keys) {
@@ -136,9 +133,7 @@ struct DecodeRow {
     const int page = p.cache.table[static_cast<long>(context.batch) * p.cache.max_pages + key / page_size];
     return {static_cast<uint>(page) < static_cast<uint>(p.cache.pages) ? page : -1, kv_head, key % page_size};
   }
-  RowElements<IN_TYPE> query_row() const {
-    return {p.q, index_of(p.q_strides, context.batch, context.head, query)};
-  }
+  RowElements<IN_TYPE> query_row() const { return {p.q, index_of(p.q_strides, context.batch, context.head, query)}; }
   float score_of(int key) const {
     const KeyPlace place = place_of(key);
     if (place.batch < 0) return not_a_number();
@@ -255,8 +250,7 @@ struct Worker {
   /// Attends to the blocks of the tile from `from` to before `to`.
   void attend(int from, int to) {
     begin();
-    threadgroup Element* const block =
-        reinterpret_cast<threadgroup Element*>(memory + KV_PLACE) + team * 8 * ROW;
+    threadgroup Element* const block = reinterpret_cast<threadgroup Element*>(memory + KV_PLACE) + team * 8 * ROW;
     const DecodeRow own = row_of(row);
     const bool there = exists(row);
     const int end = min((sequence.first_block + to) * BLOCK, sequence.seen.end);
@@ -464,10 +458,8 @@ kernel void decode(constant DecodeParams& p [[buffer(0)]], threadgroup uchar* me
 }
 
 kernel void decode_join(constant DecodeParams& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
-                        uint3 group [[threadgroup_position_in_grid]],
-                        uint thread_index [[thread_index_in_threadgroup]],
-                        uint lane [[thread_index_in_simdgroup]],
-                        uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+                        uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
+                        uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   Worker worker(p, memory, thread_index, lane, simdgroup);
   const TilePlace place = worker.line.tile(static_cast<int>(group.x));
   const long blocks = worker.line.blocks();

@@ -23,7 +23,8 @@ struct MetalDecodeLayout {
     kv = q_registers ? 0 : rows * row_bytes;
     while (teams > 1 && kv + teams * 8 * row_bytes > 32768) teams /= 2;
     threads = teams * (rows / 8) * 32;
-    // Q comes by way of the blocks. At a tile's end a team leaves its outputs and three numbers of each row there, as floats.
+    // Q comes by way of the blocks. At a tile's end a team leaves its outputs and three numbers of each row there, as
+    // floats.
     int shared = teams * 8 * row_bytes;
     const int of_q = rows * row_bytes, of_team = teams > 1 ? rows * (head_dim + 3) * 4 : 0;
     if (q_registers && shared < of_q) shared = of_q;

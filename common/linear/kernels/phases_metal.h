@@ -1,9 +1,12 @@
-// The memory layout that host and kernel of Metal's `chunk_h` share. This file includes only headers of kernels.
+// Numbers that host and kernels of Metal's linear attention share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
 
-/// Threadgroup memory, in floats: keys [step][key_row] and values [step][value_row] of `step` tokens.
+/// Threads of a threadgroup of chunk_h, chunk_o and scan.
+constexpr CONSTANT int metal_linear_threads = 256;
+
+/// Threadgroup memory of chunk_h, in floats: keys [step][key_row] and values [step][value_row] of `step` tokens.
 struct MetalChunkLayout {
   int step, key_row, value_row, values, floats;
 
