@@ -41,9 +41,10 @@ struct AttentionRow {
     if (!is_page(p, place)) return not_a_number();
     const RowElements<IN_TYPE> q{p.q, index_of(p.q_strides, context.batch, context.head, query)};
     const RowElements<IN_TYPE> k{p.k, index_of(p.k_strides, place.batch, place.head, place.row)};
-    float dot = 0;
-    for (int d = 0; d < HEAD_DIM; ++d) dot += rotate_query(q, query, d, context) * rotate_key(k, key, d, context);
-    return score(dot * p.scale, query, key, context);
+    Dot dot;
+    for (int d = 0; d < HEAD_DIM; ++d) dot.add(rotate_query(q, query, d, context), rotate_key(k, key, d, context));
+    const float s = dot.times(p.scale);
+    return is_nan(s) ? s : score(s, query, key, context);
   }
   float value_of(int key, int d) const {
     const KeyPlace place = place_of_key(key, kv_head, context);

@@ -21,6 +21,29 @@ struct RowElements {
   float operator()(int d) const { return load_float<TYPE>(tensor, first + d); }
 };
 
+/// A sum of products. Products that are not finite are added up by their bits.
+struct Dot {
+  float sum = 0;
+  bool plus = false, minus = false, nan = false;  // whether some product is +infinity, -infinity or NaN
+
+  void add(float a, float b) {
+    if (is_finite(a) && is_finite(b)) {
+      sum += a * b;
+    } else if (is_nan(a) || is_nan(b) || a == 0 || b == 0) {
+      nan = true;
+    } else if ((as_type<uint>(a) ^ as_type<uint>(b)) >> 31) {
+      minus = true;
+    } else {
+      plus = true;
+    }
+  }
+  float times(float factor) const {
+    if (nan || (plus && minus)) return not_a_number();
+    if (!plus && !minus) return sum * factor;
+    return as_type<float>((minus == factor < 0) ? 0x7f800000u : 0xff800000u);
+  }
+};
+
 INLINE float power_of_e(float x) { return fast::exp2(x * log2_e); }
 
 /// A softmax that is not divided yet: the weight of a score s is e^(s - maximum). `strange`: some score was NaN or
@@ -68,7 +91,7 @@ INLINE void store_lse(device float* to, float maximum, float sum, bool strange) 
 ///   float value_of(int key, int d)       an element of V
 ///   float sink()                         -infinity: there is no sink
 ///   void store(int d, float, bool nan), store_lse(float maximum, float sum, bool nan)
-/// Accumulators a lane: HEAD_DIM / 32, rounded up.
+/// Accumulators a lane: HEAD_DIM / 32, rounded up, and as many words of flags.
 template <typename Row>
 static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
   constexpr int COLUMNS = (HEAD_DIM + SIMD - 1) / SIMD;
@@ -76,8 +99,7 @@ static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
   if (lane == 0) own.take(row.sink());
   for (int key = row.begin + static_cast<int>(lane); key < row.end; key += SIMD) own.take(row.score_of(key));
   const Softmax all = joined(own);
-  float o[COLUMNS];
-  for (int i = 0; i < COLUMNS; ++i) o[i] = 0;
+  Dot o[COLUMNS];
   const float share = all.sum == 0 ? 0.0f : 1 / all.sum;
   for (int first = row.begin; first < row.end && !all.strange; first += SIMD) {
     const int key = first + static_cast<int>(lane);
@@ -93,13 +115,13 @@ static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
       if (simd_shuffle(seen ? 1u : 0u, static_cast<ushort>(other)) == 0) continue;
       for (int i = 0; i < COLUMNS; ++i) {
         const int d = static_cast<int>(lane) + i * SIMD;
-        if (d < HEAD_DIM) o[i] += its_weight * row.value_of(first + other, d);
+        if (d < HEAD_DIM) o[i].add(its_weight, row.value_of(first + other, d));
       }
     }
   }
   for (int i = 0; i < COLUMNS; ++i) {
     const int d = static_cast<int>(lane) + i * SIMD;
-    if (d < HEAD_DIM) row.store(d, o[i], all.strange);
+    if (d < HEAD_DIM) row.store(d, o[i].times(1), all.strange);
   }
   if (lane == 0) row.store_lse(all.maximum, all.sum, all.strange);
 }

@@ -51,11 +51,11 @@ kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int d = thread_number; d < HEAD_DIM; d += THREADS) {
-    float output = 0;
+    Dot output;
     for (int key = row.begin; key < row.end && !all.strange; ++key) {
-      if (is_finite(scores[key])) output += scores[key] * row.value_of(key, d);
+      if (is_finite(scores[key])) output.add(scores[key], row.value_of(key, d));
     }
-    row.store(d, output, all.strange);
+    row.store(d, output.times(1), all.strange);
   }
   if (thread_index == 0) row.store_lse(all.maximum, all.sum, all.strange);
 }

@@ -6,8 +6,9 @@
 // are zeros there. The four lanes that hold a row of a matrix (fragment_row() in common/kernel/metal.h) exchange only
 // the row's maximum and sum. Blocks are walked from the first key to the last.
 //
-// A row is computed anew (exact_row_metal.h) if some score or result is not finite, or if a score is so large that
-// differences of scores may overflow.
+// Threadgroup memory has 0 in place of an element that is not finite, and a flag says so. A row that sees such an
+// element is computed anew (exact_row_metal.h), and so is a row with a score or a result that is not finite, or with a
+// score so large that differences of scores may overflow.
 //
 // The kernel takes all hooks but before.h; score hooks get single scores.
 //
@@ -31,6 +32,7 @@ constexpr constant int ROW = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYP
 constexpr constant int THREADS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).threads;
 constexpr constant int K_PLACE = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).k;
 constexpr constant int V_PLACE = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).v;
+constexpr constant int FLAGS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).flags;
 constexpr constant bool Q_REGISTERS = MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).q_registers;
 constexpr constant int STEPS = HEAD_DIM / 8;    // matrices of a row of Q, K, V or O
 constexpr constant int COLUMNS = BLOCK_C / 8;   // matrices of a row of scores
@@ -40,6 +42,13 @@ INLINE MaskLists lists_of(constant AttentionParams& /*params*/) { return {}; }
 INLINE MaskLists lists_of(constant WithLists<AttentionParams>& params) {
   return {params.lists.counts,      params.lists.entries,  params.lists.capacity, params.lists.rows,
           params.lists.first_query, params.lists.of_batch, params.lists.of_head};
+}
+
+/// Stores an element, or 0 if it is not finite. Returns whether it is finite.
+INLINE bool put(threadgroup Element* to, Element element) {
+  const bool finite = is_finite(static_cast<float>(element));
+  *to = finite ? element : static_cast<Element>(0.0f);
+  return finite;
 }
 
 /// The tile of a threadgroup.
@@ -56,16 +65,20 @@ struct Tile {
         keys_there(KEYS_END_EARLY ? min(params.kv_len, end_of_keys(context)) : params.kv_len) {}
 
   /// Copies row `query` of Q, turned; a row that does not exist becomes zeros. `unit` of `units` threads copies every
-  /// units-th element.
-  void copy_q(threadgroup Element* to, int query, int unit, int units) const {
+  /// units-th element. Returns whether its elements are finite.
+  bool copy_q(threadgroup Element* to, int query, int unit, int units) const {
     const RowElements<IN_TYPE> from{p.q, index_of(p.q_strides, context.batch, context.head, query)};
+    bool finite = true;
     for (int d = unit; d < HEAD_DIM; d += units) {
-      to[d] =
-          query < p.q_len ? static_cast<Element>(rotate_query(from, query, d, context)) : static_cast<Element>(0.0f);
+      const float element = query < p.q_len ? rotate_query(from, query, d, context) : 0.0f;
+      finite = put(to + d, static_cast<Element>(element)) && finite;
     }
+    return finite;
   }
-  /// Copies a block of K. The scores of a key whose page does not exist become NaN.
-  void copy_k(threadgroup Element* to, int first_key, int thread_number) const {
+  /// Copies a block of K. A key whose page does not exist is not finite. Returns whether this thread's elements are
+  /// finite.
+  bool copy_k(threadgroup Element* to, int first_key, int thread_number) const {
+    bool finite = true;
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {
       const int row = i / STEPS, first = i % STEPS * 8, key = first_key + row;
       threadgroup Element* const there = to + row * ROW + first;
@@ -77,11 +90,15 @@ struct Tile {
       const bool lost = !is_page(p, place);
       const RowElements<IN_TYPE> from{p.k, lost ? 0 : index_of(p.k_strides, place.batch, place.head, place.row)};
       for (int d = 0; d < 8; ++d) {
-        there[d] = static_cast<Element>(lost ? not_a_number() : rotate_key(from, key, first + d, context));
+        const float element = lost ? not_a_number() : rotate_key(from, key, first + d, context);
+        finite = put(there + d, static_cast<Element>(element)) && finite;
       }
     }
+    return finite;
   }
-  void copy_v(threadgroup Element* to, int first_key, int thread_number) const {
+  /// As copy_k(), of V.
+  bool copy_v(threadgroup Element* to, int first_key, int thread_number) const {
+    bool finite = true;
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {
       const int row = i / STEPS, first = i % STEPS * 8, key = first_key + row;
       threadgroup Element* const there = to + row * ROW + first;
@@ -93,9 +110,11 @@ struct Tile {
         if (exists) at = index_of(p.v_strides, place.batch, place.head, place.row) + first;
       }
       for (int d = 0; d < 8; ++d) {
-        there[d] = exists ? static_cast<const device Element*>(p.v)[at + d] : static_cast<Element>(0.0f);
+        const Element element = exists ? static_cast<const device Element*>(p.v)[at + d] : static_cast<Element>(0.0f);
+        finite = put(there + d, element) && finite;
       }
     }
+    return finite;
   }
   /// The keys that a row sees. A row beyond the last query gets the range of the last query.
   KeyRange keys_of(int query) const {
@@ -103,6 +122,13 @@ struct Tile {
     return {max(range.begin, 0), min(range.end, keys_there)};
   }
 };
+
+/// Whether a flag of some simdgroup is set.
+INLINE bool any_set(threadgroup const uint* flags) {
+  uint set = 0;
+  for (int i = 0; i < THREADS / SIMD; ++i) set |= flags[i];
+  return set != 0;
+}
 
 kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
                           uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
@@ -116,6 +142,8 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   threadgroup Element* const k_block = reinterpret_cast<threadgroup Element*>(memory + K_PLACE);
   threadgroup Element* const v_block = reinterpret_cast<threadgroup Element*>(memory + V_PLACE);
   threadgroup Element* const q_rows = reinterpret_cast<threadgroup Element*>(memory);
+  threadgroup uint* const odd_rows = reinterpret_cast<threadgroup uint*>(memory + FLAGS);  // 1: a row is not finite
+  threadgroup uint* const odd_parts = odd_rows + BLOCK_R;  // 1: a simdgroup's part of a block is not finite
 
   // Q comes to the registers by way of the buffer of K, BLOCK_C rows at a time.
   Operand q[Q_REGISTERS ? STEPS : 1];
@@ -123,7 +151,10 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   for (int begin = 0; begin < BLOCK_R; begin += at_once) {
     for (int row = begin + static_cast<int>(simdgroup); row < min(begin + at_once, static_cast<int>(BLOCK_R));
          row += THREADS / SIMD) {
-      tile.copy_q(q_rows + (row - begin) * ROW, tile.first_query + row, static_cast<int>(lane), SIMD);
+      const bool finite =
+          tile.copy_q(q_rows + (row - begin) * ROW, tile.first_query + row, static_cast<int>(lane), SIMD);
+      const bool odd = simd_any(!finite);
+      if (lane == 0) odd_rows[row] = odd;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (Q_REGISTERS) {
@@ -140,7 +171,7 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   UNROLL for (int j = 0; j < STEPS; ++j) o[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   // Of the lane's row. Maxima are scores times log2(e). `sum` is the lane's part of the row's sum.
   float maximum = lowest_score, sum = 0;
-  bool strange = KEYS_END_EARLY && tile.keys_there < 0;
+  bool strange = (KEYS_END_EARLY && tile.keys_there < 0) || odd_rows[first_row + fragment_row(lane)] != 0;
   if (!SINK_IS_NONE) {
     const float sink = sink_logit(tile.context);
     if (is_finite(sink) && fabs(sink) < MOST_SCORE) {
@@ -167,9 +198,13 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
     const int entry = MASK_LISTS ? list.entries[block] : 2 * block + 1;
     const int first_key = (entry >> 1) * static_cast<int>(BLOCK_C);
     threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the block before
-    tile.copy_k(k_block, first_key, thread_number);
-    if (K_PLACE != V_PLACE) tile.copy_v(v_block, first_key, thread_number);
+    bool finite = tile.copy_k(k_block, first_key, thread_number);
+    if (K_PLACE != V_PLACE) finite = tile.copy_v(v_block, first_key, thread_number) && finite;
+    bool odd = simd_any(!finite);
+    if (lane == 0) odd_parts[simdgroup] = odd;
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    const bool sees_some = first_key < own.end && own.begin < first_key + static_cast<int>(BLOCK_C);
+    strange = strange || (sees_some && any_set(odd_parts));
 
     Sums s[COLUMNS];
     UNROLL for (int c = 0; c < COLUMNS; ++c) {
@@ -223,8 +258,11 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
 
     if (K_PLACE == V_PLACE) {
       threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read K
-      tile.copy_v(v_block, first_key, thread_number);
+      finite = tile.copy_v(v_block, first_key, thread_number);
+      odd = simd_any(!finite);
+      if (lane == 0) odd_parts[simdgroup] = odd;
       threadgroup_barrier(mem_flags::mem_threadgroup);
+      strange = strange || (sees_some && any_set(odd_parts));
     }
     UNROLL for (int j = 0; j < STEPS; ++j) {
       UNROLL for (int c = 0; c < COLUMNS; ++c) {

@@ -11,7 +11,9 @@ struct MetalTunedLayout {
   int threads;       // a simdgroup has 8 rows
   bool q_registers;  // Q stays in registers
   int buffers;       // 2: a buffer for K and a buffer for V; 1: one for both
-  int k, v, bytes;   // byte offsets of K and V (Q begins at 0), and the size of all
+  /// Byte offsets of K and V (Q begins at 0), and of flags: one for each row of Q, and one for each simdgroup. The size
+  /// of all.
+  int k, v, flags, bytes;
 
   constexpr MetalTunedLayout(int head_dim, int block_r, int block_c, int in_type)
       : row(head_dim + (in_type == 0 ? 4 : 8)),
@@ -20,11 +22,14 @@ struct MetalTunedLayout {
         buffers(2),
         k(0),
         v(0),
+        flags(0),
         bytes(0) {
     const int row_bytes = row * (in_type == 0 ? 4 : 2), block = block_c * row_bytes;
     k = q_registers ? 0 : block_r * row_bytes;
-    if (k + 2 * block > 32768) buffers = 1;
+    const int flag_bytes = (block_r + threads / 32 + 3) / 4 * 16;
+    if (k + 2 * block + flag_bytes > 32768) buffers = 1;
     v = buffers == 1 ? k : k + block;
-    bytes = k + buffers * block;
+    flags = k + buffers * block;
+    bytes = flags + flag_bytes;
   }
 };

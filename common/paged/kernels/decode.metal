@@ -5,7 +5,8 @@
 // The kernel reads a key once for all rows of the tile. A simdgroup keeps the outputs, scores and weights of 8 rows in
 // registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row that sees a key on a page that
 // does not exist, or whose sequence has a length that is not allowed, becomes NaN. A row is computed anew
-// (exact_row_metal.h) if some score or result is not finite.
+// (exact_row_metal.h) if it sees an element, a score or a result that is not finite. Threadgroup memory has 0 in place
+// of such an element, and a flag says so.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
 // (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type), OUT_TYPE, JOIN_LAST, and
@@ -37,6 +38,7 @@ constexpr constant int ROW = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).ro
 constexpr constant int TEAMS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).teams;
 constexpr constant int THREADS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).threads;
 constexpr constant int KV_PLACE = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).kv;
+constexpr constant int FLAGS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).flags;
 constexpr constant bool Q_REGISTERS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).q_registers;
 constexpr constant int TEAM_SIMDGROUPS = ROWS / 8, TEAM_THREADS = TEAM_SIMDGROUPS * SIMD;
 constexpr constant int STEPS = HEAD_DIM / 8;    // matrices of a row of Q, K, V or O
@@ -139,9 +141,10 @@ struct DecodeRow {
     if (place.batch < 0) return not_a_number();
     const RowElements<IN_TYPE> q = query_row();
     const RowElements<CACHE_TYPE> k{p.cache.k, index_of(p.cache.k_strides, place.batch, place.head, place.row)};
-    float dot = 0;
-    for (int d = 0; d < HEAD_DIM; ++d) dot += q(d) * k(d);
-    return score(dot * p.scale, query, key, context);
+    Dot dot;
+    for (int d = 0; d < HEAD_DIM; ++d) dot.add(q(d), k(d));
+    const float s = dot.times(p.scale);
+    return is_nan(s) ? s : score(s, query, key, context);
   }
   float value_of(int key, int d) const {
     const KeyPlace place = place_of(key);
@@ -170,6 +173,13 @@ struct DecodeRow {
 /// Returns the number of the part in which a worker leaves its result for a tile: the worker's second part if the tile
 /// begins in the worker's share, else the worker's first part.
 INLINE long part_of(int worker, bool begins) { return 2L * worker + begins; }
+
+/// Stores an element, or 0 if it is not finite. Returns whether it is finite.
+INLINE bool put(threadgroup Element* to, Element element) {
+  const bool finite = is_finite(static_cast<float>(element));
+  *to = finite ? element : static_cast<Element>(0.0f);
+  return finite;
+}
 
 /// The work of a threadgroup on a tile. A lane holds parts of one row of its simdgroup's 8 rows.
 struct Worker {
@@ -213,9 +223,12 @@ struct Worker {
     threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have ended the tile before
     for (int of_tile = simdgroup; of_tile < ROWS; of_tile += THREADS / SIMD) {
       const RowElements<IN_TYPE> from = row_of(of_tile).query_row();
+      bool finite = true;
       for (int d = lane; d < HEAD_DIM; d += SIMD) {
-        rows[of_tile * ROW + d] = static_cast<Element>(exists(of_tile) ? from(d) : 0.0f);
+        finite = put(rows + of_tile * ROW + d, static_cast<Element>(exists(of_tile) ? from(d) : 0.0f)) && finite;
       }
+      const bool odd = simd_any(!finite);
+      if (lane == 0) odd_rows()[of_tile] = odd;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (Q_REGISTERS) {
@@ -224,17 +237,20 @@ struct Worker {
     UNROLL for (int j = 0; j < STEPS; ++j) o[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     maximum = lowest_score;
     sum = 0;
-    strange = sequence.keys < 0;
+    strange = sequence.keys < 0 || odd_rows()[row] != 0;
   }
+  /// 1: a row of Q is not finite.
+  threadgroup uint* odd_rows() const { return reinterpret_cast<threadgroup uint*>(memory + FLAGS); }
   threadgroup Element* own_queries() const {
     return reinterpret_cast<threadgroup Element*>(memory) + simdgroup % TEAM_SIMDGROUPS * 8 * ROW;
   }
 
-  /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. A key whose page does not exist
-  /// becomes NaN in K.
+  /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. A key whose page does not exist is
+  /// not finite in K. A flag for each simdgroup says whether an element that it copied is not finite.
   void copy(const device void* tensor, constant TensorStrides& strides, threadgroup Element* to, int first_key, int end,
             bool of_k) const {
     const DecodeRow any = row_of(0);
+    bool finite = true;
     for (int i = thread_number % TEAM_THREADS; i < 8 * STEPS; i += TEAM_THREADS) {
       const int of_block = i / STEPS, first = i % STEPS * 8, key = first_key + of_block;
       threadgroup Element* const there = to + of_block * ROW + first;
@@ -243,8 +259,21 @@ struct Worker {
       const bool found = place.batch >= 0;
       const long at = found ? index_of(strides, place.batch, place.head, place.row) + first : 0;
       const Element otherwise = static_cast<Element>(of_k && key < end ? not_a_number() : 0.0f);
-      for (int d = 0; d < 8; ++d) there[d] = found ? static_cast<const device Element*>(tensor)[at + d] : otherwise;
+      for (int d = 0; d < 8; ++d) {
+        const Element element = found ? static_cast<const device Element*>(tensor)[at + d] : otherwise;
+        finite = put(there + d, element) && finite;
+      }
     }
+    const bool odd = simd_any(!finite);
+    if (lane == 0) odd_rows()[static_cast<int>(ROWS) + simdgroup] = odd;
+  }
+  /// Whether the team has copied an element that is not finite.
+  bool team_is_odd() const {
+    uint set = 0;
+    for (int i = 0; i < TEAM_SIMDGROUPS; ++i) {
+      set |= odd_rows()[static_cast<int>(ROWS) + team * TEAM_SIMDGROUPS + i];
+    }
+    return set != 0;
   }
 
   /// Attends to the blocks of the tile from `from` to before `to`.
@@ -259,6 +288,8 @@ struct Worker {
       threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the keys before, and Q
       copy(p.cache.k, p.cache.k_strides, block, first_key, end, true);
       threadgroup_barrier(mem_flags::mem_threadgroup);
+      const bool sees_some = there && first_key < own.end && own.begin < first_key + 8;
+      strange = strange || (sees_some && team_is_odd());
       Sums s = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
       UNROLL for (int t = 0; t < STEPS; ++t) {
         Operand k;
@@ -291,6 +322,7 @@ struct Worker {
       threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups of the team have read K
       copy(p.cache.v, p.cache.v_strides, block, first_key, end, false);
       threadgroup_barrier(mem_flags::mem_threadgroup);
+      strange = strange || (sees_some && team_is_odd());
       UNROLL for (int j = 0; j < STEPS; ++j) {
         o[j].thread_elements()[0] *= alpha;
         o[j].thread_elements()[1] *= alpha;
