@@ -9,11 +9,11 @@ class MetalFlashTest : public test::MetalProgramTest {
   MetalFlashTest() : MetalProgramTest("proto1_flash") {}
 };
 
-constexpr const char* shape = "batch=1 q_heads=3 kv_heads=1 q_len=19 kv_len=37 ";
+constexpr const char* odd_shape = "batch=1 q_heads=3 kv_heads=1 q_len=19 kv_len=37 ";
 
 TEST_F(MetalFlashTest, EachType) {
   const std::string axes =
-      std::string(shape) + "causal=1 layout=bhsd variant=naive,tuned block_r=16 block_c=16 head_dim=40 ";
+      std::string(odd_shape) + "causal=1 layout=bhsd variant=naive,tuned block_r=16 block_c=16 head_dim=40 ";
   for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
 }
 

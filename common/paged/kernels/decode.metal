@@ -10,8 +10,9 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
 // (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type), OUT_TYPE, JOIN_LAST, and
-// APPENDS (0), ROTARY_DIM and INTERLEAVED (without a meaning then). decode_join has the same constants. Grid: workers; the grid of
-// decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
+// APPENDS (0), ROTARY_DIM and INTERLEAVED (without a meaning then). decode_join has the same constants. Grid: workers;
+// the grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory:
+// MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
@@ -27,7 +28,7 @@
 #include "common/paged/kernels/decode.h"
 #include "common/paged/kernels/decode_metal.h"
 
-static_assert(CACHE_TYPE == IN_TYPE && !APPENDS && ROTARY_DIM >= 0 && INTERLEAVED >= 0, "the host asks for nothing else");
+static_assert(CACHE_TYPE == IN_TYPE && !APPENDS && ROTARY_DIM >= 0 && INTERLEAVED >= 0, "host asks for nothing else");
 
 typedef ElementOf<IN_TYPE>::type Element;
 typedef simdgroup_matrix<Element, 8, 8> Operand;
