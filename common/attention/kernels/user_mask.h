@@ -5,7 +5,7 @@ bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return tru
 /// Whether the user's text defines a function `keys`, which returns the range of keys that a row may see. Without this
 /// function, `bound_of` returns the range of all keys.
 template <typename Context>
-constexpr bool has_bound = false;
+constexpr CONSTANT bool has_bound = false;
 template <typename Context>
 KeyRange bound_of(int /*q*/, const Context& context) {
   return {0, context.kv_len};
