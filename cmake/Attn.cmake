@@ -157,7 +157,7 @@ endfunction()
 # Makes the build of a target stop where a file of `folder` includes a file outside of `folders`.
 function(attn_check_includes target folder folders)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
-       ${PROJECT_SOURCE_DIR}/${folder}/*.cu)
+       ${PROJECT_SOURCE_DIR}/${folder}/*.cu ${PROJECT_SOURCE_DIR}/${folder}/*.metal)
   list(FILTER files EXCLUDE REGEX "/tests/")
   set(stamp ${PROJECT_BINARY_DIR}/includes/${target}.ok)
   add_custom_command(OUTPUT ${stamp}
@@ -173,7 +173,7 @@ endfunction()
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
 # file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
 # that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
-# --all` runs them.
+# --all` runs them. Tests of a suite whose name begins with Metal have the label `metal`.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
@@ -202,8 +202,9 @@ function(attn_add_tests library folder)
   endif()
   set(properties SKIP_RETURN_CODE 77 TIMEOUT 600)
   string(JOIN ":" long ${ARG_LONG})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:${long}" PROPERTIES LABELS cpu ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:Metal*:${long}" PROPERTIES LABELS cpu ${properties})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-${long}" PROPERTIES LABELS metal ${properties})
   if(long)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
   endif()

@@ -3,6 +3,19 @@
 // loop over them is vectorised. The error of exp2f is at most 3e-7 of the result, the error of expf at most
 // (3 + |x|) 1e-7 of the result, and the absolute error of tanhf at most 3e-7. exp2f and expf give 0 below 2^-126, do
 // not overflow to infinity, and keep NaN. A kernel includes this file once, within a namespace.
+#ifdef __METAL_VERSION__
+
+// `precise`: with Metal's fast mathematics other functions lose more than the errors above.
+static inline float fabsf(float x) { return metal::fabs(x); }
+static inline float fminf(float a, float b) { return a < b ? a : b; }
+static inline float fmaxf(float a, float b) { return a > b ? a : b; }
+static inline float sqrtf(float x) { return metal::precise::sqrt(x); }
+static inline float logf(float x) { return metal::precise::log(x); }
+static inline float exp2f(float x) { return metal::precise::exp2(x); }
+static inline float expf(float x) { return metal::precise::exp(x); }
+static inline float tanhf(float x) { return metal::precise::tanh(x); }
+
+#else
 #ifdef __CUDACC__
 
 #define INFINITY __int_as_float(0x7f800000)
@@ -35,4 +48,5 @@ INLINE float exp2f(float x) {
 INLINE float expf(float x) { return exp2f(x * 1.4426950408889634f); }
 INLINE float tanhf(float x) { return 1.0f - 2.0f / (expf(2.0f * x) + 1.0f); }
 
+#endif
 #endif

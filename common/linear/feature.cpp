@@ -23,11 +23,12 @@ Feature named_feature(const std::string& name) {
 }
 
 Feature user_feature(const UserFunction& function) {
-  return {.name = function.text_name(),
-          .text = "namespace user_feature {\n" + function.header() +
-                  "\n}\n#define FEATURE_IS_IDENTITY 0\nstatic inline float feature(float x, const void*) { return "
-                  "user_feature::feature(x); }\n",
-          .user = function};
+  return {
+      .name = function.text_name(),
+      .text = "#include \"common/kernel/spaces.h\"\nnamespace user_feature {\n" + function.header() +
+              "\n}\n#define FEATURE_IS_IDENTITY 0\nstatic inline float feature(float x, const GLOBAL void*) { return "
+              "user_feature::feature(x); }\n",
+      .user = function};
 }
 
 }  // namespace attn

@@ -213,7 +213,7 @@ std::vector<std::string> kernel_files() {
     const fs::path path = fs::relative(file->path(), root, error);
     const std::string name = path.filename();
     if (file->is_directory() && (name.starts_with('.') || name == "build")) file.disable_recursion_pending();
-    const bool text = name.ends_with(".cpp") || name.ends_with(".cu") || is_program(name);
+    const bool text = name.ends_with(".cpp") || name.ends_with(".cu") || name.ends_with(".metal") || is_program(name);
     if (!(path.parent_path().filename() == "kernels" && text) && !is_machine_code(name)) continue;
     paths.push_back(path.generic_string());
   }
@@ -292,9 +292,61 @@ std::string without_comments(std::string_view text) {
   return kept;
 }
 
+constexpr std::string_view words_of_metal = "common/kernel/spaces.h";
+
+/// Returns the line with the words of spaces.h as dialects other than Metal define them.
+std::string without_words(std::string line) {
+  const auto of_name = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  for (const auto& [word, meaning] :
+       {std::pair{std::string_view("GLOBAL "), ""}, {"LOCAL ", ""}, {"CONSTANT ", ""}, {"INT64", "long long"}}) {
+    for (size_t at = 0; (at = line.find(word, at)) != line.npos;) {
+      const size_t end = at + word.size();
+      const bool whole =
+          (at == 0 || !of_name(line[at - 1])) && (word.ends_with(' ') || end == line.size() || !of_name(line[end]));
+      if (whole) {
+        line.replace(at, word.size(), meaning);
+      } else {
+        at = end;
+      }
+    }
+  }
+  return line;
+}
+
+/// Returns a text without what headers of all dialects have for Metal only: lines from #ifdef __METAL_VERSION__ to its
+/// #else or #endif, and words of spaces.h.
+std::string without_metal(std::string_view text) {
+  enum class Block { other, metal, after_else };
+  std::vector<Block> open;  // the blocks of #if in which a line stands
+  std::string kept;
+  for_each_line(text, [&](std::string_view line) {
+    const std::string_view directive = line.substr(std::min(line.find_first_not_of(" \t"), line.size()));
+    if (directive.starts_with("#ifdef __METAL_VERSION__")) {
+      open.push_back(Block::metal);
+      return;
+    }
+    if (directive.starts_with("#else") && !open.empty() && open.back() == Block::metal) {
+      open.back() = Block::after_else;
+      return;
+    }
+    if (directive.starts_with("#endif") && !open.empty()) {
+      const Block closed = open.back();
+      open.pop_back();
+      if (closed != Block::other) return;
+    }
+    if (std::ranges::find(open, Block::metal) == open.end()) kept.append(without_words(std::string(line))).append("\n");
+    if (directive.starts_with("#if")) open.push_back(Block::other);
+  });
+  return kept;
+}
+
 void expand(const KernelSource& source, const std::string& path, std::set<std::string>& seen, std::string& expanded) {
   if (!seen.insert(path).second) return;
-  for_each_line(without_comments(read_source(source, path)), [&](std::string_view line) {
+  const bool metal = source.path.ends_with(".metal");
+  if (path == words_of_metal && !metal) return;
+  std::string text = without_comments(read_source(source, path));
+  if (!metal) text = without_metal(text);
+  for_each_line(text, [&](std::string_view line) {
     if (const std::string_view name = included_name(line); !name.empty()) {
       expand(source, std::string(name), seen, expanded);
       return;

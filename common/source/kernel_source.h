@@ -128,9 +128,10 @@ struct SourceFile {
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
 /// Returns the text of the source, in which the text of each file replaces the first #include "NAME" of the file. Later
-/// #include lines of the same file, comments, blank lines and #pragma once are left out. The result is all text that
-/// can change the code; it does not have the names of the files. For a program or machine code, returns the whole file.
-/// Throws BadInput if a file cannot be read.
+/// #include lines of the same file, comments, blank lines and #pragma once are left out. If the source is not *.metal,
+/// the lines under #ifdef __METAL_VERSION__ and the words of common/kernel/spaces.h are left out too. The result is all
+/// text that can change the code; it does not have the names of the files. For a program or machine code, returns the
+/// whole file. Throws BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);
 
 /// Returns the identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's

@@ -7,6 +7,11 @@
 #define SCORE_IS_IDENTITY (!ALIBI)
 
 static inline float score(float s, int q, int k, const ScoreContext& context) {
+#ifdef __METAL_VERSION__
+  const device float* const slopes = static_cast<const device float*>(context.data);
+  if (ALIBI) s -= slopes[context.head] * static_cast<float>(q > k ? q - k : k - q);
+#else
   if (ALIBI) s -= static_cast<const float*>(context.data)[context.head] * static_cast<float>(q > k ? q - k : k - q);
+#endif
   return s;
 }

@@ -2,15 +2,17 @@
 // share this header. This header includes no other header, so that kernels compile without a standard library.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 /// Strides in bytes; a row is contiguous.
 struct ExpandStrides {
-  long long batch, head, row;
+  INT64 batch, head, row;
 };
 
 /// `in`: [batch, kv_heads, rows, head_dim]; `out`: [batch, kv_heads * group, rows, head_dim].
 struct ExpandTensor {
-  const void* in;
-  void* out;
+  const GLOBAL void* in;
+  GLOBAL void* out;
   ExpandStrides in_strides, out_strides;
 };
 
@@ -23,4 +25,4 @@ struct ExpandParams {
 };
 
 /// On a GPU: the most threads of a threadgroup, and the number of rows that a thread has in flight.
-constexpr int expand_threads = 256, expand_rows = 4;
+constexpr CONSTANT int expand_threads = 256, expand_rows = 4;

@@ -6,12 +6,16 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
+#ifdef __METAL_VERSION__
+#include "common/kernel/metal.h"
+#else
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"
 #else
 #include "common/kernel/cpu.h"
 // Inlines all functions: a loop with a call would not become vector code.
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
+#endif
 #endif
 
 namespace {
@@ -27,6 +31,9 @@ namespace user_mask {
 #endif
 }  // namespace
 
+#ifdef __METAL_VERSION__
+#else
 #ifndef __CUDACC__
 #pragma clang attribute pop
+#endif
 #endif

@@ -7,8 +7,12 @@
 #undef visible_keys
 #include "proto7_variants/kernels/user_functions.h"
 
-constexpr bool user_bounds = user_mask::has_bound<ScoreContext>;
+constexpr CONSTANT bool user_bounds = user_mask::has_bound<ScoreContext>;
+#ifdef __METAL_VERSION__
+constexpr constant bool modified_are_default = KEYS_ARE_DEFAULT, modified_begin_at_zero = KEYS_BEGIN_AT_ZERO;
+#else
 [[maybe_unused]] constexpr bool modified_are_default = KEYS_ARE_DEFAULT, modified_begin_at_zero = KEYS_BEGIN_AT_ZERO;
+#endif
 #undef KEYS_ARE_DEFAULT
 #undef KEYS_BEGIN_AT_ZERO
 #define KEYS_ARE_DEFAULT (modified_are_default && !user_bounds)

@@ -15,11 +15,11 @@
 
 #ifdef SCORE_GRAIN
 #ifdef SCORE_OUT
-constexpr float modified_out = SCORE_OUT;
+constexpr CONSTANT float modified_out = SCORE_OUT;
 #undef SCORE_OUT
 #define SCORE_OUT 1.0f
 #else
-constexpr float modified_out = 1;
+constexpr CONSTANT float modified_out = 1;
 #endif
 static inline void score_tile(float* s, int keys, int q, int k, const ScoreContext& context, const ScoreAhead& read) {
   modified_tile(s, keys, q, k, context, read);

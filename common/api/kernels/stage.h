@@ -3,15 +3,17 @@
 // kernel share this file; it includes only headers of kernels.
 #pragma once
 
-constexpr int most_staged_bytes = 256, most_staged_tables = 8;
+#include "common/kernel/spaces.h"
+
+constexpr CONSTANT int most_staged_bytes = 256, most_staged_tables = 8;
 
 /// The kernel copies `words` words of 4 bytes from `from` to byte `at` of the block.
 struct StagedTable {
-  const unsigned* from;
-  long long words, at;
+  const GLOBAL unsigned* from;
+  INT64 words, at;
 };
 struct StageParams {
-  unsigned char* block;
+  GLOBAL unsigned char* block;
   int bytes, tables;
   unsigned char head[most_staged_bytes];
   StagedTable table[most_staged_tables];

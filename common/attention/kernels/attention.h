@@ -2,13 +2,15 @@
 // that kernels compile without a standard library.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"  // for hooks: they include this file, and may call the builtins that cuda.h defines
 #endif
 
 /// Strides in elements; head_dim is contiguous.
 struct TensorStrides {
-  long long batch, head, row;
+  INT64 batch, head, row;
 };
 
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
@@ -20,22 +22,26 @@ struct TensorStrides {
 /// no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and
 /// its log-sum-exp is NaN. A NaN or an infinity in V reaches only the rows that see its key, in its own column.
 struct AttentionParams {
-  const void *q, *k, *v;
-  void* o;
-  float* lse;
+  const GLOBAL void *q, *k, *v;
+  GLOBAL void* o;
+  GLOBAL float* lse;
   TensorStrides q_strides, k_strides, v_strides, o_strides;
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
-  const void* score_data;  // data of the hooks, or null
-  int pages;               // how many pages K and V have, if a hook gives places on pages; else the largest int
+  const GLOBAL void* score_data;  // data of the hooks, or null
+  int pages;                      // how many pages K and V have, if a hook gives places on pages; else the largest int
 };
 
 /// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
 struct ScoreContext {
   int batch, head;  // of the query
   int q_heads, q_len, kv_len;
-  const void* data;  // AttentionParams::score_data
+  const GLOBAL void* data;  // AttentionParams::score_data
 };
+#ifdef __METAL_VERSION__
+typedef ScoreContext HookContext;         // for members of structs and results of functions
+#define ScoreContext thread ScoreContext  // hooks take references to it; a hook's text is the same for every dialect
+#endif
 
 // Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (common/attention/kernels/score.h). The
 // values are macros, because a hook defines only the function of its own grain.
@@ -55,8 +61,8 @@ struct KeyPlace {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-    constexpr long long
-    index_of(const TensorStrides& strides, const KeyPlace& place) {
+    constexpr INT64
+    index_of(const LOCAL TensorStrides& strides, const LOCAL KeyPlace& place) {
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
@@ -65,7 +71,7 @@ __host__ __device__
 __host__ __device__
 #endif
     constexpr bool
-    is_place(const AttentionParams& params, const KeyPlace& place) {
+    is_place(const LOCAL AttentionParams& params, const LOCAL KeyPlace& place) {
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 

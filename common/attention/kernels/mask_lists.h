@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/attention/kernels/attention.h"
+#include "common/kernel/spaces.h"
 
 /// Each tile of BLOCK_R rows has a list. Tiles with the same rows in different heads or sequences may share a list. The
 /// list has, in ascending order, the blocks of BLOCK_C keys in which some pair takes part. An entry is twice the
@@ -10,8 +11,8 @@
 /// or if not all pairs of these keys and the tile's rows take part. In a list whose count is 0, the first entry is
 /// still 1: block 0, masked.
 struct MaskLists {
-  int* counts;            // how many entries each list has
-  int* entries;           // [lists][capacity]
+  GLOBAL int* counts;     // how many entries each list has
+  GLOBAL int* entries;    // [lists][capacity]
   int capacity;           // key blocks of a sequence
   int rows;               // of a tile
   int first_query;        // where a head's first tile begins: FlashOperation::first_query(), at most 0
@@ -20,16 +21,16 @@ struct MaskLists {
 
 /// The list of one tile.
 struct MaskList {
-  const int* entries;
+  const GLOBAL int* entries;
   int count;
 };
 
-static inline long long number_of_list(const MaskLists& lists, int batch, int head, int first_query) {
-  return static_cast<long long>(batch) * lists.of_batch + static_cast<long long>(head) * lists.of_head +
+static inline INT64 number_of_list(const LOCAL MaskLists& lists, int batch, int head, int first_query) {
+  return static_cast<INT64>(batch) * lists.of_batch + static_cast<INT64>(head) * lists.of_head +
          (first_query - lists.first_query) / lists.rows;
 }
-static inline MaskList list_of(const MaskLists& lists, int batch, int head, int first_query) {
-  const long long list = number_of_list(lists, batch, head, first_query);
+static inline MaskList list_of(const LOCAL MaskLists& lists, int batch, int head, int first_query) {
+  const INT64 list = number_of_list(lists, batch, head, first_query);
   return {lists.entries + list * lists.capacity, lists.counts[list]};
 }
 
@@ -37,7 +38,7 @@ static inline MaskList list_of(const MaskLists& lists, int batch, int head, int 
 /// heads and batches that have lists of their own.
 struct MaskBlocksParams {
   int q_heads, q_len, kv_len;
-  const void* data;  // of the hooks
+  const GLOBAL void* data;  // of the hooks
   MaskLists lists;
 };
 
@@ -55,10 +56,10 @@ struct ParamsWithLists<true, Params> {
   using type = WithLists<Params>;
 };
 template <typename Params>
-inline MaskLists lists_of(const Params& /*params*/) {
+inline MaskLists lists_of(const LOCAL Params& /*params*/) {
   return {};
 }
 template <typename Params>
-inline const MaskLists& lists_of(const WithLists<Params>& params) {
+inline const LOCAL MaskLists& lists_of(const LOCAL WithLists<Params>& params) {
   return params.lists;
 }

@@ -2,5 +2,7 @@
 // kernels compile without a standard library.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 /// Threads of a threadgroup.
-constexpr int naive_threads = 128;
+constexpr CONSTANT int naive_threads = 128;

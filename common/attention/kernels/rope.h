@@ -2,16 +2,18 @@
 // of every dialect. No other headers are needed, so that kernels compile without a standard library.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 /// Strides in elements; head_dim is contiguous.
 struct RopeStrides {
-  long long batch;
+  INT64 batch;
   int head, row;
 };
 
 /// [batch, heads, rows, HEAD_DIM]. `out` may be `in`, with the same strides. No heads: nothing is read or written.
 struct RopeTensor {
-  const void* in;
-  void* out;
+  const GLOBAL void* in;
+  GLOBAL void* out;
   RopeStrides in_strides, out_strides;
   int heads;
 };
@@ -19,18 +21,18 @@ struct RopeTensor {
 /// Row r of batch entry b stands at position offsets[b] + r, or at r if there are no offsets.
 struct RopeParams {
   RopeTensor tensors[2];  // Q and K
-  const int* offsets;
+  const GLOBAL int* offsets;
   // With TABLE: each [positions, ROTARY_DIM / 2]; positions are then at least 0.
-  const float *cosines, *sines;
+  const GLOBAL float *cosines, *sines;
   // Without TABLE: turns per position, in units of 2^-64.
-  const unsigned long long* frequencies;
+  const GLOBAL unsigned INT64* frequencies;
   float factor;  // on the cosines and sines that come from frequencies
   int rows;
   int tile_rows;  // rows that a threadgroup rotates
 };
 
 /// On a GPU: the most threads of a threadgroup, and how many heads a thread rotates by the same angles.
-constexpr int rope_threads = 256, rope_heads = 2;
+constexpr CONSTANT int rope_threads = 256, rope_heads = 2;
 
 struct RopeAngle {
   float cosine, sine;
@@ -51,6 +53,6 @@ inline RopeAngle rope_angle(unsigned turns) {
 
 /// Returns cosine and sine of the angle at a position, which may be negative. The product of frequency and position
 /// wraps around, so it is exact modulo one turn.
-inline RopeAngle rope_angle_at(unsigned long long frequency, long long position) {
-  return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned long long>(position)) >> 32));
+inline RopeAngle rope_angle_at(unsigned INT64 frequency, INT64 position) {
+  return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned INT64>(position)) >> 32));
 }

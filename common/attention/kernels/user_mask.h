@@ -4,7 +4,7 @@ bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return tru
 
 /// Whether the user's text has `keys`, which bounds the keys of a row. If not, `bound_of` gives all keys.
 template <typename Context>
-constexpr bool has_bound = false;
+constexpr CONSTANT bool has_bound = false;
 template <typename Context>
 KeyRange bound_of(int /*q*/, const Context& context) {
   return {0, context.kv_len};

@@ -1,34 +1,40 @@
 // Parameters of the kernels that measure a device's ceilings. Host and kernels share them.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 /// Each threadgroup copies one contiguous part, a multiple of 256 bytes.
 struct CopyParams {
-  const void* source;
-  void* target;
-  unsigned long long part_bytes;
+  const GLOBAL void* source;
+  GLOBAL void* target;
+  unsigned INT64 part_bytes;
 };
 
 /// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` gets a float of each thread (cuda) or
 /// lane (cpu), so that the compiler cannot leave out a load.
 struct ReadParams {
-  const void* source;
-  float* result;
-  unsigned long long part_bytes;
+  const GLOBAL void* source;
+  GLOBAL float* result;
+  unsigned INT64 part_bytes;
 };
 
 /// `result` gets one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
 /// at run time, so that the compiler cannot do the arithmetic. An iteration replaces each sum by sum * factor + addend.
 /// With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
-  float* result;
-  long long iterations;
+  GLOBAL float* result;
+  INT64 iterations;
   float factor, addend;
 };
 
 /// For the kernels in the cuda dialect. A threadgroup that copies or reads has copy_threads threads; other threadgroups
 /// have ceiling_threads. In an iteration of ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
 /// bytes by ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
+#ifdef __METAL_VERSION__
+constexpr constant int ceiling_threads = 128, copy_threads = 256;
+#else
 constexpr int ceiling_threads = 128, copy_threads = 512, ceiling_m = 64, ceiling_n = 256, ceiling_row_bytes = 128;
 
 /// Flops of a threadgroup in an iteration of ceiling_amx: four products of 16 x 32 by 32 x 16.
 constexpr double ceiling_amx_flops = 4 * 2.0 * 16 * 32 * 16;
+#endif

@@ -460,6 +460,34 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   EXPECT_NE(source_sha256(source_), in_quotes) << "text in quotes is not a comment";
 }
 
+TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
+  edit("lab/inner.h",
+       "#pragma once\nstruct Row {\n  const float* of;\n  long long count;\n};\nconstexpr int inner = 1;\n");
+  const std::string hash = source_sha256(source_);
+  KernelSource metal{"lab/kernel.metal", "run", {}, {}};
+  edit(metal.path, "#include \"lab/outer.h\"\nkernel void run() {}\n");
+  const std::string of_metal = source_sha256(metal);
+  edit("common/kernel/spaces.h", test::read_text(fs::path(source_root()) / "common/kernel/spaces.h"));
+  edit(
+      "lab/inner.h",
+      "#pragma once\n#include \"common/kernel/spaces.h\"\nstruct Row {\n  const GLOBAL float* of;\n  INT64 count;\n};\n"
+      "#ifdef __METAL_VERSION__\n#if 1\n#endif\nconstexpr constant int inner = 1;\n#else\n"
+      "constexpr CONSTANT int inner = 1;\n#endif\n");
+  EXPECT_EQ(source_sha256(source_), hash);
+  EXPECT_NE(source_sha256(metal), of_metal);
+  const std::string words = source_sha256(metal);
+  edit("lab/inner.h",
+       "#pragma once\nstruct Row {\n  const GLOBAL_TOKENS float* of;\n  long long count;\n};\nconstexpr int inner = "
+       "1;\n");
+  EXPECT_NE(source_sha256(source_), hash) << "only whole words are left out";
+  edit("lab/inner.h",
+       "#pragma once\n#include \"common/kernel/spaces.h\"\nstruct Row {\n  const LOCAL float* of;\n  INT64 count;\n};\n"
+       "#ifdef __METAL_VERSION__\n#if 1\n#endif\nconstexpr constant int inner = 1;\n#else\n"
+       "constexpr CONSTANT int inner = 1;\n#endif\n");
+  EXPECT_NE(source_sha256(metal), words);
+  EXPECT_EQ(source_sha256(source_), hash);
+}
+
 TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
   test::TemporaryFolder cache;
   const auto value_in_a_new_run = [&] {

@@ -3,8 +3,10 @@
 // from a user. A kernel includes it outside of namespaces, after the header of its dialect.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 /// Every other text defines it as 0.
 #define FEATURE_IS_IDENTITY 1
 
 /// `data` is LinearParams::feature_data.
-static inline float feature(float x, const void* /*data*/) { return x; }
+static inline float feature(float x, const GLOBAL void* /*data*/) { return x; }

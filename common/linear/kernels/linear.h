@@ -29,24 +29,24 @@ enum Gate { GATE_NONE = 0, GATE_HEAD = 1, GATE_TOKEN = 2, GATE_CHANNEL = 3 };
 
 /// q, k: [batch, heads, tokens, HEAD_DIM]; v, o: [batch, heads, tokens, VALUE_DIM]; the strides give the layout.
 struct LinearParams {
-  const void *q, *k, *v;
-  void* o;
+  const GLOBAL void *q, *k, *v;
+  GLOBAL void* o;
   TensorStrides q_strides, k_strides, v_strides, o_strides;
   /// Logarithms of decays, f32. The shape is [heads] for GATE_HEAD, [batch, heads, tokens] for GATE_TOKEN, and [batch,
   /// heads, tokens, HEAD_DIM] for GATE_CHANNEL. Null for GATE_NONE.
-  const float* gate;
+  const GLOBAL float* gate;
   TensorStrides gate_strides;
   /// S [sequences, heads, HEAD_DIM, VALUE_DIM], and z [sequences, heads, HEAD_DIM]. A null initial tensor means zeros;
   /// a null final tensor is not written.
-  const float *initial_state, *initial_key_sum;
-  float *final_state, *final_key_sum;
+  const GLOBAL float *initial_state, *initial_key_sum;
+  GLOBAL float *final_state, *final_key_sum;
   /// For sequences of unlike lengths, which lie one after the other in batch 0: an array [sequences + 1] with the first
   /// row of each sequence, then the number of all rows. Null: sequence s is batch s, and has `tokens` rows.
-  const int* starts;
+  const GLOBAL int* starts;
   int sequences, heads;
   int tokens;  // of the longest sequence
   float scale;
-  const void* feature_data;  // data of a user's feature map, or null
+  const GLOBAL void* feature_data;  // data of a user's feature map, or null
 };
 
 /// Parameters of `phases`. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The numbers of
@@ -63,10 +63,10 @@ struct LinearParams {
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
-  int chunks;       // chunk numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
-  float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
-  float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], as `states`, but of z
-  float*
+  int chunks;  // chunk numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
+  GLOBAL float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
+  GLOBAL float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], as `states`, but of z
+  GLOBAL float*
       decays;  // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
 };
 
@@ -84,13 +84,13 @@ struct SpanParams : ChunkParams {
   /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays has the logarithms of the
   /// spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if there is
   /// one span.
-  float *span_states, *span_key_sums, *span_decays;
+  GLOBAL float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
   /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
   /// words on a GPU (scan.cuda.cu). Flags and tickets are 0 when a launch begins; a device whose scans reset them needs
   /// this only before the first launch.
-  float *states_after, *key_sums_after;
-  unsigned *flags, *tickets;
+  GLOBAL float *states_after, *key_sums_after;
+  GLOBAL unsigned *flags, *tickets;
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
@@ -110,7 +110,7 @@ struct SequenceRows {
   int batch, first, rows;  // from row `first` of the batch on
   int first_chunk, chunks;
 };
-EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LinearParams& p, int sequence, int chunk) {
+EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LOCAL LinearParams& p, int sequence, int chunk) {
   const int first = p.starts ? p.starts[sequence] : 0;
   const int rows = p.starts ? p.starts[sequence + 1] - first : p.tokens;
   const int all = (p.tokens + chunk - 1) / chunk;
@@ -124,7 +124,7 @@ struct ChunkPlace {
   int first_chunk;         // the sequence's first number
   int batch, first, rows;  // the chunk's rows
 };
-EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int number, int chunk) {
+EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LOCAL LinearParams& p, int number, int chunk) {
   int sequence = 0;
   if (p.starts) {  // the last sequence whose first number is not above `number`
     for (int end = p.sequences; end - sequence > 1;) {
@@ -142,4 +142,4 @@ EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LinearParams& p, int numbe
 
 /// Returns the index of a head's state of a chunk or span. In `states` the index counts whole states, in `key_sums`
 /// rows of HEAD_DIM elements.
-EITHER_SIDE constexpr long long state_index(long long number, int heads, int head) { return number * heads + head; }
+EITHER_SIDE constexpr INT64 state_index(INT64 number, int heads, int head) { return number * heads + head; }

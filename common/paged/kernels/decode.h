@@ -27,44 +27,44 @@
 /// the stride of a page, .row is the stride of a token on its page, and key i of sequence b lies on page
 /// table[b * max_pages + i / PAGE_SIZE].
 struct KvCacheView {
-  void *k, *v;
+  GLOBAL void *k, *v;
   TensorStrides k_strides, v_strides;
-  const int* table;
+  const GLOBAL int* table;
   int max_pages;
   int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
-  const float *k_scales, *v_scales;
+  const GLOBAL float *k_scales, *v_scales;
 };
 
 /// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL the query sees keys up to
 /// its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The
 /// rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
-  const void* q;
-  void* o;
-  float* lse;
+  const GLOBAL void* q;
+  GLOBAL void* o;
+  GLOBAL float* lse;
   TensorStrides q_strides, o_strides;
   KvCacheView cache;
-  const int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
+  const GLOBAL int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
   /// The most keys of a sequence. On a GPU, if a sequence's length is greater than most_keys or negative, the
   /// sequence's rows are NaN.
   int most_keys;
   int batch, q_heads, kv_heads, q_len;
   float scale;
-  const void* score_data;  // the hooks' data, or null
+  const GLOBAL void* score_data;  // the hooks' data, or null
   int workers;
-  float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
-  float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
-  unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
+  GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
+  GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
+  GLOBAL unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
 /// The newest q_len tokens of each sequence, in the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
 /// length - q_len + i; a token is ignored if its key's number is negative. Cosines and sines: [positions, ROTARY_DIM /
 /// 2], with at least as many positions as the longest sequence has keys.
 struct NewTokens {
-  const void *k, *v;
+  const GLOBAL void *k, *v;
   TensorStrides k_strides, v_strides;
-  const float *cosines, *sines;
+  const GLOBAL float *cosines, *sines;
 };
 struct FusedDecodeParams : DecodeParams {
   NewTokens tokens;
@@ -77,28 +77,33 @@ template <>
 struct DecodeParamsOf<true> {
   using type = FusedDecodeParams;
 };
+#ifdef __METAL_VERSION__
+inline NewTokens tokens_of(thread const DecodeParams& /*params*/) { return {}; }
+inline NewTokens tokens_of(thread const FusedDecodeParams& params) { return params.tokens; }
+#else
 SHARED_WITH_HOST inline NewTokens tokens_of(const DecodeParams& /*params*/) { return {}; }
 SHARED_WITH_HOST inline const NewTokens& tokens_of(const FusedDecodeParams& params) { return params.tokens; }
+#endif
 
 /// The parameters of the kernel `append`, a separate launch that writes new tokens to the cache, keys unturned.
 struct AppendParams {
   KvCacheView cache;
-  const void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
+  const GLOBAL void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
   TensorStrides k_strides, v_strides;
   /// [batch]: a sequence's keys, including the new tokens. No token is written if this number is negative or, on a GPU,
   /// above most_keys.
-  const int* lengths;
+  const GLOBAL int* lengths;
   int most_keys, kv_heads, q_len;
 };
 
 /// Returns the first block of the line that a worker takes. The worker takes the blocks up to the next worker's first
 /// block. If there are more workers than blocks, the last workers take no block.
-SHARED_WITH_HOST constexpr long long first_block_of(int worker, int workers, long long blocks) {
+SHARED_WITH_HOST constexpr INT64 first_block_of(int worker, int workers, INT64 blocks) {
   if (workers > blocks) return worker < blocks ? worker : blocks;
   return blocks * worker / workers;
 }
 /// Returns the worker that takes a block of the line.
-SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long blocks) {
+SHARED_WITH_HOST constexpr int worker_of(INT64 block, int workers, INT64 blocks) {
   if (workers > blocks) return static_cast<int>(block);
   return static_cast<int>(((block + 1) * workers - 1) / blocks);
 }
@@ -106,7 +111,7 @@ SHARED_WITH_HOST constexpr int worker_of(long long block, int workers, long long
 /// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight rows
 /// begin in different banks.
 struct DecodeLayout {
-  static constexpr int join_bytes = 12288;  // for 128 threads, each with six floats of four rows
+  static constexpr CONSTANT int join_bytes = 12288;  // for 128 threads, each with six floats of four rows
 
   int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes;
 

@@ -8,9 +8,9 @@
 /// sequence's own keys is own_o [batch, heads, HEAD_DIM] and own_lse [batch, heads]. All are f32; lse is a natural
 /// log-sum-exp, and is -infinity over no keys. o is [batch, heads, 1, HEAD_DIM]; lse, [batch, heads], may be null.
 struct MergeParams {
-  const float *prefix_o, *prefix_lse, *own_o, *own_lse;
-  void* o;
-  float* lse;
+  const GLOBAL float *prefix_o, *prefix_lse, *own_o, *own_lse;
+  GLOBAL void* o;
+  GLOBAL float* lse;
   TensorStrides o_strides;
   int batch, heads;
 };

@@ -33,7 +33,11 @@ static inline KeyRange visible_keys(int q, const ScoreContext& context) {
     keys.end = least(keys.end, table_at<int>(context, modifiers_of(context).lengths)[context.batch]);
   }
   if constexpr (DOCUMENTS != 0) {
+#ifdef __METAL_VERSION__
+    const device KeyRange& document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own, 0)];
+#else
     const KeyRange document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own, 0)];
+#endif
     keys.begin = most(keys.begin, document.begin);
     keys.end = least(keys.end, document.end);
   }

@@ -19,7 +19,7 @@ static inline bool in_window(int own, int k) {
 
 static inline bool in_block(int own, int k, const ScoreContext& context) {
   const int row = own < 0 ? 0 : own / sparse_block, column = k / sparse_block;
-  const unsigned* const table = table_at<unsigned>(context, modifiers_of(context).blocks);
+  const GLOBAL unsigned* const table = table_at<unsigned>(context, modifiers_of(context).blocks);
   return table[row * sparse_words(context.kv_len) + column / 32] >> column % 32 & 1;
 }
 

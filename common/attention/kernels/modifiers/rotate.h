@@ -11,8 +11,8 @@
 
 template <typename Load>
 static inline auto turned(Load load, int key, int d, const ScoreContext& context) {
-  const ModifierData& data = modifiers_of(context);
-  const char* const tables = static_cast<const char*>(context.data);
+  const GLOBAL ModifierData& data = modifiers_of(context);
+  const GLOBAL char* const tables = static_cast<const GLOBAL char*>(context.data);
   return turned(load, key, d, AngleTable{tables, data.cosines}, AngleTable{tables, data.sines});
 }
 

@@ -9,10 +9,14 @@
 #include "common/attention/kernels/attention.h"
 #include "common/attention/kernels/modifiers/modifiers.h"
 #include "common/kernel/base2.h"
+#ifdef __METAL_VERSION__
+#include "common/kernel/metal.h"
+#else
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"
 #else
 #include "common/kernel/cpu.h"
+#endif
 #endif
 
 #define SCORE_IS_IDENTITY (SOFT_CAP == 0 && ALIBI == 0 && BIAS == 0)
@@ -39,9 +43,9 @@ static inline int own_key(int q, const ScoreContext& context) { return q + conte
 // Returns the address of the bias of a query for key 0. If BIAS is not BIAS_OF_KEYS, there is one element for all keys.
 // A tile may reach beyond the last key (bias_slack). It may also reach beyond the last query: any row will do for a
 // query that does not exist.
-static inline const float* bias_row(int q, const ScoreContext& context) {
-  const ModifierData& data = modifiers_of(context);
-  const long long* const strides = data.bias_strides;
+static inline const GLOBAL float* bias_row(int q, const ScoreContext& context) {
+  const GLOBAL ModifierData& data = modifiers_of(context);
+  const GLOBAL INT64* const strides = data.bias_strides;
   const int row = q < 0 ? 0 : q < context.q_len ? q : context.q_len - 1;
   return table_at<float>(context, data.bias) + context.batch * strides[0] + context.head * strides[1] +
          row * strides[2];

@@ -3,6 +3,9 @@
 // a launch of rope_rotate rounds them.
 #pragma once
 
+#ifdef __METAL_VERSION__
+#include "common/attention/kernels/modifiers/turned_metal.h"
+#else
 #ifdef __CUDACC__
 #include "common/kernel/cuda.h"
 #else
@@ -64,3 +67,4 @@ static inline auto turned(Load load, int key, int d, const AngleTable& cosine_ta
   }
   return turned;
 }
+#endif

@@ -1,6 +1,8 @@
 // The larger of x and 0, and NaN for NaN. A query or key without a positive element becomes all zeros.
 #pragma once
 
+#include "common/kernel/spaces.h"
+
 #define FEATURE_IS_IDENTITY 0
 
-static inline float feature(float x, const void* /*data*/) { return x < 0 ? 0 : x; }
+static inline float feature(float x, const GLOBAL void* /*data*/) { return x < 0 ? 0 : x; }

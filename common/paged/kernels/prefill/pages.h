@@ -7,7 +7,7 @@
 #define PAGE_KEYS PAGE_SIZE
 
 static inline KeyPlace place_of_key(int key, int kv_head, const ScoreContext& context) {
-  const PrefillData& data = prefill_of(context);
-  const long long row = static_cast<long long>(context.batch) * data.max_pages;
+  const GLOBAL PrefillData& data = prefill_of(context);
+  const INT64 row = static_cast<INT64>(context.batch) * data.max_pages;
   return {data.table[row + key / static_cast<int>(PAGE_SIZE)], kv_head, key % static_cast<int>(PAGE_SIZE)};
 }

@@ -11,29 +11,33 @@
 /// sequence's length is negative or above kv_len, its rows are NaN. A row is also NaN if it sees a key whose page
 /// number is not a page of the cache.
 struct PrefillData {
-  const int* lengths;  // [batch]: keys of a sequence, including the keys of its queries
-  const int* table;    // [batch, max_pages]: pages of a sequence
+  const GLOBAL int* lengths;  // [batch]: keys of a sequence, including the keys of its queries
+  const GLOBAL int* table;    // [batch, max_pages]: pages of a sequence
   int max_pages;
-  const void* hook_data;  // of the caller's hooks
+  const GLOBAL void* hook_data;  // of the caller's hooks
   /// If new tokens are appended: the launch writes them in `shares` shares. A threadgroup that takes a share writes it.
   NewTokens tokens;
   int shares;
-  unsigned* counters;  // shares taken, shares written; 0 before and after a launch
+  GLOBAL unsigned* counters;  // shares taken, shares written; 0 before and after a launch
 };
 
-static inline const PrefillData& prefill_of(const ScoreContext& context) {
-  return *static_cast<const PrefillData*>(context.data);
+static inline const GLOBAL PrefillData& prefill_of(const ScoreContext& context) {
+  return *static_cast<const GLOBAL PrefillData*>(context.data);
 }
 
 /// Returns the number of a sequence's keys; -1 if the sequence's length is negative or above kv_len.
-static inline int length_of(const PrefillData& data, int batch, int kv_len) {
+static inline int length_of(const GLOBAL PrefillData& data, int batch, int kv_len) {
   const int length = data.lengths[batch];
   return static_cast<unsigned>(length) <= static_cast<unsigned>(kv_len) ? length : -1;
 }
 
 /// The context for a hook of the caller: kv_len is the sequence's own number of keys.
+#ifdef __METAL_VERSION__
+static inline HookContext of_sequence(const ScoreContext& context) {
+#else
 static inline ScoreContext of_sequence(const ScoreContext& context) {
-  const PrefillData& data = prefill_of(context);
+#endif
+  const GLOBAL PrefillData& data = prefill_of(context);
   return {context.batch, context.head, context.q_heads, context.q_len, length_of(data, context.batch, context.kv_len),
           data.hook_data};
 }

@@ -1,0 +1,127 @@
+// A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
+// gets it wrong (exact_row.h says when). Numbers that are not finite are found by their bits.
+//
+// A kernel includes the hooks first, because a hook must not be included twice.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/base2.h"
+#include "common/kernel/metal.h"
+
+/// The index of the first element of a row.
+INLINE long index_of(constant TensorStrides& strides, int batch, int head, int row) {
+  return batch * strides.batch + head * strides.head + row * strides.row;
+}
+
+/// Gives the elements of a row from the element with index `first` on, for rotate hooks.
+template <int TYPE>
+struct RowElements {
+  const device void* tensor;
+  long first;
+  float operator()(int d) const { return load_float<TYPE>(tensor, first + d); }
+};
+
+/// A sum of products. Products that are not finite are added up by their bits.
+struct Dot {
+  float sum = 0;
+  bool plus = false, minus = false, nan = false;  // whether some product is +infinity, -infinity or NaN
+
+  void add(float a, float b) {
+    if (is_finite(a) && is_finite(b)) {
+      sum += a * b;
+    } else if (is_nan(a) || is_nan(b) || a == 0 || b == 0) {
+      nan = true;
+    } else if ((as_type<uint>(a) ^ as_type<uint>(b)) >> 31) {
+      minus = true;
+    } else {
+      plus = true;
+    }
+  }
+  float times(float factor) const {
+    if (nan || (plus && minus)) return not_a_number();
+    if (!plus && !minus) return sum * factor;
+    return as_type<float>((minus == factor < 0) ? 0x7f800000u : 0xff800000u);
+  }
+};
+
+INLINE float power_of_e(float x) { return fast::exp2(x * log2_e); }
+
+/// A softmax that is not divided yet: the weight of a score s is e^(s - maximum). `strange`: some score was NaN or
+/// +infinity, so the row is NaN.
+struct Softmax {
+  float maximum = lowest_score, sum = 0;
+  bool strange = false;
+
+  /// A score of -infinity is hidden.
+  void take(float s) {
+    if (is_finite(s)) {
+      const float larger = max(maximum, s);
+      if (sum != 0) sum *= power_of_e(maximum - larger);
+      sum += power_of_e(s - larger);
+      maximum = larger;
+    } else if (!is_minus_infinity(s)) {
+      strange = true;
+    }
+  }
+};
+
+/// Joins the lanes' sums. All lanes get the result.
+INLINE Softmax joined(Softmax own) {
+  Softmax all;
+  all.maximum = simd_max(own.maximum);
+  all.sum = simd_sum(own.sum == 0 ? 0.0f : own.sum * power_of_e(own.maximum - all.maximum));
+  all.strange = simd_max(own.strange ? 1u : 0u) != 0;
+  return all;
+}
+
+/// Stores the log-sum-exp of a row; sum: 0 if the row sees no key and has no sink.
+INLINE void store_lse(device float* to, float maximum, float sum, bool strange) {
+  if (strange) {
+    *reinterpret_cast<device uint*>(to) = 0x7fc00000u;
+  } else if (sum == 0) {
+    *reinterpret_cast<device uint*>(to) = 0xff800000u;
+  } else {
+    *to = maximum + precise::log(sum);
+  }
+}
+
+/// Writes a row of O, and its log-sum-exp. All lanes of a simdgroup call this function. `Row` has
+///   int begin, end                       the keys that the row may see
+///   float score_of(int key)              -infinity: the key is hidden
+///   float value_of(int key, int d)       an element of V
+///   float sink()                         -infinity: there is no sink
+///   void store(int d, float, bool nan), store_lse(float maximum, float sum, bool nan)
+/// Accumulators a lane: HEAD_DIM / 32, rounded up, and as many words of flags.
+template <typename Row>
+static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
+  constexpr int COLUMNS = (HEAD_DIM + SIMD - 1) / SIMD;
+  Softmax own;
+  if (lane == 0) own.take(row.sink());
+  for (int key = row.begin + static_cast<int>(lane); key < row.end; key += SIMD) own.take(row.score_of(key));
+  const Softmax all = joined(own);
+  Dot o[COLUMNS];
+  const float share = all.sum == 0 ? 0.0f : 1 / all.sum;
+  for (int first = row.begin; first < row.end && !all.strange; first += SIMD) {
+    const int key = first + static_cast<int>(lane);
+    bool seen = false;
+    float weight = 0;
+    if (key < row.end) {
+      const float s = row.score_of(key);
+      seen = is_finite(s);
+      if (seen) weight = power_of_e(s - all.maximum) * share;
+    }
+    for (int other = 0; other < SIMD && first + other < row.end; ++other) {
+      const float its_weight = simd_shuffle(weight, static_cast<ushort>(other));
+      if (simd_shuffle(seen ? 1u : 0u, static_cast<ushort>(other)) == 0) continue;
+      for (int i = 0; i < COLUMNS; ++i) {
+        const int d = static_cast<int>(lane) + i * SIMD;
+        if (d < HEAD_DIM) o[i].add(its_weight, row.value_of(first + other, d));
+      }
+    }
+  }
+  for (int i = 0; i < COLUMNS; ++i) {
+    const int d = static_cast<int>(lane) + i * SIMD;
+    if (d < HEAD_DIM) row.store(d, o[i].times(1), all.strange);
+  }
+  if (lane == 0) row.store_lse(all.maximum, all.sum, all.strange);
+}

@@ -1,0 +1,66 @@
+#include "common/paged/decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/backends/metal/operations.h"
+#include "common/paged/kernels/decode_metal.h"
+
+namespace attn {
+namespace {
+
+MetalDecodeLayout layout_with(const DecodeConfig& config, int64_t rows) {
+  return {static_cast<int>(config.shape.head_dim), static_cast<int>(rows), static_cast<int>(size_bytes(config.dtype))};
+}
+
+class MetalDecode : public DecodeOperation {
+ public:
+  std::string unable(const DecodeConfig& config) const override {
+    if (config.cache_dtype != config.dtype) {
+      return fmt::format("cache_dtype {}: on Metal it must be the type of Q, {}", name(config.cache_dtype),
+                         name(config.dtype));
+    }
+    return config.appends ? "appends: on Metal a launch of its own writes new tokens to the cache" : "";
+  }
+
+  std::string unable_block(const DecodeConfig& config) const override {
+    constexpr int64_t step = 32;  // keys that the teams of a threadgroup take at once, at most
+    return config.block_c % step == 0 ? "" : fmt::format("block_c {}: a multiple of {} on Metal", config.block_c, step);
+  }
+
+  /// Tiles have 8, 16 or 32 rows, as far as threadgroup memory allows.
+  int64_t tile_rows(const DecodeConfig& config) const override {
+    constexpr int64_t most = 32;
+    constexpr int most_bytes = 32768;
+    int64_t rows = 8;
+    while (rows < std::min(config.rows(), most) && layout_with(config, 2 * rows).bytes <= most_bytes) rows *= 2;
+    return rows;
+  }
+
+  int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const override {
+    const auto bytes = static_cast<size_t>(layout_with(config, tile_rows(config)).bytes);
+    return device.units * static_cast<int64_t>(std::clamp<size_t>(device.threadgroup_memory_bytes / bytes, 1, 4));
+  }
+
+  void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+    const MetalDecodeLayout layout = layout_with(config, tile_rows(config));
+    attend.threads = static_cast<uint32_t>(layout.threads);
+    attend.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+  }
+
+  size_t join_bytes(size_t attend_bytes) const override { return attend_bytes; }
+
+  void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+    merge.threads = static_cast<uint32_t>(config.shape.head_dim / 4);
+  }
+};
+
+}  // namespace
+
+const DecodeOperation& metal_decode() {
+  static const MetalDecode operation;
+  return operation;
+}
+
+}  // namespace attn

@@ -1,0 +1,96 @@
+#include "common/attention/flash.h"
+
+#include <fmt/format.h>
+
+#include "common/attention/kernels/naive.h"
+#include "common/attention/kernels/tuned_metal.h"
+#include "common/backends/metal/operations.h"
+
+namespace attn {
+namespace {
+
+MetalTunedLayout tuned_layout(const FlashConfig& config) {
+  return {static_cast<int>(config.shape.head_dim), static_cast<int>(config.block_r), static_cast<int>(config.block_c),
+          static_cast<int>(element_type(config.dtype))};
+}
+
+// Scores, and three numbers of each simdgroup.
+size_t naive_bytes(const AttentionShape& shape) {
+  constexpr int64_t simdgroups = naive_threads / 32;
+  return metal_threadgroup_bytes(static_cast<size_t>(shape.kv_len + 3 * simdgroups) * sizeof(float));
+}
+
+/// The registers that `tuned` needs at least: outputs, scores, weights, and Q if it stays in registers.
+int64_t tuned_registers(const FlashConfig& config) {
+  const int64_t dim = config.shape.head_dim, words = config.dtype == DType::f32 ? 1 : 2;  // elements of a register
+  return dim / 4 + config.block_c / 4 + config.block_c / 4 / words +
+         (tuned_layout(config).q_registers ? dim / 4 / words : 0) + metal_other_registers;
+}
+
+class MetalFlash : public FlashOperation {
+ public:
+  std::vector<std::string> variants() const override { return {"naive", "tuned"}; }
+
+  Launch kernel(const FlashConfig& config, const DeviceInfo& /*device*/,
+                const AttentionHooks* /*hooks*/) const override {
+    const AttentionShape& shape = config.shape;
+    const bool naive = config.variant == "naive";
+    Launch kernel;
+    kernel.source.entry = "flash_forward";
+    kernel.source.path = fmt::format("common/attention/kernels/{}.metal", config.variant);
+    kernel.source.constants = {{"HEAD_DIM", shape.head_dim},
+                               {"CAUSAL", shape.causal},
+                               {"IN_TYPE", element_type(config.dtype)},
+                               {"OUT_TYPE", element_type(config.out_dtype)}};
+    kernel.grid = {static_cast<uint32_t>(naive ? shape.q_len : config.row_tiles()),
+                   static_cast<uint32_t>(shape.q_heads), static_cast<uint32_t>(shape.batch)};
+    if (naive) {
+      kernel.threads = naive_threads;
+      kernel.threadgroup_bytes = naive_bytes(shape);
+    } else {
+      kernel.source.constants["BLOCK_R"] = config.block_r;
+      kernel.source.constants["BLOCK_C"] = config.block_c;
+      kernel.threads = static_cast<uint32_t>(tuned_layout(config).threads);
+      kernel.threadgroup_bytes = static_cast<size_t>(tuned_layout(config).bytes);
+    }
+    return kernel;
+  }
+
+  std::optional<std::string> skip_reason(const FlashConfig& config, const DeviceInfo& device,
+                                         const AttentionHooks* hooks) const override {
+    if (config.variant == "naive") return device.lacks_threadgroup_memory(naive_bytes(config.shape));
+    constexpr int64_t most_rows = 64;
+    if (config.block_r % 8 != 0 || config.block_r > most_rows) {
+      return fmt::format("block_r={}: tuned works on multiples of 8 rows up to {}", config.block_r, most_rows);
+    }
+    if (config.block_c % 8 != 0) return fmt::format("block_c={}: tuned works on multiples of 8 keys", config.block_c);
+    if (const int64_t needed = tuned_registers(config); needed > metal_registers) {
+      return fmt::format("needs about {} registers a thread, {} are there", needed, metal_registers);
+    }
+    if (hooks && hooks->includes.contains("common/attention/kernels/before.h")) {
+      return "tuned writes no new keys and values; a launch before it appends them";
+    }
+    return std::nullopt;
+  }
+
+  // Takes the first tile that fits.
+  void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
+    const FlashConfig given = config;
+    constexpr std::pair<int64_t, int64_t> tiles[] = {{32, 32}, {32, 16}, {16, 32}, {16, 16}, {16, 8}, {8, 8}};
+    for (const auto& [rows, keys] : tiles) {
+      if (given.block_r == 0) config.block_r = rows;
+      if (given.block_c == 0) config.block_c = keys;
+      const bool fits = static_cast<size_t>(tuned_layout(config).bytes) <= device.threadgroup_memory_bytes;
+      if (fits && !skip_reason(config, device, nullptr)) return;
+    }
+  }
+};
+
+}  // namespace
+
+const FlashOperation& metal_flash() {
+  static const MetalFlash operation;
+  return operation;
+}
+
+}  // namespace attn

@@ -1,0 +1,26 @@
+#include "common/backends/metal/operations.h"
+
+#include "common/attention/kernels/mask_blocks_metal.h"
+
+namespace attn {
+
+const Operations& metal_operations() {
+  static const Operations operations = {.kernel_ending = "metal",
+                                        .flash = &metal_flash(),
+                                        .rope = &metal_rope(),
+                                        .decode = &metal_decode(),
+                                        .linear = &metal_linear(),
+                                        .ceilings = &metal_ceilings(),
+                                        .mask_list_threads = mask_blocks_threads,
+                                        .append_threads = 128,
+                                        .stage = ElementKernel{.threads = 256, .elements = 1024},
+                                        .span = {.load = SweepSpan::Load::small,
+                                                 .dtype = "f32",
+                                                 .other_dtype = "f16",
+                                                 .heads = 8,
+                                                 .block_r = {16, 32, 64},
+                                                 .block_c = {16, 32}}};
+  return operations;
+}
+
+}  // namespace attn

@@ -1,0 +1,26 @@
+// The operations of Metal devices. No kernel of these devices has run on Apple hardware yet.
+#pragma once
+
+#include <cstddef>
+
+#include "common/device/operations.h"
+
+namespace attn {
+
+const Operations& metal_operations();
+
+// The parts of metal_operations(), one file each.
+const FlashOperation& metal_flash();
+const RopeOperation& metal_rope();
+const DecodeOperation& metal_decode();
+const LinearOperation& metal_linear();
+const CeilingOperation& metal_ceilings();
+
+/// Rounds up a size of threadgroup memory: Metal takes multiples of 16 bytes.
+constexpr size_t metal_threadgroup_bytes(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+/// About how many registers of 32 bits a thread has. No compiler here counts a kernel's registers, so the kernels'
+/// files bound them by their accumulators; about 28 more hold addresses and indices.
+constexpr int metal_registers = 128, metal_other_registers = 28;
+
+}  // namespace attn

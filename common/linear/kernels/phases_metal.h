@@ -1,0 +1,19 @@
+// Numbers that host and kernels of Metal's linear attention share. This file includes only headers of kernels.
+#pragma once
+
+#include "common/kernel/spaces.h"
+
+/// Threads of a threadgroup of chunk_h, chunk_o and scan.
+constexpr CONSTANT int metal_linear_threads = 256;
+
+/// Threadgroup memory of chunk_h, in floats: keys [step][key_row] and values [step][value_row] of `step` tokens.
+struct MetalChunkLayout {
+  int step, key_row, value_row, values, floats;
+
+  constexpr MetalChunkLayout(int head_dim, int value_dim)
+      : step(head_dim + value_dim > 480 ? 8 : 16),
+        key_row(head_dim + 4),
+        value_row(value_dim + 4),
+        values(step * key_row),
+        floats(values + step * value_row) {}
+};

@@ -1,0 +1,35 @@
+// Tests of Metal's kernels: an experiment checks cases against its oracle on the emulated device.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "common/device/device.h"
+#include "common/testing/program.h"
+
+namespace attn::test {
+
+/// A suite that skips itself in a build without the emulated device.
+class MetalProgramTest : public ProgramTest {
+ protected:
+  explicit MetalProgramTest(const std::string& program) : ProgramTest(program) {}
+  void SetUp() override {
+    if (!Device::is_built("metal")) GTEST_SKIP() << "this build has no metal device";
+  }
+
+  /// Expects that all cases with these axes ("head_dim=40 causal=1") are right, that there are `cases` of them, and
+  /// that the device takes all of them.
+  void expect_right(int cases, const std::string& axes) const {
+    std::string line = "--device metal:emulated --only verify";
+    std::istringstream words(axes);
+    for (std::string axis; words >> axis;) line += " --axis " + axis;
+    const Outcome outcome = run_line(line);
+    EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;
+    const std::string expected = fmt::format("{} ok, 0 wrong, 0 skipped", cases);
+    EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
+                                                                             << outcome.out << outcome.err;
+  }
+};
+
+}  // namespace attn::test
