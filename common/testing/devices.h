@@ -3,6 +3,7 @@
 
 #include "common/backends/cpu/operations.h"
 #include "common/backends/cuda/operations.h"
+#include "common/backends/metal/operations.h"
 #include "common/device/device.h"
 
 namespace attn::test {
@@ -31,6 +32,19 @@ inline DeviceInfo hopper() {
   info.units = 132;
   info.threadgroup_memory_bytes = 227 << 10;
   info.last_level_cache_bytes = 50 << 20;
+  return info;
+}
+
+/// A GPU of Apple, as Metal's operations see it.
+inline DeviceInfo metal() {
+  DeviceInfo info;
+  info.spec = "metal:emulated";
+  info.backend = "metal";
+  info.operations = &metal_operations();
+  info.units = 10;
+  info.simd_width = 32;
+  info.threadgroup_memory_bytes = 32 << 10;
+  info.last_level_cache_bytes = 8 << 20;
   return info;
 }
 

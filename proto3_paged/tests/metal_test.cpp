@@ -2,6 +2,9 @@
 // joined.
 #include "common/testing/metal.h"
 
+#include "common/paged/decode.h"
+#include "common/testing/devices.h"
+
 namespace attn {
 namespace {
 
@@ -10,9 +13,26 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
+// Each head_dim, type and number of rows has a tile that fits 32 KB of threadgroup memory.
+TEST(MetalDecodeTest, EachHeadDimFits) {
+  const DeviceInfo device = test::metal();
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+      for (const int64_t group : {1, 5, 16, 70}) {
+        DecodeConfig config{.dtype = dtype, .cache_dtype = dtype, .out_dtype = dtype};
+        config.shape = {.batch = 2, .q_heads = group, .kv_heads = 1, .q_len = 1, .kv_len = 100, .head_dim = head_dim};
+        const Plan plan = decode_plan(config, device, 200);
+        ASSERT_EQ(skip_reason(plan, device).value_or(""), "") << head_dim << " " << group;
+        EXPECT_LE(plan.launches[0].threadgroup_bytes, device.threadgroup_memory_bytes) << head_dim << " " << group;
+        EXPECT_EQ(plan.launches[0].threadgroup_bytes % 16, 0u) << head_dim << " " << group;
+      }
+    }
+  }
+}
+
 constexpr const char* odd_cache =
     "q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged cache_layout=nhd alibi=0 soft_cap=0 "
-    "window_left=-1 causal=1 ";
+    "window_left=-1 causal=1 shared_pct=25 cascade=0 ";
 
 TEST_F(MetalPagedTest, Decode) {
   const std::string axes = std::string(odd_cache) + "task=decode append=none q_len=1 block_c=32 workers=4 ";

@@ -2,4 +2,4 @@
 // Apple hardware yet.
 #include "common/kernel/metal.h"
 
-kernel void empty(constant int& /*unused*/ [[buffer(0)]]) {}
+kernel void empty(constant int& unused [[buffer(0)]]) { (void)unused; }

@@ -11,8 +11,8 @@
 #undef SCORE_AHEAD
 #include "common/attention/kernels/modifiers/run_time.h"
 
-static inline const RunTimeModifiers& run_time_of(const ScoreContext& context) {
-  return *static_cast<const RunTimeModifiers*>(context.data);
+static inline const GLOBAL RunTimeModifiers& run_time_of(const ScoreContext& context) {
+  return *static_cast<const GLOBAL RunTimeModifiers*>(context.data);
 }
 
 static inline float bias_at(int q, int k, const ScoreContext& context) {
@@ -20,7 +20,7 @@ static inline float bias_at(int q, int k, const ScoreContext& context) {
 }
 
 static inline float score(float s, int q, int k, const ScoreContext& context) {
-  const RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL RunTimeModifiers& on = run_time_of(context);
   if (on.soft_cap != 0) s = on.soft_cap * tanh_of(s / on.soft_cap);
   if (on.alibi) s += score_slope(context) * static_cast<float>(k - own_key(q, context));
   if (on.bias) s = with_bias(s, bias_at(q, k, context));
@@ -30,7 +30,7 @@ static inline float score(float s, int q, int k, const ScoreContext& context) {
 #ifdef VECTOR_WIDTH_VALUE
 #define SCORE_GRAIN SCORE_ROW
 static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
-  const RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL RunTimeModifiers& on = run_time_of(context);
   if (on.soft_cap != 0) {
     const float cap = on.soft_cap, inverse = 1 / cap;
     VECTORIZE for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = cap * tanh_of(inverse * s[i]);
@@ -45,7 +45,7 @@ static inline void score_row(float* s, int q, int k, const ScoreContext& context
 }
 #elif defined(SCORE_GRAIN)
 static inline void score_tile(float* s, int, int q, int k, const ScoreContext& context) {
-  const RunTimeModifiers& on = run_time_of(context);
+  const GLOBAL RunTimeModifiers& on = run_time_of(context);
   if (on.soft_cap != 0) {
     const float cap = on.soft_cap, inverse = 1 / cap;
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) s[i] = cap * tanh_of(inverse * s[i]);
