@@ -16,7 +16,7 @@ function(attn_install)
   get_target_property(folders common_api ATTN_FOLDERS)
   list(TRANSFORM folders APPEND /kernels)
   file(GLOB device_folders RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/common/backends/*/kernels)
-  foreach(folder common/kernel ${folders} ${device_folders})
+  foreach(folder common/kernel ${folders} ${device_folders} common/backends/metal/emulator/stdlib)
     if(EXISTS ${PROJECT_SOURCE_DIR}/${folder})
       install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/attn/${folder}
               COMPONENT attn PATTERN *.md EXCLUDE)

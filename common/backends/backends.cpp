@@ -2,6 +2,7 @@
 
 #ifdef ATTN_HAS_CPU
 #include "common/backends/cpu/device.h"
+#include "common/backends/metal/emulated_device.h"
 #endif
 #ifdef ATTN_HAS_CUDA
 #include "common/backends/cuda/device.h"
@@ -22,6 +23,13 @@ std::span<const Backend> backends() {
       {.name = "cuda", .options = "N", .open = &open_cuda_device, .open_for_caller = &open_cuda_device_for_caller},
 #else
       {.name = "cuda", .options = "N", .missing = "no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit"},
+#endif
+#ifdef ATTN_HAS_CPU
+      {.name = "metal", .options = "emulated", .open = &open_metal_device},
+#else
+      {.name = "metal",
+       .options = "emulated",
+       .missing = "no emulated Metal device; it needs llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19"},
 #endif
   };
   return all;

@@ -1,19 +1,14 @@
 #include "common/backends/cpu/front_end.h"
 
-#include <clang/Basic/DiagnosticOptions.h>
 #include <clang/Basic/Sanitizers.h>
-#include <clang/CodeGen/CodeGenAction.h>
-#include <clang/Frontend/CompilerInstance.h>
-#include <clang/Frontend/CompilerInvocation.h>
-#include <clang/Frontend/TextDiagnosticPrinter.h>
 #include <fmt/format.h>
 #include <llvm/ADT/StringExtras.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Support/VirtualFileSystem.h>
-#include <llvm/Support/raw_ostream.h>
 
 #include <utility>
 
+#include "common/backends/cpu/clang.h"
 #include "common/backends/cpu/sanitizers.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -45,8 +40,8 @@ std::string prologue(const KernelSource& source) {
 
 // Compiles a source. Prologue and source are one buffer, because clang does not report an unused function constant that
 // is declared in an included header. `warnings` gets clang's messages about a kernel that compiles.
-std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::vector<std::string>& arguments,
-                                        llvm::LLVMContext& context, std::string& warnings) {
+std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std::vector<std::string>& arguments,
+                                           llvm::LLVMContext& context, std::string& warnings) {
   const std::string root = source_root();
   const std::string main_file = root + "/" + source.path;
 
@@ -59,28 +54,13 @@ std::unique_ptr<llvm::Module> run_clang(const KernelSource& source, const std::v
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::OverlayFileSystem>(llvm::vfs::getRealFileSystem());
   files->pushOverlay(memory);
 
-  std::vector<const char*> raw;
-  for (const std::string& argument : arguments) raw.push_back(argument.c_str());
+  std::vector<std::string> all = arguments;
   // -I would let #include <NAME> find the project's headers, too, but source_sha256() follows only #include "NAME".
-  raw.insert(raw.end(), {"-iquote", root.c_str()});
+  all.insert(all.end(), {"-iquote", root});
   // In a user's text inline assembly is a compile error, because LLVM ends the process at assembly that it refuses.
-  if (source.guarded) raw.push_back("-fno-gnu-inline-asm");
-  raw.push_back(main_file.c_str());
-
+  if (source.guarded) all.emplace_back("-fno-gnu-inline-asm");
   std::string messages;
-  llvm::raw_string_ostream stream(messages);
-  clang::CompilerInstance clang;
-  clang.createDiagnostics();
-  clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
-  // Creates the diagnostics a second time, because only now the options for warnings are known.
-  clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
-  clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // drops "1 error generated."
-  clang.createFileManager(files);
-
-  clang::EmitLLVMOnlyAction action(&context);
-  const bool ok = clang.ExecuteAction(action);
-  std::unique_ptr<llvm::Module> module = ok ? action.takeModule() : nullptr;
-  stream.flush();
+  std::unique_ptr<llvm::Module> module = run_clang(main_file, files, all, context, messages);
   if (!module) throw CompileError(source.key(), messages);
   warnings = std::move(messages);
   return module;
@@ -112,7 +92,7 @@ FrontEnd::FrontEnd(const CpuTarget& target) {
 
 std::unique_ptr<llvm::Module> FrontEnd::parse(const KernelSource& source, llvm::LLVMContext& context) const {
   std::string warnings;
-  std::unique_ptr<llvm::Module> module = run_clang(source, arguments_, context, warnings);
+  std::unique_ptr<llvm::Module> module = parse_source(source, arguments_, context, warnings);
   if (const llvm::Function* entry = module->getFunction(source.entry); !entry || entry->isDeclaration()) {
     throw CompileError(source.key(), fmt::format("{} defines no extern \"C\" function {}", source.path, source.entry));
   }

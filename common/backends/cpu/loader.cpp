@@ -57,7 +57,8 @@ CpuLoader::CpuLoader() {
 
 CpuLoader::~CpuLoader() = default;
 
-CpuLoader::Loaded CpuLoader::load(const Binary& binary, const std::string& entry) {
+CpuLoader::Loaded CpuLoader::load(const Binary& binary, const std::string& entry, const Symbols& given,
+                                  const std::vector<std::string>& wanted) {
   link_messages.clear();
   llvm::orc::LLJIT& jit = *jit_;
   const auto fail = [&](llvm::Error error) -> Loaded {
@@ -73,6 +74,9 @@ CpuLoader::Loaded CpuLoader::load(const Binary& binary, const std::string& entry
     symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(&code->constants[i++]),
                                           llvm::JITSymbolFlags::Exported};
   }
+  for (const auto& [name, address] : given) {
+    symbols[jit.mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(address), llvm::JITSymbolFlags::Exported};
+  }
   if (auto error = library->define(llvm::orc::absoluteSymbols(std::move(symbols)))) return fail(std::move(error));
   for (const std::string& part : unpack(binary.code)) {
     if (auto error = jit.addObjectFile(*library, llvm::MemoryBuffer::getMemBufferCopy(part))) {
@@ -81,7 +85,13 @@ CpuLoader::Loaded CpuLoader::load(const Binary& binary, const std::string& entry
   }
   auto address = jit.lookup(*library, entry);
   if (!address) return fail(address.takeError());
-  return {address->toPtr<KernelFunction>(), std::static_pointer_cast<const void>(code)};
+  Loaded loaded{address->toPtr<KernelFunction>(), std::static_pointer_cast<const void>(code)};
+  for (const std::string& name : wanted) {
+    auto found = jit.lookup(*library, name);
+    if (!found) return fail(found.takeError());
+    loaded.addresses.push_back(found->toPtr<const void*>());
+  }
+  return loaded;
 }
 
 }  // namespace attn

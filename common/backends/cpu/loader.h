@@ -4,6 +4,8 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/kernel/cpu.h"
 #include "common/source/binary.h"
@@ -26,10 +28,14 @@ class CpuLoader {
   struct Loaded {
     KernelFunction function = nullptr;
     std::shared_ptr<const void> code;
+    std::vector<const void*> addresses = {};  // of the symbols that the caller asked for
   };
+  using Symbols = std::vector<std::pair<std::string, const void*>>;
   /// Links the object, or all objects of an archive, into this process, and sets the constants that the code reads at
-  /// run time. The code lives as long as Loaded::code. Throws CompileError.
-  Loaded load(const Binary& binary, const std::string& entry);
+  /// run time. The code lives as long as Loaded::code. The code finds `given` by their names; `wanted` are names of
+  /// further symbols whose addresses the caller needs. Throws CompileError.
+  Loaded load(const Binary& binary, const std::string& entry, const Symbols& given = {},
+              const std::vector<std::string>& wanted = {});
 
  private:
   std::unique_ptr<llvm::orc::LLJIT> jit_;

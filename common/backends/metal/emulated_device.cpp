@@ -1,0 +1,162 @@
+#include "common/backends/metal/emulated_device.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "common/backends/cpu/threadgroups.h"
+#include "common/backends/metal/emulator/emulator.h"
+#include "common/backends/metal/operations.h"
+#include "common/base/error.h"
+#include "common/base/host_memory.h"
+#include "common/base/sha256.h"
+
+namespace attn {
+
+namespace {
+
+struct EmulatedKernel : Kernel {
+  EmulatedKernel(const Binary& binary, std::string entry) : name(std::move(entry)), kernel(binary) {}
+  const std::string name;
+  const msl::Kernel kernel;
+};
+
+// The lines before a kernel's text. Metal keeps constants outside of functions in the constant address space.
+std::string prologue(const KernelSource& source) {
+  std::string text;
+  for (const auto& [name, value] : source.constants) {
+    if (source.run_time.contains(name)) {
+      text += fmt::format("extern \"C\" {{ extern const int {}; }}\n", name);
+    } else {
+      const bool is_int = value == static_cast<int>(value);
+      text += fmt::format("constexpr constant {0} {1} = {2};\n#define {1}_VALUE ({2})\n", is_int ? "int" : "long", name,
+                          value);
+    }
+  }
+  return text;
+}
+
+class EmulatedDevice : public Device {
+ public:
+  EmulatedDevice() {
+    info_.spec = "metal:emulated";
+    info_.backend = "metal";
+    info_.name = info_.arch = "emulated";
+    info_.toolchain = "clang, with the project's metal_stdlib";
+    info_.simd_width = msl::lanes_per_simdgroup;
+    info_.threadgroup_memory_bytes = msl::most_threadgroup_bytes;
+    info_.last_level_cache_bytes = size_t{8} << 20;
+    info_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+    info_.operations = &metal_operations();
+  }
+  ~EmulatedDevice() override {
+    for (const auto& [block, memory] : blocks_) std::free(memory.whole);
+  }
+
+  void* allocate(size_t bytes) override {
+    const size_t whole = bytes + 2 * gap_bytes;
+    void* block = nullptr;
+    if (whole < bytes || static_cast<double>(whole) >= available_host_bytes() ||
+        posix_memalign(&block, buffer_alignment, whole) != 0) {
+      throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);
+    }
+    void* const begin = static_cast<std::byte*>(block) + gap_bytes;
+    const std::lock_guard lock(mutex_);
+    blocks_[begin] = {block, bytes};
+    return begin;
+  }
+  void release(void* pointer) noexcept override {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(pointer);
+    if (found == blocks_.end()) return;
+    std::free(found->second.whole);
+    blocks_.erase(found);
+  }
+  void upload(void* target, const void* source, size_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, bytes);  // an empty vector's data may be null
+  }
+  void download(void* target, const void* source, size_t bytes) override { upload(target, source, bytes); }
+
+  Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
+    if (!source.fragments.empty()) {
+      throw CompileError(source.key(), "the emulated device has no fragments");
+    }
+    const std::string root = source_root() + "/";
+    msl::Source text{.path = root + source.path,
+                     .function = source.entry,
+                     .before = prologue(source),
+                     .folders = {root},
+                     .key = source.key()};
+    text.texts[text.path] = read_source(source, source.path);
+    for (const auto& [name, content] : source.includes) text.texts[root + name] = content;
+    Binary binary = compiler_.compile(text);
+    binary.source_sha256 = source_sha256(source);
+    binary.run_time = source.run_time_values();
+    return binary;
+  }
+  std::string compiler_identity() const override { return compiler_.identity(); }
+  std::unique_ptr<Kernel> load(const Binary& binary, const std::string& entry) override {
+    return std::make_unique<EmulatedKernel>(binary, entry);
+  }
+
+  std::vector<double> submit(const CommandEncoder& encoder) override {
+    if (encoder.timestamps() > 0) {
+      throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info_.spec));
+    }
+    return run_in_order(encoder, [this](const auto& command) { run(command); });
+  }
+
+ private:
+  // Bytes before and after a buffer that no kernel may touch.
+  static constexpr size_t gap_bytes = size_t{64} << 10;
+  struct Block {
+    void* whole = nullptr;
+    size_t bytes = 0;
+  };
+
+  void run(const CommandEncoder::Dispatch& dispatch) {
+    const auto& kernel = *static_cast<const EmulatedKernel*>(dispatch.kernel);
+    msl::Run launch{.grid = dispatch.grid, .threads = {dispatch.threads, 1, 1}, .order = orders_++ % most_orders};
+    if (dispatch.threadgroup_bytes > 0) launch.threadgroup_bytes[0] = dispatch.threadgroup_bytes;
+    const auto give = [&](uint32_t index, const std::vector<std::byte>& bytes) {
+      launch.buffers[index] = bytes.data();
+      launch.memory.push_back({fmt::format("the kernel's argument {}", index), bytes.data(), bytes.size()});
+    };
+    if (dispatch.arguments) {
+      for (uint32_t index = 0; const Arguments::Value& value : dispatch.arguments->values()) give(index++, value);
+    } else {
+      give(0, dispatch.parameters);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [begin, block] : blocks_) {
+        launch.memory.push_back({fmt::format("a buffer of {} bytes", block.bytes), begin, block.bytes});
+      }
+    }
+    try {
+      kernel.kernel.run(launch);
+    } catch (const DeviceFault& fault) {
+      throw DeviceFault(fmt::format("{}: {}", info_.spec, fault.what()));
+    }
+  }
+  void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
+
+  static constexpr uint32_t most_orders = 4;  // launches take turns in these orders of threads
+  const msl::Compiler compiler_;
+  std::mutex mutex_;
+  std::map<void*, Block> blocks_;
+  uint32_t orders_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_metal_device(std::string_view spec) {
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>();
+  throw BadInput(fmt::format("device '{}' is not allowed; allowed is metal:emulated", spec));
+}
+
+}  // namespace attn

@@ -1,0 +1,260 @@
+#include <clang/Basic/Version.h>
+#include <fmt/format.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/backends/cpu/back_end.h"
+#include "common/backends/cpu/clang.h"
+#include "common/backends/cpu/loader.h"
+#include "common/backends/cpu/objects.h"
+#include "common/backends/cpu/target.h"
+#include "common/backends/metal/emulator/emulator.h"
+#include "common/backends/metal/emulator/instrument.h"
+#include "common/backends/metal/emulator/machine.h"
+#include "common/backends/metal/emulator/rewrite.h"
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/sha256.h"
+#include "common/base/stopwatch.h"
+#include "common/source/kernel_source.h"
+
+namespace attn::msl {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Raise this number when the checks or the rewriting change, so that the kernels in the caches are compiled anew.
+constexpr int recipe = 1;
+
+fs::path library_folder() { return fs::path(source_root()) / "common/backends/metal/emulator/stdlib"; }
+std::string library_file() { return (library_folder() / "metal_stdlib").string(); }
+
+std::string whole_file(const std::string& path) {
+  std::optional<std::string> text = read_file(path);
+  if (!text) throw BadInput(path + " cannot be read");
+  return std::move(*text);
+}
+
+// Headers that Metal has for parts of its library; here the whole library is one file.
+constexpr const char* parts_of_library[] = {
+    "metal_atomic",      "metal_common",     "metal_compute",   "metal_config",
+    "metal_geometric",   "metal_integer",    "metal_limits",    "metal_math",
+    "metal_matrix",      "metal_numeric",    "metal_pack",      "metal_packed_vector",
+    "metal_quadgroup",   "metal_relational", "metal_simdgroup", "metal_simdgroup_matrix",
+    "metal_type_traits", "metal_types",      "metal_uniform"};
+
+// Shows clang the files of the system with each text as C++ (as_cxx), apart from the emulator's own library.
+class MetalFiles : public llvm::vfs::ProxyFileSystem {
+ public:
+  MetalFiles(llvm::IntrusiveRefCntPtr<llvm::vfs::FileSystem> files, std::string library)
+      : ProxyFileSystem(std::move(files)), library_(std::move(library)) {}
+
+  llvm::ErrorOr<llvm::vfs::Status> status(const llvm::Twine& path) override {
+    llvm::ErrorOr<llvm::vfs::Status> found = ProxyFileSystem::status(path);
+    if (!found || !found->isRegularFile() || path.str() == library_) return found;
+    auto file = openFileForRead(path);
+    return file ? (*file)->status() : file.getError();
+  }
+  llvm::ErrorOr<std::unique_ptr<llvm::vfs::File>> openFileForRead(const llvm::Twine& path) override {
+    auto file = ProxyFileSystem::openFileForRead(path);
+    if (!file || path.str() == library_) return file;
+    const auto text = (*file)->getBuffer(path);
+    if (!text) return text.getError();
+    const auto status = (*file)->status();
+    if (!status) return status.getError();
+    std::string changed = as_cxx((*text)->getBuffer().str());
+    auto changed_status = llvm::vfs::Status::copyWithNewSize(*status, changed.size());
+    return std::make_unique<Text>(std::move(changed), std::move(changed_status));
+  }
+
+ private:
+  class Text : public llvm::vfs::File {
+   public:
+    Text(std::string text, llvm::vfs::Status status) : text_(std::move(text)), status_(std::move(status)) {}
+    llvm::ErrorOr<llvm::vfs::Status> status() override { return status_; }
+    llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> getBuffer(const llvm::Twine& name, int64_t, bool,
+                                                                 bool) override {
+      return llvm::MemoryBuffer::getMemBufferCopy(text_, name);
+    }
+    std::error_code close() override { return {}; }
+
+   private:
+    const std::string text_;
+    const llvm::vfs::Status status_;
+  };
+  const std::string library_;
+};
+
+std::vector<std::string> arguments_for(const CpuTarget& target) {
+  std::vector<std::string> arguments = {"-triple",
+                                        target.triple,
+                                        "-target-cpu",
+                                        target.arch,
+                                        "-x",
+                                        "c++",
+                                        "-std=c++20",
+                                        "-O1",
+                                        "-disable-llvm-passes",
+                                        "-mrelocation-model",
+                                        "pic",
+                                        "-pic-level",
+                                        "2",
+                                        "-ffp-contract=off",
+                                        "-ffloat16-excess-precision=none",
+                                        "-fbfloat16-excess-precision=none",
+                                        "-fno-rtti",
+                                        "-nostdsysteminc",
+                                        "-fuse-line-directives",
+                                        "-debug-info-kind=line-tables-only",
+                                        "-dwarf-version=5",
+                                        "-fno-threadsafe-statics",
+                                        "-ftrivial-auto-var-init=pattern",
+                                        "-Wall",
+                                        "-Wextra",
+                                        "-Wno-psabi",
+                                        "-Wno-unused-function",
+                                        "-Wno-unused-const-variable",
+                                        "-Wno-unused-parameter",
+                                        "-Wno-pass-failed",
+                                        "-Wno-unknown-attributes",
+                                        "-Wno-ignored-attributes",
+                                        "-Wno-unknown-pragmas"};
+  for (const std::string& feature : target.switches) {
+    arguments.emplace_back("-target-feature");
+    arguments.push_back(feature);
+  }
+  return arguments;
+}
+
+nlohmann::json json_of(const Facts& facts, const std::string& function) {
+  nlohmann::json parameters = nlohmann::json::array(), arrays = nlohmann::json::array();
+  for (const Facts::Parameter& parameter : facts.parameters)
+    parameters.push_back({parameter.attribute, parameter.index});
+  for (const Facts::Array& array : facts.arrays) arrays.push_back({array.name, array.offset, array.bytes});
+  return {{"function", function},
+          {"parameters", parameters},
+          {"arrays", arrays},
+          {"places", facts.places},
+          {"constants", facts.constants}};
+}
+
+}  // namespace
+
+struct Compiler::Parts {
+  CpuTarget target = CpuTarget::host();
+  TargetMachines machines{target};
+  std::vector<std::string> arguments = arguments_for(target);
+};
+
+Compiler::Compiler() : parts_(std::make_unique<const Parts>()) { parts_->machines.take(); }
+Compiler::~Compiler() = default;
+
+std::string Compiler::identity() const {
+  std::string text = fmt::format("{} recipe {}.{} {}", clang::getClangFullVersion(), back_end_recipe, recipe,
+                                 sha256(whole_file(library_file())));
+  for (const std::string& argument : parts_->arguments) text += " " + argument;
+  return text;
+}
+
+Binary Compiler::compile(const Source& source) const {
+  Binary binary;
+  binary.key = source.key.empty() ? source.function : source.key;
+  Stopwatch stopwatch;
+  const std::string path = fs::absolute(source.path).lexically_normal().string();
+  const auto replaced = source.texts.find(source.path);
+  const std::string text = replaced != source.texts.end() ? replaced->second : whole_file(path);
+
+  auto memory = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
+  const auto add = [&](const std::string& name, const std::string& content) {
+    memory->addFile(name, 0, llvm::MemoryBuffer::getMemBufferCopy(content));
+  };
+  // The kernel's call stands after its text, in lines that count as the library's.
+  add(path,
+      fmt::format("#include <metal_stdlib>\n{}\n#line 1 \"{}\"\n{}\n#line 1 \"{}\"\n"
+                  "extern \"C\" void msl_entry(void* const* arguments);\n"
+                  "extern \"C\" void msl_entry(void* const* arguments) {{ metal::msl_call({}, arguments); }}\n"
+                  "extern \"C\" {{ extern const unsigned msl_parameters = metal::msl_count({}); }}\n"
+                  "extern \"C\" {{ auto* msl_kernel = +{}; }}\n",
+                  source.before, source.path, text, library_file(), source.function, source.function, source.function));
+  for (const auto& [name, content] : source.texts) {
+    if (name != source.path) add(fs::absolute(name).lexically_normal().string(), content);
+  }
+  for (const char* const part : parts_of_library) {
+    add((library_folder() / part).string(), "#pragma once\n#include <metal_stdlib>\n");
+  }
+  auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::OverlayFileSystem>(llvm::vfs::getRealFileSystem());
+  files->pushOverlay(memory);
+
+  std::vector<std::string> arguments = parts_->arguments;
+  arguments.insert(arguments.end(), {"-isystem", library_folder().string()});
+  for (const std::string& folder : source.folders) arguments.insert(arguments.end(), {"-I", folder});
+  std::string messages;
+  llvm::LLVMContext context;
+  const std::unique_ptr<llvm::Module> module =
+      run_clang(path, llvm::makeIntrusiveRefCnt<MetalFiles>(files, library_file()), arguments, context, messages);
+  if (!module) throw CompileError(binary.key, messages);
+  std::string error;
+  const Facts facts = instrument(*module, source.constants, source.fast_math, library_file(), error);
+  if (!error.empty()) throw CompileError(binary.key, error);
+  binary.times.front_end_s = stopwatch.lap();
+  std::string errors;
+  collect_errors(context, errors);
+  const auto machine = parts_->machines.take();
+  optimize(*module, *machine);
+  binary.times.optimizer_s = stopwatch.lap();
+  const std::string object = generate_code(*module, *machine);
+  binary.times.code_generation_s = stopwatch.lap();
+  if (!errors.empty()) throw CompileError(binary.key, errors);
+  // The facts stand in a line before the object.
+  binary.code = json_of(facts, source.function).dump() + "\n" + object;
+  binary.code_sha256 = sha256(binary.code);
+  for (const Facts::Array& array : facts.arrays) binary.threadgroup_bytes += static_cast<int64_t>(array.bytes);
+  return binary;
+}
+
+struct Kernel::Parts {
+  CpuLoader loader;
+  CpuLoader::Loaded loaded;
+  Code code;
+};
+
+Kernel::Kernel(const Binary& binary) {
+  auto parts = std::make_unique<Parts>();
+  const size_t end = binary.code.find('\n');
+  const nlohmann::json facts = nlohmann::json::parse(binary.code.substr(0, end), nullptr, false);
+  if (end == std::string::npos || facts.is_discarded()) throw CompileError("this is no kernel of the emulator");
+  Binary object = binary;
+  object.code = binary.code.substr(end + 1);
+  parts->loaded = parts->loader.load(object, "msl_entry", machine_symbols(), {"msl_constants"});
+  Code& code = parts->code;
+  code.function = facts.at("function");
+  code.entry = reinterpret_cast<Code::Entry>(reinterpret_cast<void*>(parts->loaded.function));
+  for (const auto& parameter : facts.at("parameters")) code.parameters.push_back({parameter[0], parameter[1]});
+  for (const auto& array : facts.at("arrays")) code.arrays.push_back({array[0], array[1], array[2]});
+  code.places = facts.at("places").get<std::vector<std::string>>();
+  const auto* const table = static_cast<const uint64_t*>(parts->loaded.addresses.at(0));
+  for (uint64_t i = 0; i < facts.at("constants").get<uint64_t>(); ++i) {
+    code.constants.push_back({"a constant of the kernel", reinterpret_cast<const void*>(table[2 * i]),
+                              static_cast<size_t>(table[2 * i + 1])});
+  }
+  parts_ = std::move(parts);
+}
+Kernel::~Kernel() = default;
+
+void Kernel::run(const Run& run) const { run_on_machine(parts_->code, run); }
+
+size_t Kernel::threadgroup_bytes() const {
+  size_t bytes = 0;
+  for (const Code::Array& array : parts_->code.arrays) bytes += array.bytes;
+  return bytes;
+}
+
+}  // namespace attn::msl

@@ -1,0 +1,95 @@
+// Compiles a kernel in Metal's language (MSL) by clang, and runs it on the host as a strict GPU would: lanes take turns
+// in several orders, and each access is checked. Nothing here knows attention, and nothing needs Apple's tools.
+//
+// What is checked, and how a fault begins:
+//   race         two threads touch one word, one of them writes, and no barrier orders the two
+//   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function
+//   unwritten    a thread reads threadgroup memory that no thread has written
+//   bounds       an access outside of all buffers, or outside of an array in threadgroup memory
+//   alignment    an access at an address that is no multiple of the element's alignment
+//   number       infinity or NaN in arithmetic that fast mathematics takes for finite
+//   limits       more than 32 KB of threadgroup memory, or more than 1024 threads
+// A pointer to the wrong address space is an error of the compilation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/launch/plan.h"
+#include "common/source/binary.h"
+
+namespace attn::msl {
+
+inline constexpr size_t most_threadgroup_bytes = 32768;
+inline constexpr uint32_t most_threads = 1024;
+inline constexpr uint32_t lanes_per_simdgroup = 32;
+
+/// A kernel's text and what decides its code.
+struct Source {
+  std::string path;         // of the file; errors and faults name it
+  std::string function;     // the kernel's name, or an instance of a template: "attention<float, 64>"
+  std::string before = {};  // text before the file's text, in lines of its own
+  std::map<std::string, std::string> texts = {};  // path, and the text that replaces the file (also for `path`)
+  std::vector<std::string> folders = {};          // where #include "NAME" looks after the file's own folder
+  /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
+  std::map<std::string, double> constants = {};
+  bool fast_math = true;  // Metal's default: no number is infinite or NaN
+  std::string key = {};   // the name in errors; empty: the function
+};
+
+/// Safe to use from several threads.
+class Compiler {
+ public:
+  Compiler();
+  ~Compiler();
+  /// Returns all that decides the code, apart from the source.
+  std::string identity() const;
+  /// Throws CompileError.
+  Binary compile(const Source& source) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
+};
+
+/// Memory that a kernel may touch through pointers to `device` or `constant`.
+struct Memory {
+  std::string name;  // in faults: "buffer 0"
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
+struct Run {
+  Grid grid = {};                                     // threadgroups
+  Grid threads = {};                                  // of a threadgroup
+  std::map<uint32_t, const void*> buffers = {};       // the address of [[buffer(n)]]
+  std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
+  std::vector<Memory> memory = {};                    // must not overlap
+  /// The order in which lanes and threadgroups take turns: 0 is first to last, 1 is last to first; others are random
+  /// orders, a new one for each turn.
+  uint32_t order = 0;
+};
+
+/// A loaded kernel.
+class Kernel {
+ public:
+  /// Throws CompileError.
+  explicit Kernel(const Binary& binary);
+  ~Kernel();
+
+  /// Runs the kernel on this thread. Throws DeviceFault, in one line, at the first fault, and BadInput if an argument
+  /// is missing. Runs of one process follow each other.
+  void run(const Run& run) const;
+  /// Bytes of threadgroup memory that the kernel declares.
+  size_t threadgroup_bytes() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace attn::msl

@@ -1,0 +1,38 @@
+// Puts the emulator's checks into LLVM's intermediate representation of a kernel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace llvm {
+class Module;
+}  // namespace llvm
+
+namespace attn::msl {
+
+/// What the loader needs to know of a kernel; see Code in machine.h.
+struct Facts {
+  struct Parameter {
+    std::string attribute;
+    uint32_t index = 0;
+  };
+  struct Array {
+    std::string name;
+    uint64_t offset = 0, bytes = 0;
+  };
+  std::vector<Parameter> parameters;
+  std::vector<Array> arrays;
+  std::vector<std::string> places;
+  uint64_t constants = 0;  // entries of the table `msl_constants`, each an address and a number of bytes
+};
+
+/// Gives function constants their values, puts a check before each access to device, constant and threadgroup memory,
+/// and after arithmetic if `fast_math` is set, and lays the kernel's arrays out in threadgroup memory. `library` is the
+/// path of the own metal_stdlib: a check names the place in the user's text, not a place in the library. Returns the
+/// facts; `error` gets a line if the kernel is not allowed.
+Facts instrument(llvm::Module& module, const std::map<std::string, double>& constants, bool fast_math,
+                 const std::string& library, std::string& error);
+
+}  // namespace attn::msl

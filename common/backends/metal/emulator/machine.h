@@ -1,0 +1,44 @@
+// Runs the threads of a kernel on one host thread. A thread runs until it meets other threads: at a barrier, a
+// simdgroup function or an atomic operation. Then the next thread takes its turn.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/backends/metal/emulator/emulator.h"
+
+namespace attn::msl {
+
+/// What the machine needs to know of compiled code.
+struct Code {
+  using Entry = void (*)(void* const* arguments);
+  struct Parameter {
+    std::string attribute;  // "buffer", "threadgroup", "thread_position_in_grid", ...
+    uint32_t index = 0;     // of a buffer, or of a threadgroup argument
+  };
+  struct Array {
+    std::string name;
+    size_t offset = 0, bytes = 0;  // in the machine's threadgroup memory
+  };
+  std::string function;
+  Entry entry = nullptr;
+  std::vector<Parameter> parameters;
+  std::vector<Array> arrays;        // variables in threadgroup memory
+  std::vector<std::string> places;  // "tuned.metal:44"; touches and meetings name them by their index
+  std::vector<Memory> constants;    // the kernel's own data in the constant address space
+};
+
+/// The gap between two arrays in threadgroup memory, so that an access beyond an array is found.
+inline constexpr size_t threadgroup_gap_bytes = 256;
+/// The bytes of threadgroup memory that compiled code can name; more than a launch may use.
+inline constexpr size_t threadgroup_arena_bytes = size_t{1} << 20;
+
+/// The symbols that compiled code calls, and their addresses.
+std::vector<std::pair<std::string, const void*>> machine_symbols();
+
+/// Throws DeviceFault at the first fault.
+void run_on_machine(const Code& code, const Run& run);
+
+}  // namespace attn::msl

@@ -1,0 +1,134 @@
+#include "common/backends/metal/emulator/memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace attn::msl {
+
+std::string_view name(Space space) {
+  switch (space) {
+    case Space::thread:
+      return "thread";
+    case Space::device:
+      return "device";
+    case Space::constant:
+      return "constant";
+    case Space::threadgroup:
+      return "threadgroup";
+  }
+  return "";
+}
+
+namespace {
+
+// Whether a touch in the actor's threadgroup, or one that another threadgroup released, came before this moment in
+// every order of threads.
+bool came_before(const Actor& earlier, const Actor& actor, const Clocks& clocks, const Releases& known) {
+  if (earlier.group == actor.group) {
+    if (earlier.thread == actor.thread) return true;
+    if (earlier.simdgroup() == actor.simdgroup()) return earlier.clock < actor.clock;
+    return earlier.clock < clocks.since[earlier.simdgroup()];
+  }
+  const auto found = known.find(earlier.group);
+  if (found == known.end()) return false;
+  const Release& release = found->second;
+  if (earlier.thread == release.actor.thread) return earlier.clock <= release.actor.clock;
+  if (earlier.simdgroup() == release.actor.simdgroup()) return earlier.clock < release.actor.clock;
+  return earlier.clock < release.since[earlier.simdgroup()];
+}
+
+}  // namespace
+
+Region::Page& Region::page_of(size_t offset, bool whole_words) {
+  std::unique_ptr<Page>& page = pages_[offset / page_bytes];
+  if (!page) page = std::make_unique<Page>();
+  if (!whole_words && page->unit_bytes == 4) {
+    std::vector<Unit> bytes(page_bytes);
+    for (size_t i = 0; i < page_bytes; ++i) bytes[i] = page->units[i / 4];
+    page->units = std::move(bytes);
+    page->unit_bytes = 1;
+  }
+  return *page;
+}
+
+bool Region::is_written(size_t offset, size_t bytes) const {
+  for (size_t at = offset; at < offset + bytes; ++at) {
+    const auto page = pages_.find(at / page_bytes);
+    if (page == pages_.end()) return false;
+    if (page->second->units[at % page_bytes / page->second->unit_bytes].writer.group == 0) return false;
+  }
+  return true;
+}
+
+bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known,
+                       Conflict& conflict) {
+  const auto before = [&](const Actor& earlier) {
+    return earlier.group == 0 || came_before(earlier, actor, clocks, known);
+  };
+  if (!(touch.atomic && unit.wrote_atomic) && !before(unit.writer)) {
+    conflict = {unit.writer, true, 0};
+    return true;
+  }
+  const bool read_before = before(unit.reader);
+  if (touch.writes) {
+    bool free = touch.atomic && unit.read_atomic;
+    if (!free) {
+      // Several threads have read since the last barrier; the unit notes only one of them.
+      const bool same_group = unit.reader.group == actor.group;
+      const bool same_simdgroup = same_group && unit.reader.simdgroup() == actor.simdgroup();
+      switch (unit.readers) {
+        case one:
+          free = read_before;
+          break;
+        case of_simdgroup:
+          free = unit.reader.group == 0 || (same_simdgroup ? unit.reader.clock < actor.clock : read_before);
+          break;
+        case of_threadgroup:
+          free = same_group && unit.reader.clock < clocks.since[unit.reader.simdgroup()];
+          break;
+        case of_grid:
+          free = false;
+          break;
+      }
+    }
+    if (!free) {
+      conflict = {unit.reader, false, 0};
+      return true;
+    }
+    unit.writer = actor;
+    unit.wrote_atomic = touch.atomic;
+    return false;
+  }
+  const Actor& reader = unit.reader;
+  Readers readers = one;
+  if (reader.group != 0 && reader.group != actor.group) {
+    readers = read_before ? one : of_grid;
+  } else if (reader.group == actor.group && reader.clock >= clocks.since[reader.simdgroup()]) {
+    if (reader.simdgroup() != actor.simdgroup() || unit.readers == of_threadgroup) {
+      readers = of_threadgroup;
+    } else if (reader.clock == actor.clock && (reader.thread != actor.thread || unit.readers == of_simdgroup)) {
+      readers = of_simdgroup;
+    }
+  }
+  if (unit.readers == of_grid) readers = of_grid;
+  unit.read_atomic = touch.atomic && (readers == one || unit.read_atomic);
+  unit.readers = readers;
+  unit.reader = actor;
+  return false;
+}
+
+bool Region::touch(const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known,
+                   Conflict& conflict) {
+  const bool whole_words = touch.offset % 4 == 0 && touch.bytes % 4 == 0;
+  for (size_t at = touch.offset; at < touch.offset + touch.bytes;) {
+    Page& page = page_of(at, whole_words);
+    if (conflicts(page.units[at % page_bytes / page.unit_bytes], touch, actor, clocks, known, conflict)) {
+      conflict.offset = at;
+      return true;
+    }
+    at += page.unit_bytes;
+  }
+  return false;
+}
+
+}  // namespace attn::msl

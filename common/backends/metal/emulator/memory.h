@@ -1,0 +1,99 @@
+// The memory of an emulated launch: which bytes exist, who touched each byte last, and which touches may come in either
+// order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace attn::msl {
+
+/// Numbers of address spaces, as clang's address_space(n).
+enum class Space : uint8_t { thread = 0, device = 1, constant = 2, threadgroup = 3 };
+std::string_view name(Space space);
+
+/// How far the simdgroups of a threadgroup are, for one kind of memory. A simdgroup's clock grows at each barrier that
+/// orders this memory.
+struct Clocks {
+  std::vector<uint32_t> now;    // of each simdgroup
+  std::vector<uint32_t> since;  // of each simdgroup: its clock at the last barrier of the whole threadgroup
+};
+
+/// A thread at one moment.
+struct Actor {
+  uint32_t group = 0;   // number of the threadgroup, from 1 on
+  uint16_t thread = 0;  // number in the threadgroup
+  uint32_t clock = 0;   // of its simdgroup
+  uint32_t place = 0;   // in the kernel's text
+  uint32_t simdgroup() const { return thread / 32; }
+};
+
+/// What a threadgroup made visible to the other threadgroups by a fence and an atomic operation.
+struct Release {
+  Actor actor;
+  std::vector<uint32_t> since;
+};
+/// The last release of each threadgroup.
+using Releases = std::map<uint32_t, Release>;
+
+/// The touch of an earlier thread that conflicts with a new touch.
+struct Conflict {
+  Actor earlier;
+  bool earlier_wrote = false;
+  size_t offset = 0;  // of the first byte in conflict, in its region
+};
+
+struct Touch {
+  size_t offset = 0, bytes = 0;
+  bool writes = false, atomic = false;
+};
+
+/// A range of bytes: a buffer, an array in threadgroup memory.
+class Region {
+ public:
+  Region(std::string region_name, const void* begin, size_t bytes)
+      : name(std::move(region_name)), begin_(reinterpret_cast<uintptr_t>(begin)), bytes_(bytes) {}
+
+  uintptr_t begin() const { return begin_; }
+  uintptr_t end() const { return begin_ + bytes_; }
+  size_t bytes() const { return bytes_; }
+
+  /// Forgets all touches.
+  void forget() { pages_.clear(); }
+  /// Returns whether each byte has been written since forget().
+  bool is_written(size_t offset, size_t bytes) const;
+  /// Notes a touch. Returns whether it conflicts with an earlier one, which `conflict` then gets. `clocks` are of the
+  /// actor's threadgroup; `known` are the releases that the threadgroup has seen.
+  bool touch(const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known, Conflict& conflict);
+
+  const std::string name;
+
+ private:
+  enum Readers : uint8_t { one, of_simdgroup, of_threadgroup, of_grid };
+  struct Unit {
+    Actor writer, reader;  // group 0: none
+    Readers readers = one;
+    bool wrote_atomic = false, read_atomic = false;
+  };
+  // A page has a unit for each 4 bytes. At the first touch that is not of whole words it gets a unit for each byte.
+  static constexpr size_t page_bytes = 4096;
+  struct Page {
+    size_t unit_bytes = 4;
+    std::vector<Unit> units{page_bytes / 4};
+  };
+  Page& page_of(size_t offset, bool whole_words);
+  static bool conflicts(Unit& unit, const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known,
+                        Conflict& conflict);
+
+  const uintptr_t begin_;
+  const size_t bytes_;
+  std::unordered_map<size_t, std::unique_ptr<Page>> pages_;
+};
+
+}  // namespace attn::msl

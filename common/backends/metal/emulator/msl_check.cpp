@@ -1,0 +1,251 @@
+// msl_check FILE.metal FUNCTION: runs a kernel of Metal on the emulator, in several orders of its threads, and reports
+// the first fault in one line. docs/metal.md has an example.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+#include "common/backends/metal/emulator/emulator.h"
+#include "common/base/error.h"
+
+namespace {
+
+using namespace attn;
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (;;) {
+    const size_t end = text.find(at, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+double number(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) throw BadInput(fmt::format("'{}' is no number", text));
+  return value;
+}
+uint64_t count(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value > uint64_t{1} << 32) {
+    throw BadInput(fmt::format("'{}' is no count", text));
+  }
+  return value;
+}
+
+Grid grid(const std::string& text) {
+  const std::vector<std::string> parts = split(text, ',');
+  if (parts.size() > 3) throw BadInput(fmt::format("'{}' is no size; allowed is X, X,Y or X,Y,Z", text));
+  uint32_t sizes[3] = {1, 1, 1};
+  for (size_t i = 0; i < parts.size(); ++i) sizes[i] = static_cast<uint32_t>(count(parts[i]));
+  return {sizes[0], sizes[1], sizes[2]};
+}
+
+// "0=REST": the number and the rest.
+std::pair<uint32_t, std::string> numbered(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs a number and '='", text));
+  return {static_cast<uint32_t>(count(text.substr(0, at))), text.substr(at + 1)};
+}
+
+enum class Type { f32, f16, bf16, i32, u32, i64, u64, i16, u16, u8 };
+constexpr std::pair<const char*, Type> types[] = {
+    {"f32", Type::f32}, {"f16", Type::f16}, {"bf16", Type::bf16}, {"i32", Type::i32}, {"u32", Type::u32},
+    {"i64", Type::i64}, {"u64", Type::u64}, {"i16", Type::i16},   {"u16", Type::u16}, {"u8", Type::u8}};
+
+template <typename T>
+void append(std::vector<std::byte>& bytes, T value) {
+  const auto* const from = reinterpret_cast<const std::byte*>(&value);
+  bytes.insert(bytes.end(), from, from + sizeof value);
+}
+uint16_t bf16_bits(double value) {
+  const auto rounded = static_cast<float>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &rounded, sizeof bits);
+  return static_cast<uint16_t>((std::isnan(rounded) ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+void append(std::vector<std::byte>& bytes, Type type, double value) {
+  switch (type) {
+    case Type::f32:
+      return append(bytes, static_cast<float>(value));
+    case Type::f16:
+      return append(bytes, static_cast<_Float16>(value));
+    case Type::bf16:
+      return append(bytes, bf16_bits(value));
+    case Type::i32:
+      return append(bytes, static_cast<int32_t>(value));
+    case Type::u32:
+      return append(bytes, static_cast<uint32_t>(value));
+    case Type::i64:
+      return append(bytes, static_cast<int64_t>(value));
+    case Type::u64:
+      return append(bytes, static_cast<uint64_t>(value));
+    case Type::i16:
+      return append(bytes, static_cast<int16_t>(value));
+    case Type::u16:
+      return append(bytes, static_cast<uint16_t>(value));
+    case Type::u8:
+      return append(bytes, static_cast<uint8_t>(value));
+  }
+}
+
+// TYPE:random:COUNT, TYPE:zero:COUNT, TYPE:nan:COUNT, TYPE:index:COUNT or TYPE:VALUE,VALUE,...; '+' joins several.
+std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
+  std::vector<std::byte> bytes;
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  for (const std::string& part : split(text, '+')) {
+    const std::vector<std::string> words = split(part, ':');
+    const auto* const type =
+        std::find_if(std::begin(types), std::end(types), [&](const auto& known) { return words[0] == known.first; });
+    if (type == std::end(types) || words.size() < 2 || words.size() > 3) {
+      throw BadInput(
+          fmt::format("'{}' is no buffer; allowed is TYPE:random|zero|nan|index:COUNT or TYPE:VALUE,VALUE,... "
+                      "with the types f32, f16, bf16, i32, u32, i64, u64, i16, u16, u8",
+                      part));
+    }
+    if (words.size() == 2) {
+      for (const std::string& value : split(words[1], ',')) append(bytes, type->second, number(value));
+      continue;
+    }
+    for (uint64_t i = 0, n = count(words[2]); i < n; ++i) {
+      double value = 0;
+      if (words[1] == "random") {
+        value = normal(random);
+      } else if (words[1] == "nan") {
+        value = std::nan("");
+      } else if (words[1] == "index") {
+        value = static_cast<double>(i);
+      } else if (words[1] != "zero") {
+        throw BadInput(fmt::format("'{}' is not allowed; allowed are random, zero, nan, index", words[1]));
+      }
+      append(bytes, type->second, value);
+    }
+  }
+  return bytes;
+}
+
+struct Options {
+  std::string file, function, grid = "1", threads = "32", math = "fast", print;
+  std::vector<std::string> buffers, threadgroup, constants, declared, folders;
+  uint32_t orders = 6, seed = 1;
+};
+
+void print(const std::string& what, const std::map<uint32_t, std::vector<std::byte>>& buffers) {
+  const auto [index, type] = numbered(what);
+  const auto found = buffers.find(index);
+  if (found == buffers.end()) throw BadInput(fmt::format("there is no buffer {}", index));
+  const std::vector<std::byte>& bytes = found->second;
+  const auto each = [&]<typename T>(T value) {
+    for (size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+      std::memcpy(&value, bytes.data() + at, sizeof(T));
+      fmt::print("{}\n", static_cast<std::conditional_t<std::is_same_v<T, float>, float, int64_t>>(value));
+    }
+  };
+  if (type == "f32") return each(float());
+  if (type == "u32") return each(uint32_t());
+  if (type == "i32") return each(int32_t());
+  throw BadInput(fmt::format("'{}' is not allowed; allowed are N=f32, N=i32, N=u32", what));
+}
+
+int check(const Options& options) {
+  msl::Source source{.path = options.file, .function = options.function, .folders = options.folders};
+  if (options.math != "fast" && options.math != "safe") throw BadInput("--math is fast or safe");
+  source.fast_math = options.math == "fast";
+  for (const std::string& constant : options.constants) {
+    const size_t at = constant.find('=');
+    if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", constant));
+    source.constants[constant.substr(0, at)] = number(constant.substr(at + 1));
+  }
+  for (const std::string& declared : options.declared) {
+    const size_t at = declared.find('=');
+    if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", declared));
+    source.before += fmt::format("constexpr constant int {0} = {1};\n#define {0}_VALUE ({1})\n", declared.substr(0, at),
+                                 declared.substr(at + 1));
+  }
+  msl::Run run{.grid = grid(options.grid), .threads = grid(options.threads)};
+  std::map<uint32_t, std::vector<std::byte>> given, first;
+  for (const std::string& text : options.buffers) {
+    const auto [index, rest] = numbered(text);
+    given[index] = contents(rest, options.seed + index);
+  }
+  for (const std::string& text : options.threadgroup) {
+    const auto [index, bytes] = numbered(text);
+    run.threadgroup_bytes[index] = count(bytes);
+  }
+  const msl::Kernel kernel(msl::Compiler().compile(source));
+
+  // A gap between buffers, so that an access beyond one buffer is not one to the next.
+  constexpr size_t gap = 65536;
+  size_t all = gap;
+  for (const auto& [index, bytes] : given) all += (bytes.size() + 255) / 256 * 256 + gap;
+  std::vector<std::byte> memory(all + 256);
+  for (uint32_t order = 0; order < options.orders; ++order) {
+    run.order = order;
+    run.buffers.clear();
+    run.memory.clear();
+    auto* at = memory.data() + gap;
+    at += (256 - reinterpret_cast<uintptr_t>(at) % 256) % 256;
+    for (const auto& [index, bytes] : given) {
+      std::copy(bytes.begin(), bytes.end(), at);
+      run.buffers[index] = at;
+      run.memory.push_back({fmt::format("buffer {}", index), at, bytes.size()});
+      at += (bytes.size() + 255) / 256 * 256 + gap;
+    }
+    kernel.run(run);
+    for (const auto& [index, bytes] : given) {
+      const auto* const begin = static_cast<const std::byte*>(run.buffers[index]);
+      const std::vector<std::byte> result(begin, begin + bytes.size());
+      if (order == 0) {
+        first[index] = result;
+      } else if (result != first[index]) {
+        fmt::print(stderr, "{}: buffer {} has other bits in order {} than in order 0\n", options.file, index, order);
+        return 1;
+      }
+    }
+  }
+  if (!options.print.empty()) print(options.print, first);
+  fmt::print(stderr, "{}: {} has no fault, and the same results in {} orders\n", options.file, options.function,
+             options.orders);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Runs a kernel of Metal on the host and checks each access to memory.");
+  app.add_option("FILE", options.file, "the kernel's file")->required();
+  app.add_option("FUNCTION", options.function, "the kernel, or an instance of a template: 'attention<float, 64>'")
+      ->required();
+  app.add_option("--grid", options.grid, "threadgroups: X, X,Y or X,Y,Z")->capture_default_str();
+  app.add_option("--threads", options.threads, "threads of a threadgroup")->capture_default_str();
+  app.add_option("--buffer", options.buffers, "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; + joins");
+  app.add_option("--threadgroup", options.threadgroup, "N=BYTES, for a parameter [[threadgroup(N)]]");
+  app.add_option("--constant", options.constants, "NAME=VALUE, for a variable with [[function_constant(n)]]");
+  app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
+  app.add_option("--include", options.folders, "a folder in which #include looks");
+  app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
+  app.add_option("--orders", options.orders, "how many orders of threads run")->capture_default_str();
+  app.add_option("--seed", options.seed, "of random numbers")->capture_default_str();
+  app.add_option("--print", options.print, "N=f32|i32|u32: prints a buffer after the first order");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return check(options);
+  } catch (const DeviceFault& fault) {
+    fmt::print(stderr, "{}: {}\n", options.file, fault.what());
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "msl_check: {}\n", error.what());
+    return 2;
+  }
+}

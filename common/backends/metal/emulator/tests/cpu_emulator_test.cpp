@@ -1,0 +1,230 @@
+// The emulator's checks: each of the kernels below has one fault, and the emulator says which. Kernels without a fault
+// raise no alarm in any order of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/backends/metal/emulator/emulator.h"
+#include "common/backends/metal/emulator/rewrite.h"
+#include "common/base/error.h"
+
+namespace attn {
+namespace {
+
+constexpr uint32_t orders = 6;
+
+struct Case {
+  std::string text;  // of the kernel `k`, without its #include
+  uint32_t threads = 32, groups = 1;
+  std::vector<float> in = {};  // buffer 0; by default 0, 1, 2, ...
+  size_t out = 64;             // floats of buffer 1
+  size_t threadgroup_bytes = 0;
+  bool fast_math = true;
+  std::map<std::string, double> constants = {};
+};
+
+const msl::Compiler& compiler() {
+  static const msl::Compiler one;
+  return one;
+}
+
+// Runs a kernel in all orders. Returns buffer 1; throws what the emulator throws.
+std::vector<float> run(const Case& test) {
+  msl::Source source{.path = "k.metal", .function = "k", .constants = test.constants, .fast_math = test.fast_math};
+  source.texts["k.metal"] = "#include <metal_stdlib>\nusing namespace metal;\n#line 1\n" + test.text;
+  const msl::Kernel kernel(compiler().compile(source));
+  std::vector<float> in = test.in, first;
+  for (size_t i = in.size(); i < 64 && test.in.empty(); ++i) in.push_back(static_cast<float>(i));
+  for (uint32_t order = 0; order < orders; ++order) {
+    std::vector<float> out(test.out + 64, 0.0f);
+    msl::Run launch{.grid = {test.groups}, .threads = {test.threads}, .order = order};
+    launch.buffers = {{0, in.data()}, {1, out.data()}};
+    launch.memory = {{"buffer 0", in.data(), in.size() * 4}, {"buffer 1", out.data(), test.out * 4}};
+    if (test.threadgroup_bytes > 0) launch.threadgroup_bytes[0] = test.threadgroup_bytes;
+    kernel.run(launch);
+    if (order == 0) first = out;
+    EXPECT_EQ(std::memcmp(first.data(), out.data(), out.size() * 4), 0) << "order " << order;
+  }
+  return first;
+}
+
+std::string fault(const Case& test) {
+  try {
+    run(test);
+  } catch (const DeviceFault& found) {
+    return found.what();
+  } catch (const CompileError& found) {
+    return found.what();
+  }
+  return "no fault";
+}
+
+#define EXPECT_FAULT(test, kind, part)                       \
+  do {                                                       \
+    const std::string found = fault(test);                   \
+    EXPECT_TRUE(found.starts_with(kind)) << found;           \
+    EXPECT_NE(found.find(part), std::string::npos) << found; \
+  } while (false)
+
+const std::string head =
+    "kernel void k(const device float* in [[buffer(0)]], device float* out [[buffer(1)]],\n"
+    "              uint t [[thread_index_in_threadgroup]], uint g [[threadgroup_position_in_grid]]) {\n";
+
+TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
+  // A sum over a threadgroup, by way of threadgroup memory.
+  const std::string sum = head +
+                          "  threadgroup float parts[2];\n  float x = simd_sum(in[t]);\n"
+                          "  if (t % 32 == 0) parts[t / 32] = x;\n  threadgroup_barrier(mem_flags::mem_threadgroup);\n"
+                          "  out[t] = parts[0] + parts[1];\n}\n";
+  EXPECT_EQ(run({.text = sum, .threads = 64})[5], 63 * 64 / 2);
+  // A simdgroup's own barrier orders its lanes.
+  const std::string turned = head +
+                             "  threadgroup float x[32];\n  x[t] = in[t];\n"
+                             "  simdgroup_barrier(mem_flags::mem_threadgroup);\n  out[t] = x[31 - t];\n}\n";
+  EXPECT_EQ(run({.text = turned})[3], 28);
+  // Atomic operations need no order.
+  const std::string atomics =
+      head + "  atomic_fetch_add_explicit((device atomic_uint*)out, 2u, memory_order_relaxed);\n}\n";
+  const float counted = run({.text = atomics, .threads = 64, .groups = 3})[0];
+  uint32_t bits;
+  std::memcpy(&bits, &counted, 4);
+  EXPECT_EQ(bits, 2u * 64 * 3);
+  // The last threadgroup to come joins the parts of all.
+  const std::string join = head +
+                           "  threadgroup uint before;\n  if (t == 0) out[g] = in[g] + 1;\n"
+                           "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
+                           "  threadgroup_barrier(mem_flags::mem_device);\n"
+                           "  if (t == 0) before = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "
+                           "memory_order_relaxed);\n"
+                           "  threadgroup_barrier(mem_flags::mem_threadgroup);\n  if (before != 3) return;\n"
+                           "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
+                           "  if (t == 0) out[50] = out[0] + out[1] + out[2] + out[3];\n}\n";
+  EXPECT_EQ(run({.text = join, .groups = 4})[50], 10);
+}
+
+TEST(MetalEmulatorTest, MatricesHaveApplesLayout) {
+  const std::string product = head +
+                              "  threadgroup float x[64];\n  for (uint i = t; i < 64; i += 32) x[i] = in[i];\n"
+                              "  simdgroup_barrier(mem_flags::mem_threadgroup);\n"
+                              "  simdgroup_float8x8 a, b, d;\n  simdgroup_load(a, x, 8);\n"
+                              "  simdgroup_load(b, x, 8, ulong2(0, 0), true);\n  simdgroup_multiply(d, a, b);\n"
+                              "  simdgroup_store(d, out, 8);\n  simdgroup_barrier(mem_flags::mem_device);\n"
+                              "  if (t == 9) out[64] = a.thread_elements()[1];\n}\n";
+  const std::vector<float> out = run({.text = product, .out = 65});
+  float expected = 0;
+  for (int k = 0; k < 8; ++k) expected += static_cast<float>((2 * 8 + k) * (5 * 8 + k));
+  EXPECT_EQ(out[2 * 8 + 5], expected);
+  EXPECT_EQ(out[64], 0 * 8 + 7);  // lane 9 holds row 0, columns 6 and 7
+}
+
+TEST(MetalEmulatorTest, NumbersAreRounded) {
+  const std::string text = head +
+                           "  if (t > 0) return;\n  out[0] = half(in[0]) * half(in[1]);\n"
+                           "  out[1] = bfloat(in[0]) + bfloat(in[1]);\n  out[2] = float(half(in[2]));\n"
+                           "  half4 v = half4(float4(in[0], in[1], float2(in[2])));\n  out[3] = v.w;\n}\n";
+  const std::vector<float> out = run({.text = text, .in = {1.0009765625f, 1.0009765625f, 0.1f}});
+  EXPECT_EQ(out[0], 1.001953125f);  // 11 bits
+  EXPECT_EQ(out[1], 2.0f);
+  EXPECT_EQ(out[2], 0.0999755859375f);
+  EXPECT_EQ(out[3], out[2]);
+}
+
+TEST(MetalEmulatorTest, FunctionConstants) {
+  const std::string text = "constant uint many [[function_constant(3)]];\nconstant uint twice = many * 2;\n" + head +
+                           "  if (t == 0) out[0] = many + twice;\n}\n";
+  EXPECT_EQ(run({.text = text, .constants = {{"many", 5}}})[0], 15);
+  EXPECT_EQ(run({.text = text, .constants = {{"3", 6}}})[0], 18);
+  EXPECT_NE(fault({.text = text, .constants = {{"few", 5}}}).find("no function constant few"), std::string::npos);
+}
+
+TEST(MetalEmulatorTest, Races) {
+  EXPECT_FAULT((Case{.text = head + "  threadgroup float x[64];\n  x[t] = in[t];\n  x[t ^ 1] = 0;\n}\n"}), "race",
+               "of x, which thread");
+  const std::string lost = head +
+                           "  threadgroup float x[64];\n  x[t] = in[t];\n"
+                           "  simdgroup_barrier(mem_flags::mem_threadgroup);\n  out[t] = x[t < 32 ? t + 32 : t];\n}\n";
+  const std::string found = fault({.text = lost, .threads = 64});  // a barrier of the simdgroup is not enough
+  EXPECT_TRUE(found.starts_with("race") || found.starts_with("unwritten")) << found;
+  EXPECT_FAULT((Case{.text = head + "  out[t / 2] = t;\n}\n"}), "race", "word 0 (byte 0) of buffer 1");
+  EXPECT_FAULT((Case{.text = head + "  if (t == 0) out[0] = g;\n}\n", .groups = 2}), "race", "of threadgroup (");
+  // A barrier of device memory does not order threadgroup memory.
+  const std::string wrong = head +
+                            "  threadgroup float x[32];\n  x[t] = 0;\n  threadgroup_barrier(mem_flags::mem_device);\n"
+                            "  out[t] = x[31 - t];\n}\n";
+  EXPECT_FAULT((Case{.text = wrong}), "race", "k.metal:6");
+  // Reads of several threads, then a write without a barrier.
+  const std::string read = head + "  out[t + 1] = in[t];\n  float x = out[0];\n  if (t == 7) out[0] = x + 1;\n}\n";
+  EXPECT_FAULT((Case{.text = read}), "race", "word 0 (byte 0) of buffer 1");
+  // A part of another threadgroup, read without a fence.
+  const std::string unfenced = head +
+                               "  if (t > 0) return;\n  out[g] = g;\n"
+                               "  uint n = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "
+                               "memory_order_relaxed);\n  if (n == 1) out[50] = out[0] + out[1];\n}\n";
+  EXPECT_FAULT((Case{.text = unfenced, .groups = 2}), "race", "which thread 0 (simdgroup 0, lane 0) of threadgroup");
+}
+
+TEST(MetalEmulatorTest, Divergence) {
+  EXPECT_FAULT((Case{.text = head + "  if (t < 20) threadgroup_barrier(mem_flags::mem_none);\n}\n"}), "divergence",
+               "threads 0-19 wait at a barrier");
+  EXPECT_FAULT((Case{.text = head + "  if (t == 3) return;\n  out[t] = simd_sum(in[t]);\n}\n"}), "divergence",
+               "thread 3 (simdgroup 0, lane 3) has returned");
+  const std::string branches =
+      head + "  if (t < 16)\n    out[t] = simd_sum(in[t]);\n  else\n    out[t] = simd_sum(in[t]);\n}\n";
+  EXPECT_FAULT((Case{.text = branches}), "divergence", "k.metal:4");
+  EXPECT_FAULT((Case{.text = head + "  out[t] = simd_shuffle(in[t], 32);\n}\n"}), "divergence", "lane 32");
+}
+
+TEST(MetalEmulatorTest, UnwrittenAndBounds) {
+  EXPECT_FAULT((Case{.text = head + "  threadgroup float x[64];\n  x[t] = 1;\n  out[t] = x[t + 32];\n}\n"}),
+               "unwritten", "word 32 (byte 128) of x");
+  EXPECT_FAULT((Case{.text = head + "  threadgroup float x[32];\n  x[t + 1] = 1;\n}\n"}), "bounds",
+               "of x, which has 128");
+  EXPECT_FAULT((Case{.text = head + "  out[t * 4] = 1;\n}\n"}), "bounds",
+               "word 64 (byte 256) of buffer 1, which has 256 bytes");
+  EXPECT_FAULT((Case{.text = head + "  out[t] = *(in - 1 - t);\n}\n"}), "bounds", "word -1 (byte -4) of buffer 0");
+  EXPECT_FAULT((Case{.text = head + "  out[t] = ((const device float4*)(in + 1))[0].x;\n}\n"}), "alignment",
+               "no multiple of 16");
+}
+
+TEST(MetalEmulatorTest, NumbersThatFastMathematicsDoesNotHave) {
+  const std::string mask =
+      head + "  float x = t < 8 ? in[t] : -INFINITY;\n  float m = simd_max(x);\n  out[t] = exp(x - m);\n}\n";
+  EXPECT_FAULT((Case{.text = mask}), "number", "has infinity or NaN in a comparison");
+  EXPECT_EQ(run({.text = mask, .fast_math = false})[9], 0);
+  EXPECT_FAULT((Case{.text = head + "  out[t] = in[t] / in[0];\n}\n"}), "number", "a division");
+  EXPECT_FAULT((Case{.text = head + "  out[t] = in[t] == -INFINITY ? 0 : 1;\n}\n"}), "number", "k.metal:3");
+  // A mask of a large number is allowed, and a branch that is not taken computes nothing.
+  EXPECT_EQ(fault({.text = head + "  out[t] = in[t] == 0 ? 0 : 1 / in[t];\n}\n"}), "no fault");
+}
+
+TEST(MetalEmulatorTest, Limits) {
+  EXPECT_FAULT((Case{.text = head + "  threadgroup float x[8448];\n  x[t] = 0;\n  out[t] = x[t];\n}\n"}), "limits",
+               "needs 33792 bytes");
+  EXPECT_FAULT((Case{.text = head + "}\n", .threads = 1056}), "limits", "1056 threads");
+}
+
+TEST(MetalEmulatorTest, AddressSpaces) {
+  const auto refused = [](const std::string& line, const std::string& why) {
+    const std::string found = fault({.text = head + line + "}\n"});
+    EXPECT_NE(found.find("does not compile"), std::string::npos) << found;
+    EXPECT_NE(found.find(why), std::string::npos) << found;
+  };
+  refused("  threadgroup float* x = out;\n", "device float *");
+  refused("  thread float* x = out;\n", "device float *");
+  refused("  out[t] = *(threadgroup float*)(in + t);\n", "a cast from device to threadgroup memory");
+}
+
+TEST(MetalEmulatorTest, TextsBecomeCxx) {
+  EXPECT_EQ(msl::as_cxx("f(device int* a [[buffer(N + 1)]], uint b [[thread_index_in_simdgroup]]);"),
+            "f(device int* a [[clang::annotate(\"buffer\", N + 1)]], "
+            "uint b [[clang::annotate(\"thread_index_in_simdgroup\")]]);");
+  EXPECT_EQ(msl::as_cxx("threadgroup T<a*b> x[n * 2], y;"), "static threadgroup T<a*b> x[n * 2], y;");
+  for (const char* same : {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
+                           "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
+    EXPECT_EQ(msl::as_cxx(same), same);
+  }
+}
+
+}  // namespace
+}  // namespace attn
