@@ -19,10 +19,9 @@ class ExtensionCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
-  // The budget is not reached: sampling ends with a narrow interval or with the most samples. First calls that
-  // compile would take long with so many samples, so the second run only checks them.
+  // First calls that compile would take long to measure, so the second run only checks them.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
-  const Outcome outcome = run_line(shape + "--budget 600 --axis from=archive");
+  const Outcome outcome = run_line(shape + test::few_samples + "--axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const Outcome checked =
       run_line(shape + "--only verify --axis task=first_call --axis path=c --axis from=disk,compiler");
