@@ -16,10 +16,17 @@ if(ATTN_SANITIZE)
   target_link_options(attn_flags INTERFACE -fsanitize=${ATTN_SANITIZE})
 endif()
 
+# GNU's ld takes a second to link one program, because it reads all names in LLVM's libraries. lld and gold take a
+# quarter of a second.
+find_program(ATTN_LINKER NAMES ld.lld ld.gold)
+if(ATTN_LINKER MATCHES "ld\\.([a-z]+)$")
+  string(APPEND CMAKE_EXE_LINKER_FLAGS " -fuse-ld=${CMAKE_MATCH_1}")
+endif()
+
 # The flags of bookkeeping code. This code has no loops over elements, and no measurement waits for it. Compiling it
 # takes most of a build's time.
 add_library(attn_cold INTERFACE)
-target_compile_options(attn_cold INTERFACE -O1)
+target_compile_options(attn_cold INTERFACE -Og)
 
 # The headers on which the compiler spends most time. These headers are precompiled three times: for the libraries, for
 # bookkeeping and for the tests, because gcc refuses a precompiled header with another -O. The asan preset builds
@@ -38,7 +45,7 @@ target_link_libraries(attn_slow_headers_cold PRIVATE attn_cold)
 add_library(attn_test_flags INTERFACE)
 if(ATTN_TESTS)
   target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
-  target_compile_options(attn_test_flags INTERFACE -O1)
+  target_compile_options(attn_test_flags INTERFACE -Og)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # gcc 12 gives this warning at -O1 for std::variant without a reason.
     target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)
@@ -173,19 +180,22 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]):
+# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]
+# [SOME FILTERS...]):
 # makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
 # file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
 # that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
-# --all` runs them. Tests of a suite whose name begins with Metal have the label `metal`.
+# --all` runs them. A test that a filter of SOME selects runs some of its cases (common/testing/some.h). ctest has a
+# second test NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal have
+# the label `metal`. ctest begins with the tests that run programs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
 # ctest these are eight tests, gpu.LIBRARY_test.1 to 8, each of which runs a part of the selected tests. With ALONE, no
 # other test runs while one of the eight runs. The binary exits with 77 if every test that it should run was skipped.
 function(attn_add_tests library folder)
-  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
@@ -207,11 +217,20 @@ function(attn_add_tests library folder)
   endif()
   set(properties SKIP_RETURN_CODE 77 TIMEOUT 600)
   string(JOIN ":" long ${ARG_LONG})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:Metal*:${long}" PROPERTIES LABELS cpu ${properties})
+  set(programs "*CliTest.*:*ProgramsTest.*")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:Metal*:${programs}:${long}"
+                       PROPERTIES LABELS cpu ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${programs}-*Timing*:${long}"
+                       PROPERTIES LABELS cpu COST 1 ${properties})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-${long}" PROPERTIES LABELS metal ${properties})
   if(long)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
+  endif()
+  if(ARG_SOME)
+    string(JOIN ":" some ${ARG_SOME})
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${some}" TEST_SUFFIX ".all"
+                         PROPERTIES LABELS long ENVIRONMENT ATTN_TEST_ALL=1 ${properties})
   endif()
   if(ARG_GPU)
     set(parts 8)
@@ -224,10 +243,18 @@ function(attn_add_tests library folder)
       math(EXPR index "${part} - 1")
       add_test(NAME gpu.${name}.${part} COMMAND ${name} --gtest_filter=${ARG_GPU})
       set_tests_properties(gpu.${name}.${part} PROPERTIES
-        ENVIRONMENT "ATTN_TEST_DEVICE=cuda;GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${index}"
+        ENVIRONMENT "ATTN_TEST_DEVICE=cuda;ATTN_TEST_ALL=1;GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${index}"
         LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ${alone})
     endforeach()
   endif()
+endfunction()
+
+# attn_add_program(NAME SOURCE LIBRARIES...): adds a program whose own source is bookkeeping.
+function(attn_add_program name source)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE ${ARGN} attn_cold)
+  target_compile_options(${name} PRIVATE -fPIC)  # the precompiled headers were compiled with -fPIC
+  target_precompile_headers(${name} REUSE_FROM attn_slow_headers_cold)
 endfunction()
 
 # attn_add_bench(NAME SOURCE LIBRARY): adds a Google Benchmark of the library, and a test that runs it and does not
@@ -248,24 +275,22 @@ endfunction()
 # run.
 function(attn_add_script_test name script)
   add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/${script} ${ARGN})
-  set_tests_properties(${name} PROPERTIES LABELS cpu SKIP_RETURN_CODE 77 TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES LABELS cpu COST 1 SKIP_RETURN_CODE 77 TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...]): adds the experiment in FOLDER. All
-# sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the executable. For tests,
-# main.cpp also makes FOLDER_reverse, a program with the device of common/testing/reverse in the place of a GPU.
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...] [SOME FILTERS...]): adds the
+# experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the
+# executable. For tests, main.cpp also makes FOLDER_reverse, a program with the device of common/testing/reverse in the
+# place of a GPU.
 function(attn_add_experiment folder)
-  cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG" ${ARGN})
+  cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
-  add_executable(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp)
-  target_link_libraries(${folder} PRIVATE ${folder}_parts attn_cold)
-  target_compile_options(${folder} PRIVATE -fPIC)  # the precompiled headers were compiled with -fPIC
-  target_precompile_headers(${folder} REUSE_FROM attn_slow_headers_cold)
+  attn_add_program(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp ${folder}_parts)
   if(TARGET attn_reverse)
     add_executable(${folder}_reverse $<TARGET_OBJECTS:${folder}> $<TARGET_OBJECTS:attn_reverse>)
     target_link_libraries(${folder}_reverse PRIVATE ${folder}_parts attn_cold)
     set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
     set_property(GLOBAL APPEND PROPERTY ATTN_EXPERIMENT_PROGRAMS ${folder} ${folder}_reverse)
   endif()
-  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" LONG ${ARG_LONG})
+  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" LONG ${ARG_LONG} SOME ${ARG_SOME})
 endfunction()

@@ -115,7 +115,7 @@ TimingPolicy Experiment::State::policy(const Rounds& rounds, double budget_s) co
   // A verdict needs min_rounds_to_judge rounds of all parts together.
   if (!part.is_null()) policy.min_rounds = std::max(policy.min_rounds, share(min_rounds_to_judge));
   policy.min_samples = std::max(share(policy.min_samples), policy.min_rounds);
-  policy.max_samples = share(policy.max_samples);
+  policy.max_samples = share(options.samples);
   policy.budget_s = budget_s;
   return policy;
 }

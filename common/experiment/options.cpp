@@ -153,7 +153,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   Options options;
   options.arguments.assign(argv, argv + argc);
   // CLI11 takes values as texts, and this function parses them, so that every message says what is allowed.
-  std::string budget, max_launch, seed, shard, threadgroup_memory, only, processes;
+  std::string budget, samples, max_launch, seed, shard, threadgroup_memory, only, processes;
   std::vector<std::string> axes;
 
   CLI::App app(spec.summary, spec.name);
@@ -178,6 +178,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                "print the cases that would run, and the reasons why other cases would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+  text("--samples", samples, "N", "most samples of a case, and of each side of a comparison; default 200");
   text("--max-launch", max_launch, "SECONDS",
        "skip a case whose launch takes longer, or would take longer at the rate\n"
        "that the device reaches; default 0.5");
@@ -250,6 +251,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
     }
   }
   if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
+  if (!samples.empty()) options.samples = parse_number("--samples", samples, 1, 1'000'000);
   if (!max_launch.empty()) options.max_launch_s = parse_number("--max-launch", max_launch, 1e-6, 1e7);
   if (!processes.empty()) options.processes = parse_number("--processes", processes, 1, 100);
   if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);

@@ -13,6 +13,7 @@
 #include "common/device/device.h"
 #include "common/experiment/setting.h"
 #include "common/records/case.h"
+#include "common/records/timing.h"
 
 namespace attn {
 
@@ -34,7 +35,8 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
-  double max_launch_s = 0.5;  // a longer launch may trip a display's watchdog, and hides clock changes
+  int samples = TimingPolicy{}.max_samples;  // most of a case, and of each side of a comparison
+  double max_launch_s = 0.5;                 // a longer launch may trip a display's watchdog, and hides clock changes
   uint64_t seed = 1;
   std::string input, dump_output;
   Files files;  // the paths of the experiment's own file options

@@ -121,7 +121,9 @@ std::vector<std::string> Experiment::State::part_arguments(const std::string& ta
                                         "--seed",
                                         std::to_string(options.seed),
                                         "--max-launch",
-                                        fmt::format("{}", options.max_launch_s)};
+                                        fmt::format("{}", options.max_launch_s),
+                                        "--samples",
+                                        std::to_string(options.samples)};
   const auto add = [&](const std::string& option, const std::string& value) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };

@@ -100,7 +100,9 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   const double t = student_quantile(0.975, pooled.freedom);
   const double half = t * std::sqrt(variance / weights);
   const double half_next = t * std::sqrt(variance * (1 / weights + prior.between + 1 / last));
-  const auto back = [&](double value) { return relative ? std::exp(value) : value; };
+  // On a busy machine the interval of a few samples may exceed the range of double. A record takes only finite numbers.
+  constexpr double widest = 460;  // a factor of 1e200
+  const auto back = [&](double value) { return relative ? std::exp(std::clamp(value, -widest, widest)) : value; };
   pooled.value = back(centre);
   pooled.ci_lo = back(centre - half);
   pooled.ci_hi = back(centre + half);

@@ -22,6 +22,10 @@
 
 namespace attn::test {
 
+/// Options of a run that takes the fewest samples with which a claim may be decided. A busy machine prolongs such a run
+/// little. No machine spends the budget.
+inline const std::string few_samples = " --budget 600 --samples 6 ";
+
 struct Outcome {
   int status = -1;  // exit status, or 128 + signal
   std::string out, err;

@@ -57,7 +57,8 @@ void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) 
 }
 
 TEST_F(CliTest, ASweepIsReplayed) {
-  Outcome outcome = run(small_sweep());
+  const std::vector<std::string> few = {"--samples", "6"};
+  Outcome outcome = run(small_sweep() + few);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   expect_each_case_once(records("measurements.jsonl"), small_cases);
   for (const Json& record : records("measurements.jsonl")) {
@@ -65,7 +66,7 @@ TEST_F(CliTest, ASweepIsReplayed) {
     EXPECT_GT(record["rate"]["tflops"], 0);
   }
   const std::string measurement = records("measurements.jsonl").front()["id"];
-  outcome = run({"--replay", measurement});
+  outcome = run(few + std::vector<std::string>{"--replay", measurement});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find(measurement), std::string::npos) << outcome.out;
   const std::vector<Json> all = findings();
@@ -74,7 +75,7 @@ TEST_F(CliTest, ASweepIsReplayed) {
       return candidate["data"]["hypothesis"]["id"] == hypothesis;
     });
     ASSERT_NE(finding, all.end()) << hypothesis;
-    outcome = run({"--replay", (*finding)["id"].get<std::string>()});
+    outcome = run(few + std::vector<std::string>{"--replay", (*finding)["id"].get<std::string>()});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     const Json replayed = findings().back();
     EXPECT_EQ(replayed["claim_key"], (*finding)["claim_key"]) << outcome.out;
@@ -103,7 +104,7 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
   }
   // A kill in the middle of a write leaves an incomplete line.
   std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
-  const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume"});
+  const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume", "--samples", "6"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::vector<Json> whole;
   int torn = 0;

@@ -32,7 +32,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
              "float score(float s, int q, int k, const ScoreContext& c) {\n"
              "  return near(q + c.kv_len - c.q_len - k) ? s : -INFINITY;\n"
              "}\n");
-  const Outcome outcome = run_line(std::string(small) + "--score-function window.cpp --budget 600");
+  const Outcome outcome = run_line(std::string(small) + test::few_samples + "--score-function window.cpp");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> forms;
@@ -50,7 +50,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
   const std::string finding = findings().front()["id"];
-  const Outcome replay = run_line("--replay " + finding);
+  const Outcome replay = run_line("--samples 6 --replay " + finding);
   EXPECT_EQ(replay.status, 0) << replay.err;
   write_text("window.cpp", "float score(float s, int, int, const ScoreContext&) { return s; }\n");
   EXPECT_EQ(run_line("--replay " + finding).status, 2);

@@ -18,6 +18,7 @@
 #include "common/base/error.h"
 #include "common/testing/devices.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 #include "proto3_paged/problem.h"
 #include "proto3_paged/sweep.h"
@@ -37,8 +38,10 @@ constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 class PagedTest : public test::OnDevice<testing::Test> {};
 
 TEST_F(PagedTest, PageSizesAndDimensionsAgreeWithTheOracle) {
+  test::Some some(5);
   for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {8, 24, 64, 72, 96, 128, 192, 256}) {
+      if (some.skips()) continue;
       PagedConfig config = paged_config();
       config.decode.page_size = page_size;
       config.decode.shape.head_dim = head_dim;
@@ -48,9 +51,11 @@ TEST_F(PagedTest, PageSizesAndDimensionsAgreeWithTheOracle) {
 }
 
 TEST_F(PagedTest, GroupsAndQueriesAgreeWithTheOracle) {
+  test::Some some(3);
   for (const int64_t group : {1, 2, 3, 5, 8}) {
     for (const int64_t q_len : {1, 2, 4, 16}) {
       for (const bool causal : {false, true}) {
+        if (some.skips()) continue;
         PagedConfig config = paged_config();
         config.decode.shape.q_heads = 2 * group;
         config.decode.shape.q_len = q_len;
@@ -378,10 +383,12 @@ TEST_F(PagedTest, HooksComposeAndSeeTheLengthOfTheSequence) {
 }
 
 TEST_F(PagedTest, NewTokensAgreeWithTheOracle) {
+  test::Some some(7);
   for (const char* append : {"fused", "chain"}) {
     for (const int64_t page_size : {0, 1, 16, 24, 256}) {
       for (const int64_t q_len : {1, 3, 16}) {
         for (const int64_t group : {1, 3, 8}) {
+          if (some.skips()) continue;
           PagedConfig config = appending_config(append);
           config.decode.page_size = page_size;
           config.decode.shape.q_len = q_len;
@@ -570,9 +577,11 @@ TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
 
 // The sequences share 70 of 100 tokens. The cascade reads the shared pages once.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
+  test::Some some(7);
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
     for (const int64_t group : {1, 3, 8}) {
       for (const int64_t batch : {1, 2, 5, 40}) {
+        if (some.skips()) continue;
         PagedConfig config = cascade_config();
         config.decode.page_size = page_size;
         config.decode.shape.batch = batch;
@@ -649,10 +658,12 @@ Check check_modified(const PagedConfig& config, PipelineCache& cache = pipelines
 }
 
 TEST_F(PagedTest, ModifiersAgreeWithTheOracle) {
+  test::Some some(5);
   for (const auto& [name, modifiers] : tested_modifiers()) {
     for (const int64_t page_size : {0, 16, 24}) {
       for (const int64_t q_len : {1, 4}) {
         for (const bool narrow : {false, true}) {
+          if (some.skips()) continue;
           PagedConfig config = paged_config();
           config.modifiers = modifiers;
           config.decode.page_size = page_size;

@@ -11,6 +11,7 @@
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/devices.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "proto3_paged/sweep.h"
 #include "proto3_paged/tests/paged_run.h"
 
@@ -42,9 +43,11 @@ PagedConfig appending_prefill(const std::string& append) {
 class PrefillTest : public test::OnDevice<testing::Test> {};
 
 TEST_F(PrefillTest, PageSizesAndDimensionsAgreeWithTheOracle) {
+  test::Some some(5);
   for (const int64_t page_size : {0, 1, 8, 16, 24, 32, 64, 128, 256}) {
     for (const int64_t head_dim : {8, 64, 72, 96, 128, 192, 256}) {
       if (on_cuda && head_dim % 64 != 0 && page_size % 64 != 0) continue;  // leaves out half of the slow compilations
+      if (some.skips()) continue;
       PagedConfig config = prefill_config();
       config.decode.page_size = page_size;
       config.decode.shape.head_dim = head_dim;
@@ -66,10 +69,12 @@ TEST_F(PrefillTest, GarbageReachesTheRowsThatSeeIt) {
 }
 
 TEST_F(PrefillTest, GroupsAndQueriesAgreeWithTheOracle) {
+  test::Some some(7);
   for (const int64_t group : {1, 3, 8}) {
     for (const int64_t q_len : {1, 17, 65, 130, 300}) {
       for (const bool causal : {false, true}) {
         for (const char* lengths : {"ragged", "chat"}) {
+          if (some.skips()) continue;
           PagedConfig config = prefill_config();
           config.lengths = lengths;
           config.decode.shape.q_heads = 2 * group;
@@ -132,10 +137,12 @@ TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
 
 TEST_F(PrefillTest, ModifiersAgreeWithTheOracle) {
   const Modifiers all{.soft_cap = 30, .window_left = 50, .alibi = true, .sinks = true};
+  test::Some some(7);
   for (const Modifiers& modifiers : {Modifiers{.alibi = true}, Modifiers{.soft_cap = 5}, Modifiers{.sinks = true},
                                      Modifiers{.window_left = 7}, all}) {
     for (const int64_t page_size : {0, 16, 24}) {
       for (const bool appends : {false, true}) {
+        if (some.skips()) continue;
         PagedConfig config = appends ? appending_prefill("fused") : prefill_config();
         config.modifiers = modifiers;
         config.decode.page_size = page_size;
@@ -148,9 +155,11 @@ TEST_F(PrefillTest, ModifiersAgreeWithTheOracle) {
 }
 
 TEST_F(PrefillTest, NewTokensAgreeWithTheOracle) {
+  test::Some some(7);
   for (const char* append : {"fused", "chain"}) {
     for (const int64_t page_size : {0, 1, 16, 24, 256}) {
       for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {40, 200}, {200, 200}, {130, 300}, {300, 130}}) {
+        if (some.skips()) continue;
         PagedConfig config = appending_prefill(append);
         config.decode.page_size = page_size;
         config.decode.shape.q_len = q_len;

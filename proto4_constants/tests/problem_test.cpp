@@ -12,6 +12,7 @@
 #include "common/base/temporary_folder.h"
 #include "common/cases/problem.h"
 #include "common/experiment/options.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 #include "proto4_constants/sweep.h"
 
@@ -156,6 +157,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
     const Check check = problem.check();
     EXPECT_TRUE(check.ok) << kernel << " with " << value << ": " << check.worst;
   };
+  test::Some some(7);
   for (const std::string& kernel : kernels) {
     std::vector<std::string> values = run_time_axes(kernel, device_->info());
     values.emplace_back("all");
@@ -165,7 +167,9 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
         for (const bool alibi : {false, true}) {
           Variant variant = grid[i];
           variant.alibi = alibi;
-          for (const std::string& value : values) expect_same(variant, kernel, value);
+          for (const std::string& value : values) {
+            if (!some.skips()) expect_same(variant, kernel, value);
+          }
         }
       }
     }

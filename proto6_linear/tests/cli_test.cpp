@@ -17,14 +17,13 @@ class LinearCliTest : public test::CpuProgramTest {
   LinearCliTest() : CpuProgramTest("proto6_linear") {}
 };
 
-// The budget is so large that it ends no sampling: sampling ends with a narrow interval or with the largest allowed
-// number of samples.
-constexpr const char* small_shape =
-    "--device cpu:threads=2 --budget 600 --axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
+const std::string small_shape =
+    "--device cpu:threads=2" + test::few_samples +
+    "--axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
 
 TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
-  const Outcome outcome = run_line(std::string(small_shape) +
+  const Outcome outcome = run_line(small_shape +
                                    "--axis q_len=70 --axis variant=phases --axis scan=host --axis gate=token --axis "
                                    "lengths=ragged");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -37,7 +36,7 @@ TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
 // not measure these kernels again.
 TEST_F(LinearCliTest, FindsTheCrossover) {
-  const std::string line = std::string(small_shape) +
+  const std::string line = small_shape +
                            "--axis q_len=64 --axis variant=softmax,fused --axis scan=none --axis gate=none --axis "
                            "lengths=equal";
   const Outcome outcome = run_line(line);

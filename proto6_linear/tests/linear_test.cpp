@@ -12,6 +12,7 @@
 #include "common/cases/feature_oracle.h"
 #include "common/linear/tests/linear_mutations.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "proto6_linear/tests/linear_run.h"
 
 namespace attn {
@@ -152,6 +153,7 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
 // A NaN at a token reaches this token and the later tokens of the sequence and head, and no other tokens. A NaN in V
 // reaches only its own column. The token is the first or the last token of a kernel's step, or a token between them.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
+  test::Some some(7);
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
       LinearCase config = small_case();
@@ -161,6 +163,7 @@ TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
         for (const char where : {'q', 'k', 'v', 'g'}) {
           if (where == 'g' && gate == GATE_NONE) continue;
           for (const int64_t token : {0, 31, 40}) {
+            if (some.skips()) continue;
             EXPECT_EQ(difference_with(form, where, token, nan_value), "")
                 << words(form) << ", token " << token << " of " << where;
           }

@@ -57,7 +57,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   write_text("even.cpp", even_mask);
   write_text("near.cpp", score);
   const Outcome outcome =
-      run_line(std::string(small_shape) + "--mask-function even.cpp --score-function near.cpp --budget 600");
+      run_line(small_shape + test::few_samples + "--mask-function even.cpp --score-function near.cpp");
   ASSERT_EQ(outcome.status, 0) << outcome.err << outcome.out;
   EXPECT_EQ(outcome.err, "");
   std::set<std::string> seen;
@@ -173,7 +173,8 @@ TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
 
 TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   const std::string shape =
-      "--device cpu:threads=2 --budget 600 --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
+      "--device cpu:threads=2" + test::few_samples +
+      "--axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
       "--axis kv_heads=2 --axis causal=1 --axis dtype=f32 --axis out_dtype=f32 --axis variant=tuned "
       "--axis layout=bhsd,bshd --axis kv_heads_by=index,copy --axis alibi=0 --axis soft_cap=0 --axis sinks=0 "
       "--axis documents=0 --axis prefix=0 --axis bias=none --axis lengths=0 --axis window_left=-1 "

@@ -17,6 +17,7 @@
 
 #include "common/cases/modified_attention.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 #include "proto7_variants/functions.h"
 #include "proto7_variants/problem.h"
@@ -136,6 +137,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, KernelModifiers, testing::ValuesIn(kernels()), [](const auto& i) { return i.param; });
 
 TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
+  test::Some some(7);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {1, 130}, {270, 283}}) {
     for (const bool causal : {false, true}) {
       config_.shape.q_len = q_len;
@@ -143,6 +145,7 @@ TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
       config_.shape.causal = causal;
       for (const Switch& one : switches()) {
         if (causal && one.name == std::string("prefix")) continue;
+        if (some.skips()) continue;
         Modifiers modifiers;
         one.turn_on(modifiers);
         expect_right(modifiers, one.name);
@@ -202,9 +205,11 @@ std::vector<Modifiers> of_the_score() {
 }
 
 TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
+  test::Some some(5);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {270, 283}}) {
     for (Modifiers modifiers : of_the_score()) {
       for (const char* form : {"run_time", "noinline"}) {
+        if (some.skips()) continue;
         modifiers.score_by = form;
         config_.shape.q_len = q_len;
         config_.shape.kv_len = kv_len;
@@ -249,10 +254,13 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
       expect_right(modifiers, functions);
     }
   }
+  test::Some some(7);
   for (const Switch& one : switches()) {
     Modifiers modifiers;
     one.turn_on(modifiers);
-    for (const UserFunctions& functions : {both, unbounded_mask}) expect_right(modifiers, functions);
+    for (const UserFunctions& functions : {both, unbounded_mask}) {
+      if (!some.skips()) expect_right(modifiers, functions);
+    }
   }
 }
 

@@ -20,11 +20,10 @@ class ExtensionCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
-  // The budget is so large that it ends no sampling: sampling ends with a narrow interval or with the largest allowed
-  // number of samples. The first call of an engine (`task=first_call`) can compile the kernel. So many samples of such
-  // calls would take long, so the second run only verifies these calls.
+  // The first call of an engine (`task=first_call`) can compile the kernel. To measure such calls would take long, so
+  // the second run only verifies these calls.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
-  const Outcome outcome = run_line(shape + "--budget 600 --axis from=archive");
+  const Outcome outcome = run_line(shape + test::few_samples + "--axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const Outcome checked =
       run_line(shape + "--only verify --axis task=first_call --axis path=c --axis from=disk,compiler");

@@ -2,6 +2,7 @@
 
 import collections
 import fnmatch
+import functools
 import json
 
 import records as rec
@@ -72,11 +73,16 @@ def words_of(finding):
     return words.format(threshold=finding["data"]["hypothesis"]["threshold"]).removesuffix(".")
 
 
+@functools.cache
+def axes_of(subject):
+    named = dict(word.split("=", 1) for word in subject.split() if "=" in word)
+    return {axis: str(off) for axis, off in rec.MODIFIERS.items()} | named
+
+
 def axis_values(finding):
     """Returns the axes of a finding's subject, each with its value. A modifier that the subject does not name is
     off."""
-    named = dict(word.split("=", 1) for word in finding["data"]["subject"].split() if "=" in word)
-    return {axis: str(off) for axis, off in rec.MODIFIERS.items()} | named
+    return axes_of(finding["data"]["subject"])
 
 
 def in_order(values):

@@ -18,6 +18,7 @@
 #include "common/base/error.h"
 #include "common/cases/problem.h"
 #include "common/cases/user_functions.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -205,11 +206,13 @@ TEST_P(Hosts, ComputeWhatTheOracleDoes) {
     const Check check = problem.check();
     EXPECT_TRUE(check.ok) << fmt::format("{} {} {}: ", flash.variant, name(flash.dtype), name(layout)) << check.worst;
   };
+  test::Some some(3);
   for (const auto& [dtype, layout] : {std::pair{DType::f32, Layout::bhsd},
                                       {DType::f32, Layout::bshd},
                                       {DType::f16, Layout::bhsd},
                                       {DType::bf16, Layout::bshd}}) {
     for (const auto& [head_dim, block_r] : {std::pair{8, 16}, {64, 64}, {72, 32}, {128, 128}, {256, 48}}) {
+      if (some.skips()) continue;
       expect_right(config("tuned", head_dim, block_r, dtype), layout);
     }
   }

@@ -21,6 +21,7 @@
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -66,10 +67,12 @@ class HooksTest : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, HooksTest, testing::ValuesIn(kernels()), [](const auto& test) { return test.param; });
 
 TEST_P(HooksTest, KeysOfEveryRule) {
+  test::Some some(5);
   for (const KeysHook& hook : keys_hooks()) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}, {130, 129}}) {
       for (const bool causal : {false, true}) {
         if (causal && !hook.takes_causal) continue;
+        if (some.skips()) continue;
         Tested setup = tested(GetParam());
         setup.config.shape.q_len = q_len;
         setup.config.shape.kv_len = kv_len;
@@ -84,9 +87,11 @@ TEST_P(HooksTest, KeysOfEveryRule) {
 
 // Tiles whose consumers, warps or panels see different blocks, and rows of several tiles.
 TEST_P(HooksTest, KeysOfLargerTiles) {
+  test::Some some(5);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
     for (const int64_t rows : {64, 128, 192}) {
       for (const bool causal : {false, true}) {
+        if (some.skips()) continue;
         Tested setup = tested(GetParam());
         setup.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
         setup.config.shape.causal = causal;

@@ -10,9 +10,11 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -238,8 +240,10 @@ std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCach
   const FlashOperation::Lists make = mask_lists(device(), config, launch, *cache.get(launch.source).kernel);
   const MaskLists lists = make(params);
   const int64_t first_query = FlashOperation::of(info).first_query(config, info);
+  std::set<std::tuple<int64_t, int64_t, int64_t>> seen;
   for (const RowIndex& row : all_rows(s)) {
     const int64_t first = first_query + (row.q - first_query) / config.block_r * config.block_r;
+    if (!seen.emplace(row.batch, row.head, first).second) continue;  // the rows of a tile share a list
     const long long number =
         number_of_list(lists, static_cast<int>(row.batch), static_cast<int>(row.head), static_cast<int>(first));
     int count = 0;

@@ -55,6 +55,14 @@ TEST(PoolTest, ProcessesThatDisagreeWidenTheIntervals) {
   EXPECT_GT(noisy.tau, 0.05);
 }
 
+TEST(PoolTest, IntervalsAreFinite) {
+  const Pooled pooled = pool_one(session_of({1, 1, 1}, 1e4));
+  EXPECT_NEAR(pooled.value, 1, 1e-9);
+  for (const double end : {pooled.ci_lo, pooled.ci_hi, pooled.next_lo, pooled.next_hi}) {
+    EXPECT_TRUE(std::isfinite(end) && end > 0) << end;
+  }
+}
+
 TEST(PoolTest, SessionsThatDisagreeWidenTheIntervals) {
   const std::vector<Session> alike = {session_of({1.000, 1.001, 0.999}), session_of({1.001, 1.000, 0.999})};
   const std::vector<Session> apart = {session_of({1.000, 1.001, 0.999}), session_of({1.101, 1.100, 1.099})};

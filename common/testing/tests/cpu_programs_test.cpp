@@ -14,6 +14,7 @@ namespace attn {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using test::few_samples;
 using test::Outcome;
 
 /// A program and the options of a short run (`narrowed`); the number of cases that the run records, and the claims that
@@ -33,8 +34,7 @@ class ProgramsTest : public test::CpuProgramTest, public testing::WithParamInter
 
 TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   own_cache();  // a compiler's warnings are printed only when it compiles a kernel
-  // The budget is not reached: sampling ends with a narrow interval or with the most samples.
-  const Outcome outcome = run_line(std::string("--device cpu:threads=2 --budget 600 ") + GetParam().narrowed);
+  const Outcome outcome = run_line(std::string("--device cpu:threads=2 ") + few_samples + GetParam().narrowed);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
   std::set<std::string> cases, claims;

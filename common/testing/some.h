@@ -1,0 +1,22 @@
+// Tests of many cases run some of them, and all of them with the label `long`.
+#pragma once
+
+#include <cstdlib>
+
+namespace attn::test {
+
+/// Takes every `nth` case of nested loops, beginning with the first case. Takes every case if $ATTN_TEST_ALL is set, as
+/// it is for the ctest tests NAME.all and for the tests of a GPU. Each value of each loop is taken if the loops are
+/// long enough, and if `nth` has no factor in common with the number of values of a loop.
+class Some {
+ public:
+  explicit Some(int nth) : nth_(std::getenv("ATTN_TEST_ALL") ? 1 : nth) {}
+  /// Whether to skip the next case.
+  bool skips() { return next_++ % nth_ != 0; }
+
+ private:
+  const int nth_;
+  int next_ = 0;
+};
+
+}  // namespace attn::test
