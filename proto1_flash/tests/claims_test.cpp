@@ -241,7 +241,7 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
+// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
 TEST(FlashClaimsTest, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -188,7 +188,7 @@ TEST(StitchConclusionsTest, ACallCostsWhatTheModelSays) {
   EXPECT_EQ(grains.size(), 3u);
 }
 
-TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsDoWithout) {
+TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsRenderWithoutItsFigures) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) result.pipeline["instructions"] = nullptr;
   for (const Conclusion& conclusion : stitch_conclusions(results, compare(stitch_duels(results)), 2)) {
@@ -283,7 +283,7 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 4u);
 }
 
-// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
+// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
 TEST(StitchClaimsTest, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -56,10 +56,11 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-// wgmma takes scores by element. An inlined form spills no registers. A form that calls spills at most 64 bytes. The
-// compiler must give no message about a form that runs. A message would say that the form makes the matrix products
-// wait for each other. call_skip_reason() leaves a form out if the compiler says that it ignores setmaxnreg for the
-// form. If a new compiler no longer ignores setmaxnreg for a form, the test fails, and the sweep can run the form.
+// The kernel `wgmma` takes scores by element. An inlined form spills no registers. A form that calls spills at most 64
+// bytes. The compiler must give no message about a form that runs. A message would say that the form makes the matrix
+// products wait for each other. call_skip_reason() leaves a form out if the compiler says that it ignores setmaxnreg
+// for the form. If a new compiler no longer ignores setmaxnreg for a form, the test fails, and the sweep can run the
+// form.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {

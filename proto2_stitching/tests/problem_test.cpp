@@ -229,7 +229,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
 }
 
 // Checks the functions of math.h that a user's function may call, in float, as kernels compile them.
-TEST_F(StitchTest, MathFunctionsAreAsRightAsTheySay) {
+TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =
         text("float score(float s, int, int, const ScoreContext&) { return " + expression + "; }");

@@ -137,8 +137,8 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
   for (const Claim& claim : claims) EXPECT_GT(counts[claim.hypothesis.id], 0) << claim.hypothesis.id;
 }
 
-// Only pages of 16 tokens decide the claims paging_9, paging_10 and paging_25. Only pages that the published kernel
-// cannot hold in 32 KB decide `viability`.
+// Only pages of 16 tokens decide the claims `paging_9`, `paging_10` and `paging_25`. Only pages that the published
+// kernel cannot hold in 32 KB decide the claim `viability`.
 TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
@@ -169,7 +169,7 @@ TEST(PagedFindings, ThePublishedKernelTakesWhatTheStudyTells) {
   }
 }
 
-// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
+// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
 TEST(PagedFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

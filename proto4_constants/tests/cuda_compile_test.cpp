@@ -24,7 +24,7 @@ TEST_F(ConstantsCudaCompileTest, WhatCanBeReadAtRunTime) {
     KernelSource source = grid.front().source(hopper());
     for (const char* axis : {"head_dim", "block_r", "block_c", "causal", "alibi"}) {
       source.run_time = run_time_constants(axis, kernel, hopper());
-      if (!source.constants.contains(*source.run_time.begin())) continue;  // naive has no tile
+      if (!source.constants.contains(*source.run_time.begin())) continue;  // the kernel `naive` has no tile
       const bool allowed = std::find(said.begin(), said.end(), axis) != said.end();
       try {
         const Binary binary = compiler_->compile(source);

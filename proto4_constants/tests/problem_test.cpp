@@ -86,7 +86,8 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
     if (std::string(task).starts_with("compile")) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
-      if (!on_cuda || device_->info().has("pch")) {  // an NVRTC that has pch also traces its phases
+      if (!on_cuda ||
+          device_->info().has("pch")) {  // an NVRTC that has precompiled headers (`pch`) also traces its phases
         EXPECT_GT(values["optimizer_s"], 0);
       }
       EXPECT_GT(values["load_s"], 0);
@@ -184,7 +185,7 @@ TEST_F(ProblemTest, WhatCannotBeReadAtRunTimeDoesNotCompile) {
     KernelSource source = variant_grid(kernel, DType::f32, device_->info()).front().source(device_->info());
     for (const char* axis : {"head_dim", "block_r", "block_c", "causal", "alibi"}) {
       source.run_time = run_time_constants(axis, kernel, device_->info());
-      if (!source.constants.contains(*source.run_time.begin())) continue;  // naive has no tile
+      if (!source.constants.contains(*source.run_time.begin())) continue;  // the kernel `naive` has no tile
       if (std::find(said.begin(), said.end(), axis) != said.end()) {
         EXPECT_NO_THROW(device_->compile(source)) << source.key();
       } else {

@@ -142,7 +142,7 @@ std::string difference_with(const LinearCase& config, char where, int64_t token,
 
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
 
-/// Returns forms(config), and the form phases with bf16.
+/// Returns forms(config), and the variant `phases` with bf16.
 std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   std::vector<LinearCase> all = forms(config);
   config.linear.dtype = config.linear.out_dtype = DType::bf16;

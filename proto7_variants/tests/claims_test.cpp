@@ -275,7 +275,7 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
 
 // The conclusions of one run have different keys. Two conclusions with one key would be pooled as two runs of one
 // claim.
-TEST(VariantsFindings, NoTwoHaveOneKey) {
+TEST(VariantsFindings, NoTwoConclusionsHaveTheSameKey) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();
   std::set<std::string> keys;
@@ -286,7 +286,7 @@ TEST(VariantsFindings, NoTwoHaveOneKey) {
   }
 }
 
-// The table says for each claim what a user should do if the claim's figure is small, and what if the figure is large.
+// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
 TEST(VariantsFindings, AdviceFitsEitherSide) {
   using test::Choice;
   test::expect_advice(

@@ -57,9 +57,9 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Compiles two forms of score modifiers. With run_time the kernel has all score modifiers, and may spill registers.
-// With noinline the kernel calls a function. In both forms the assembler must not warn that matrix products do not
-// overlap.
+// Compiles two forms of score modifiers. With `score_by=run_time` the kernel has all score modifiers, and may spill
+// registers. With `score_by=noinline` the kernel calls a function. In both forms the assembler must not warn that
+// matrix products do not overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {

@@ -222,7 +222,7 @@ TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
   }
 }
 
-// With score_by=run_time, one kernel serves all modifiers. With constants, each modifier makes another kernel.
+// With `score_by=run_time`, one kernel serves all modifiers. With constants, each modifier makes another kernel.
 TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   const DeviceInfo& info = device().info();
   const auto source = [&](Modifiers modifiers, const char* form) {

@@ -224,7 +224,7 @@ TEST(ChecksTest, LengthsOfFlash) {
 }
 
 TEST(ChecksTest, DocumentsOfTheQueriesOwnKeys) {
-  const FlashCall call = flash_call();  // five queries, at keys 4 to 8
+  const FlashCall call = flash_call();  // five queries, whose own keys are keys 4 to 8
   const std::vector<int> good = {-7, 99, 5, 2, -1, 0, 0, 0, 0, 6, 0, 6, 6, 9, 6, 9, 9, 9};
   PASSES(call, c.documents = good.data());
   for (const auto& [at, value] : {std::pair{8, -1}, {9, 10}, {11, 5}, {14, 5}, {16, 10}}) {
@@ -282,7 +282,7 @@ TEST(ChecksTest, LengthsOfAContiguousCache) {
   REFUSED("lengths[0] is -1", cache.call, );
 }
 
-TEST(ChecksTest, WhatACacheTakesTogether) {
+TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   const Cache cache;
   REFUSED("positions", cache.call, c.positions = 15);
   REFUSED("together", cache.call, c.new_v = {});

@@ -82,7 +82,7 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
   }
 }
 
-TEST(EngineTest, PreparesAShapeOnceAndKeysOfDecodingTogether) {
+TEST(EngineTest, PreparesAShapeOnceAndDecodingOnceForManyLengths) {
   Engine engine("cpu:threads=1");
   for (int turn = 0; turn < 3; ++turn) {
     Case4 tensors(2, 2, 40, 40);
@@ -204,7 +204,7 @@ TEST_F(AttnTest, CallsTheKernelOnDescribedTensors) {
   EXPECT_EQ(attn_prepared(engine_), 2u);
 }
 
-TEST_F(AttnTest, CapsAreNumbersAndWholeOnesOfOlderHeadersToo) {
+TEST_F(AttnTest, TakesFractionalCapsAndTheIntegerCapsOfOlderHeaders) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
   options.scale = 1;  // makes scores large, so that the cap changes them
   const auto result = [&](double cap) {
@@ -224,7 +224,7 @@ TEST_F(AttnTest, CapsAreNumbersAndWholeOnesOfOlderHeadersToo) {
   }
 }
 
-TEST_F(AttnTest, StridesOfNothingSayNothing) {
+TEST_F(AttnTest, IgnoresTheStridesOfEmptyTensors) {
   int64_t strides[] = {0, 0, 0, 0};  // as NumPy gives them for an empty array
   for (const int axis : {0, 1, 2}) {
     int64_t shape[] = {2, 4, 40, 64};
@@ -290,7 +290,7 @@ struct Table : DLTensor {
   std::vector<int64_t> sizes;
 };
 
-TEST_F(AttnTest, TablesAreThereOrRefused) {
+TEST_F(AttnTest, RefusesIncompleteTables) {
   const auto refused = [&](const char* part, const attn_flash_options& options) {
     EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT) << part;
     EXPECT_NE(std::string(attn_message()).find(part), std::string::npos) << attn_message();
@@ -433,7 +433,7 @@ static_assert(Framework<HostFramework> && !AttentionFramework<HostFramework>);
 static_assert(AttentionFramework<WithAttention<HostFramework>> && Framework<WithAttention<HostFramework>>);
 static_assert(!Framework<Blind> && HasTensors<Blind> && !ShowsTensors<Blind> && !Framework<int>);
 
-TEST(FrameworkTest, HasAttentionAndAllThatItHad) {
+TEST(FrameworkTest, GetsAttentionAndKeepsItsOwnMembers) {
   Engine engine("cpu:threads=1");
   WithAttention<HostFramework> framework(engine, 2.5);
   EXPECT_EQ(framework.scaled(2), 5);

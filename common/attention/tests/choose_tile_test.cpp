@@ -32,7 +32,7 @@ TEST(ChooseTileTest, ManyTilesAreLarge) {
 }
 
 // Few heads and few queries against many keys: a tile for each thread is enough, if the tiles are equal.
-TEST(ChooseTileTest, FewTilesAreAsLargeAsLeavesNoThreadIdle) {
+TEST(ChooseTileTest, FewTilesAreOnlySoLargeThatNoThreadIsIdle) {
   EXPECT_EQ(chosen(2, 64, 4096), Tile(64, 128));
   EXPECT_EQ(chosen(1, 64, 100000), Tile(32, 64));
   EXPECT_EQ(chosen(1, 128, 8192), Tile(64, 128));

@@ -385,7 +385,7 @@ TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
 // Kernels of bf16 on the cpu compute s * factor - m * factor by one multiply-add. The rounding error of the second
 // product stays in the result, so the weights of equal scores are all wrong by this error. For products up to
 // largest_product the error is small; for a product of 4e9 the weights are useless.
-TEST(HiddenTest, WhatAMultiplyAddLeavesIsLittleUpToTheLargestProduct) {
+TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";
   const float most = std::stof(text.substr(text.find(name) + name.size()));

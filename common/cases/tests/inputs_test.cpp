@@ -46,7 +46,7 @@ TEST(InputsTest, NeedlesAreRandomOnesWithEverySecondQueryAndTheValuesChanged) {
   EXPECT_NE(make_inputs(config_of(200), 8, InputKind::needles).q.data, needles.q.data);
 }
 
-TEST(InputsTest, ANumberOfAFileThatIsNotFiniteIsNamed) {
+TEST(InputsTest, ANumberInAFileThatIsNotFiniteIsReported) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "qkv.safetensors";
   const FlashConfig config = config_of(30);

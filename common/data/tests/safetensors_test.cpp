@@ -189,7 +189,7 @@ TEST(SafetensorsTest, NamesFromTheFileCannotBreakTheLine) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
-TEST(SafetensorsTest, AMissingNameListsAFewOfThoseThere) {
+TEST(SafetensorsTest, TheErrorOfAMissingNameListsSomeNamesOfTheFile) {
   std::string header = "{";
   for (int i = 10; i < 30; ++i) header += (i > 10 ? ",\"t" : "\"t") + std::to_string(i) + "\":{}";
   const std::string message = error_of(file_of(header + "}", ""));

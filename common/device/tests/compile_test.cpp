@@ -62,7 +62,7 @@ TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
-TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashMost) {
+TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashTellsMost) {
   const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
   EXPECT_TRUE(source == KernelSource(source));
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
@@ -169,7 +169,7 @@ TEST_F(CompileTest, AMissingFileIsBadInput) {
   EXPECT_THROW(device_->compile(kernel_text("#include \"no/such/header.h\"\n")), BadInput);
 }
 
-TEST_F(CompileTest, AnObjectThatIsNoneIsAnError) {
+TEST_F(CompileTest, AFileThatIsNoObjectFileIsAnError) {
   Binary binary = device_->compile(returns("1"));
   binary.code = "not an object file";
   EXPECT_THROW(device_->load(binary, "run"), CompileError);

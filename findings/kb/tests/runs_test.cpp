@@ -55,7 +55,7 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   lines.push_back(finding(1.9, "r8", "Another CPU", {id}));
   lines.push_back(finding(1.6, "r4", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 10);
-  // A finding/2 of the claim adds five pairs.
+  // A finding of the claim in finding/2, the second format of findings, adds five pairs.
   lines.push_back(header("r7"));
   lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);

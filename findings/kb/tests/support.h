@@ -104,7 +104,8 @@ inline Json env_json() {
           {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
 }
 
-/// A finding/1 about `ratio` with a threshold of 1.25: supported for a larger ratio, refuted for a smaller one.
+/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25: supported for a larger
+/// ratio, refuted for a smaller one.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   const Hypothesis hypothesis = worst_tile();
@@ -155,7 +156,7 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A finding/2 of the claim of finding(), with one process for each ratio.
+/// A finding in finding/2, the second format of findings, of the claim of finding(), with one process for each ratio.
 inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
                            const std::string& device = "A CPU, 2 units",
                            const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
@@ -200,7 +201,7 @@ inline Json header(const std::string& run = "r1") {
   return record;
 }
 
-/// A finding/2 about a count, which has no error.
+/// A finding in finding/2 about a count, which has no error.
 inline Json exact_finding(double value, const std::string& run = "r1") {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
