@@ -2,10 +2,12 @@
 
 #ifdef ATTN_HAS_CPU
 #include "common/backends/cpu/device.h"
-#include "common/backends/metal/emulated_device.h"
 #endif
 #ifdef ATTN_HAS_CUDA
 #include "common/backends/cuda/device.h"
+#endif
+#ifdef ATTN_HAS_CPU
+#include "common/backends/metal/emulated_device.h"
 #endif
 
 namespace attn {

@@ -68,7 +68,6 @@ class Instrumenter {
   void set_function_constants(const std::map<std::string, double>& values);
   void find_parameters();
   void inline_library();
-  void place_arrays();
   void list_constants();
   void check(llvm::Function& function);
 
@@ -76,6 +75,8 @@ class Instrumenter {
   std::string error_;
 
  private:
+  void run(llvm::ModulePassManager passes);
+  void place_arrays();
   uint32_t place_of(const llvm::Instruction& instruction);
   bool is_library(const llvm::DILocation& at) const;
   bool in_library(const llvm::Instruction& instruction) const;
@@ -159,16 +160,7 @@ void Instrumenter::find_parameters() {
   }
 }
 
-// Inlines the functions that must be inlined, so that a check in the library knows the user's line, and turns variables
-// into registers, so that fewer accesses remain.
-void Instrumenter::inline_library() {
-  llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) { return value.getName() == "msl_entry"; });
-  for (llvm::Function& function : module_) {
-    function.removeFnAttr(llvm::Attribute::OptimizeNone);
-    for (llvm::Instruction& instruction : llvm::instructions(function)) {
-      instruction.setMetadata(llvm::LLVMContext::MD_loop, nullptr);  // an unrolled loop would take long to compile
-    }
-  }
+void Instrumenter::run(llvm::ModulePassManager passes) {
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager components;
@@ -179,6 +171,23 @@ void Instrumenter::inline_library() {
   builder.registerFunctionAnalyses(functions);
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
+  passes.run(module_, modules);
+}
+
+// Inlines the functions that must be inlined, so that a check in the library knows the user's line, and turns variables
+// into registers, so that fewer accesses remain.
+void Instrumenter::inline_library() {
+  llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) { return value.getName() == "msl_entry"; });
+  for (llvm::Function& function : module_) {
+    function.removeFnAttr(llvm::Attribute::OptimizeNone);
+    for (llvm::Instruction& instruction : llvm::instructions(function)) {
+      instruction.setMetadata(llvm::LLVMContext::MD_loop, nullptr);  // an unrolled loop would take long to compile
+    }
+  }
+  llvm::ModulePassManager unused;
+  unused.addPass(llvm::GlobalDCEPass());
+  run(std::move(unused));
+  place_arrays();  // before a pass drops an array that is only written
   llvm::FunctionPassManager simplify;
   // No pass may compute a number earlier than the text does: the number may be infinite where the text does not need
   // it.
@@ -189,7 +198,7 @@ void Instrumenter::inline_library() {
   passes.addPass(llvm::AlwaysInlinerPass(/*InsertLifetime=*/false));
   passes.addPass(llvm::GlobalDCEPass());
   passes.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(simplify)));
-  passes.run(module_, modules);
+  run(std::move(passes));
   const llvm::GlobalVariable* const constructors = module_.getGlobalVariable("llvm.global_ctors");
   if (constructors && constructors->hasInitializer() && constructors->getInitializer()->getNumOperands() > 0 &&
       error_.empty()) {
@@ -421,7 +430,6 @@ Facts instrument(llvm::Module& module, const std::map<std::string, double>& cons
   for (llvm::Function& function : module) {
     if (!function.isDeclaration()) instrumenter.check(function);
   }
-  instrumenter.place_arrays();
   instrumenter.list_constants();
   llvm::StripDebugInfo(module);
   error = instrumenter.error_;

@@ -555,7 +555,9 @@ void Machine::touch(const void* address, size_t bytes, Space space, bool writes,
   Conflict conflict;
   if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict)) return;
   const Actor& earlier = conflict.earlier;
-  std::string other = who(earlier.thread);
+  // The region notes only one of several threads that read, which may be this thread.
+  const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
+  std::string other = itself ? "another thread" : who(earlier.thread);
   if (earlier.group != group_ + 1) {
     const auto its = position(run_.grid, earlier.group - 1);
     other += fmt::format(" of threadgroup ({}, {}, {})", its[0], its[1], its[2]);
