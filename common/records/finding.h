@@ -33,8 +33,9 @@ std::optional<Comparison> comparison_of(const Json& finding);
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 
-/// Gives the findings of finding/2 the fields `run` and `env` of finding/1, from the headers (run/1) among the records.
-/// A finding without a header keeps the id of its run.
+/// Gives findings in finding/2, the second format of findings, the fields `run` and `env` that findings in finding/1,
+/// the first format, have, from the headers (run/1) among the records. A finding without a header keeps the id of its
+/// run.
 void join_runs(std::vector<Json>& records);
 
 /// Returns a text that two findings share if they judge the same cases of the same run. `data` is Json of a finding's

@@ -20,8 +20,8 @@ struct Told {
   Run run;
 };
 
-/// Returns the noise floor of a finding. The floor of a finding/1 is converted to the floor that a finding/2 would
-/// have.
+/// Returns the noise floor of a finding. The floor in finding/1, the first format of findings, is converted to the
+/// floor that finding/2, the second format, would have.
 double floor_of(const Told& told) {
   const Json& estimate = told.data.at("estimate");
   if (estimate.contains("floor")) return estimate.at("floor");

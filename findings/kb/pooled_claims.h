@@ -12,7 +12,8 @@ namespace attn::kb {
 /// those that disagree. Fields:
 ///   claim_key, experiment, device, subject, hypothesis   as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
-///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale of a finding/2
+///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale as in
+///               finding/2, the second format of findings
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
 ///   others      the ids of the findings with other code or other conditions

@@ -33,10 +33,10 @@ struct Record {
   int64_t number = 0;  // order of arrival
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
-  std::shared_ptr<const Json> header = {};  // the run/1 of a finding/2; null where the knowledge base lacks it
+  std::shared_ptr<const Json> header = {};  // the header (run/1) of a finding in finding/2; null if it is missing
   Json json() const { return Json::parse(line); }
-  /// Returns the record. A finding/2 gets the fields data.run and data.env from its header; a finding/1 has them
-  /// itself.
+  /// Returns the record. A finding in finding/2, the second format of findings, gets the fields data.run and data.env
+  /// from its header; a finding/1 has them itself.
   Json joined() const;
   /// The id of the run of a finding, a measurement or a run.
   std::string run_id() const;

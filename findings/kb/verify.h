@@ -14,7 +14,8 @@ namespace attn::kb {
 
 /// Checks one record by itself and returns its problems. Checks for all records: schema, units, id, intervals. For
 /// measurements: also rates. For findings: also texts (rendered again), and verdict, confidence and claim_key (computed
-/// again), by the rules of their schema. For a finding/2: also the estimate, pooled again from its parts.
+/// again), by the rules of their schema. For finding/2, the second format of findings: also the estimate, pooled again
+/// from its parts.
 std::vector<std::string> verify_record(const Record& record);
 
 struct Problem {
