@@ -26,7 +26,8 @@ def models(found):
              "|---|---|---|---|---|"]
     lines += [f"| {row['family']} | {row['calls']} | {row['served']} | {'; '.join(row['for'])} | {row['worst']:.0e} |"
               for row in found.get("families", [])]
-    lines += ["", f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
+    lines = [*lines, ""] if "families" in found else []  # an older record has none
+    lines += [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
              f"agree with eager attention. All calls of these reach the kernels: {', '.join(found['whole'])}.", "",
              "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(f'{kind} {share} %' for kind, share in row['types'].items())} |"
