@@ -156,7 +156,7 @@ class EmulatedDevice : public Device {
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
   if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>();
-  throw BadInput(fmt::format("device '{}' is not allowed; allowed is metal:emulated", spec));
+  throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
 }
 
 }  // namespace attn
