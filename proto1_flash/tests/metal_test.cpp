@@ -17,7 +17,7 @@ TEST(MetalTileTest, EachHeadDimHasOne) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-      FlashConfig config{.variant = "tuned", .dtype = dtype, .out_dtype = dtype};
+      FlashConfig config{.variant = "tuned", .shape = {}, .dtype = dtype, .out_dtype = dtype};
       config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 100, .kv_len = 100, .head_dim = head_dim};
       choose_tile(config, device);
       const FlashOperation& flash = FlashOperation::of(device);

@@ -19,7 +19,7 @@ TEST(MetalDecodeTest, EachHeadDimFits) {
   for (const DType dtype : {DType::f32, DType::f16}) {
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
       for (const int64_t group : {1, 5, 16, 70}) {
-        DecodeConfig config{.dtype = dtype, .cache_dtype = dtype, .out_dtype = dtype};
+        DecodeConfig config{.shape = {}, .dtype = dtype, .cache_dtype = dtype, .out_dtype = dtype};
         config.shape = {.batch = 2, .q_heads = group, .kv_heads = 1, .q_len = 1, .kv_len = 100, .head_dim = head_dim};
         const Plan plan = decode_plan(config, device, 200);
         ASSERT_EQ(skip_reason(plan, device).value_or(""), "") << head_dim << " " << group;

@@ -53,7 +53,11 @@ static inline const GLOBAL float* bias_row(int q, const ScoreContext& context) {
 
 // A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not take care of this: if a
 // row becomes NaN, the kernels that call score_tile() compute the row anew, score by score (exact_row.h).
+#ifdef __METAL_VERSION__
+static inline float with_bias(float s, float bias) { return is_minus_infinity(bias) ? bias : s + bias; }
+#else
 static inline float with_bias(float s, float bias) { return bias < lowest_score ? bias : s + bias; }
+#endif
 
 static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int k,
                           [[maybe_unused]] const ScoreContext& context) {
