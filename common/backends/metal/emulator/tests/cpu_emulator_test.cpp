@@ -60,11 +60,11 @@ std::string fault(const Case& test) {
   return "no fault";
 }
 
-#define EXPECT_FAULT(test, kind, part)                       \
-  do {                                                       \
-    const std::string found = fault(test);                   \
-    EXPECT_TRUE(found.starts_with(kind)) << found;           \
-    EXPECT_NE(found.find(part), std::string::npos) << found; \
+#define EXPECT_FAULT(test, kind, part)                           \
+  do {                                                           \
+    const std::string of_case = fault(test);                     \
+    EXPECT_TRUE(of_case.starts_with(kind)) << of_case;           \
+    EXPECT_NE(of_case.find(part), std::string::npos) << of_case; \
   } while (false)
 
 const std::string head =
