@@ -30,7 +30,8 @@ struct DeviceInfo {
   std::string arch;                   // the target of the kernel compiler: "znver3", "sm_90a"
   std::string toolchain;              // the kernel compiler and its version
   std::vector<std::string> features;  // optional instructions that a kernel may ask for ("avx2", "avx512bf16"), and
-                                      // "pch" if CompileOptions::precompile_headers has an effect
+                                      // "pch" if CompileOptions::precompile_headers has an effect; "untimed" if times
+                                      // of the device mean nothing
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
   uint32_t vector_registers = 0;      // vector registers that a thread can name (cpu); 0 if their number is no limit

@@ -224,6 +224,9 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                           [&](const Case& config) -> const Plan& { return state.plan(config); }));
         return 0;
       }
+      if (const DeviceInfo& info = lab.device().info(); info.has("untimed") && !options->only_verify) {
+        throw BadInput(fmt::format("{} takes no times; --only verify checks its results", info.spec));
+      }
       state.run_part_process = run_part;
       state.open_records();
       users_code = state.device->info().on_host && has_files(options->files);

@@ -129,7 +129,10 @@ std::optional<std::string> Experiment::State::too_long(const Work& work) {
   // has a higher rate.
   constexpr double least_unit_flops = 1e9;
   const DeviceInfo& info = device->info();
-  if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings) return {};
+  if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
+      info.has("untimed")) {
+    return {};
+  }
   const double tflops = measured_ceilings().matrix_tflops(work.dtype);
   const double seconds = work.flops / (1e12 * tflops);
   if (seconds <= options.max_launch_s) return {};
@@ -159,7 +162,9 @@ std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
 }
 
 const Ceilings& Experiment::State::measured_ceilings() {
-  if (!ceilings) ceilings = measure_ceilings(*device, *pipelines, ceilings_s);
+  if (!ceilings) {
+    ceilings = device->info().has("untimed") ? Ceilings{} : measure_ceilings(*device, *pipelines, ceilings_s);
+  }
   return *ceilings;
 }
 

@@ -83,6 +83,11 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
       arguments = ", " + std::string(text.substr(first, end - 1 - first));
     }
     if (qualified || is_cxx_attribute(name.text)) continue;
+    if (name.text == "function_constant" && arguments.find_first_of("0123456789") != 2) {
+      changes.push_back(
+          {name.begin, end, ""});  // says when a parameter is there: [[buffer(1), function_constant(has)]]
+      continue;
+    }
     changes.push_back({name.begin, end, "clang::annotate(\"" + std::string(name.text) + "\"" + arguments + ")"});
   }
   return at;

@@ -60,11 +60,11 @@ std::string fault(const Case& test) {
   return "no fault";
 }
 
-#define EXPECT_FAULT(test, kind, part)                       \
-  do {                                                       \
-    const std::string found = fault(test);                   \
-    EXPECT_TRUE(found.starts_with(kind)) << found;           \
-    EXPECT_NE(found.find(part), std::string::npos) << found; \
+#define EXPECT_FAULT(test, kind, part)                           \
+  do {                                                           \
+    const std::string of_case = fault(test);                     \
+    EXPECT_TRUE(of_case.starts_with(kind)) << of_case;           \
+    EXPECT_NE(of_case.find(part), std::string::npos) << of_case; \
   } while (false)
 
 const std::string head =
@@ -220,6 +220,7 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
             "f(device int* a [[clang::annotate(\"buffer\", N + 1)]], "
             "uint b [[clang::annotate(\"thread_index_in_simdgroup\")]]);");
   EXPECT_EQ(msl::as_cxx("threadgroup T<a*b> x[n * 2], y;"), "static threadgroup T<a*b> x[n * 2], y;");
+  EXPECT_EQ(msl::as_cxx("x [[buffer(1), function_constant(has)]]"), "x [[clang::annotate(\"buffer\", 1), ]]");
   for (const char* same : {"threadgroup float* const x = y;", "f(threadgroup T& x)", "(threadgroup float*)x",
                            "// threadgroup float x[3];", "[[maybe_unused]] int x;", "\"threadgroup float x;\""}) {
     EXPECT_EQ(msl::as_cxx(same), same);
