@@ -181,7 +181,7 @@ function(attn_check_includes target folder folders)
 endfunction()
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]
-# [SOME FILTERS...]):
+# [SOME FILTERS...] [NO_DEVICE]):
 # makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
 # file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
@@ -195,7 +195,7 @@ endfunction()
 # ctest these are eight tests, gpu.LIBRARY_test.1 to 8, each of which runs a part of the selected tests. With ALONE, no
 # other test runs while one of the eight runs. The binary exits with 77 if every test that it should run was skipped.
 function(attn_add_tests library folder)
-  cmake_parse_arguments(ARG "ALONE" "GPU" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
@@ -208,7 +208,10 @@ function(attn_add_tests library folder)
   endif()
   set(name ${library}_test)
   add_executable(${name} ${tests})
-  target_link_libraries(${name} PRIVATE attn_test_compiler ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
+  if(NOT ARG_NO_DEVICE)
+    target_link_libraries(${name} PRIVATE attn_test_compiler)
+  endif()
+  target_link_libraries(${name} PRIVATE ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
   target_precompile_headers(${name} REUSE_FROM attn_test_main)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${PROJECT_SOURCE_DIR}/${folder}")

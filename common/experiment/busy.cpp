@@ -11,6 +11,8 @@
 #include <set>
 #include <sstream>
 
+#include "common/base/text_table.h"
+
 namespace attn {
 namespace {
 
