@@ -39,7 +39,8 @@ class DropIn(unittest.TestCase):
     def test_several_threads(self):
         """Each thread enables the drop-in, calls it and leaves; the last one restores PyTorch's function. No count of a
         call that goes to PyTorch is lost."""
-        served, given_back = torch.randn(1, 2, 20, 64), torch.randn(1, 2, 20, 63)
+        served, given_back = (drawn(1, 2, 20, width, device=DEVICES[0]) for width in (64, 63))
+        tolerance = 1e-5 if served.device.type == "cpu" else 1e-3
         want = [F.scaled_dot_product_attention(x, x, x) for x in (served, given_back)]
         attn_proto.reset_reasons()
         wrong = []
@@ -50,7 +51,7 @@ class DropIn(unittest.TestCase):
                     got = [F.scaled_dot_product_attention(x, x, x) for x in (served, given_back)]
                     if F.scaled_dot_product_attention is original:
                         wrong.append("not enabled")
-                wrong.extend("differs" for a, b in zip(got, want) if not torch.allclose(a, b, atol=1e-5))
+                wrong.extend("differs" for a, b in zip(got, want) if not torch.allclose(a, b, atol=tolerance))
 
         threads = [threading.Thread(target=run) for _ in range(4)]
         for thread in threads:
@@ -59,7 +60,7 @@ class DropIn(unittest.TestCase):
             thread.join()
         self.assertEqual(wrong, [])
         self.assertIs(F.scaled_dot_product_attention, original)
-        self.assertEqual(attn_proto.reasons(), {"widths 63, 63, 63": 200})
+        self.assertEqual(list(attn_proto.reasons().values()), [200])
 
     def compare(self, served, *tensors, tolerance=2e-5, **options):
         """Compares a call that is served with the definition, because PyTorch's kernels differ in rows without a key.
