@@ -62,7 +62,11 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     hooks.change = ScoreChange::any;
   }
   if (mask) {
-    hooks.includes["common/attention/kernels/keys.h"] = instead("keys");
+    const std::string keys = "common/attention/kernels/keys.h";
+    if (const auto known = hooks.includes.find(keys); known != hooks.includes.end()) {
+      hooks.includes["proto7_variants/kernels/modifier_keys.h"] = known->second;
+    }
+    hooks.includes[keys] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
     // A mask function that does not take the context is the same for all heads, so that the lists of one head serve all
     // heads.

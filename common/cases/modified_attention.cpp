@@ -211,14 +211,15 @@ void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t b
 
 double ModifiedAttention::visible_pairs() const {
   const auto heads = static_cast<double>(shape_.q_heads);
-  if (!modifiers_.lengths) {
+  if (!modifiers_.lengths && !modifiers_.starts) {
     double pairs = 0;
     for (int64_t q = 0; q < shape_.q_len; ++q) {
       for_ranges(q, [&](int64_t begin, int64_t end) { pairs += static_cast<double>(end - begin); });
     }
     return pairs * static_cast<double>(shape_.batch) * heads;
   }
-  // The queries that see each key, without the rule of lengths: first as the difference from the key before.
+  // The queries that see each key, without the rules of lengths and starts: first as the difference from the key
+  // before.
   std::vector<int64_t> seen_by(static_cast<size_t>(shape_.kv_len) + 1);
   for (int64_t q = 0; q < shape_.q_len; ++q) {
     for_ranges(q, [&](int64_t begin, int64_t end) {
@@ -227,10 +228,14 @@ double ModifiedAttention::visible_pairs() const {
     });
   }
   std::partial_sum(seen_by.begin(), seen_by.end(), seen_by.begin());
-  std::vector<double> pairs(seen_by.size());  // of a sequence with so many keys
+  std::vector<double> pairs(seen_by.size());  // of the first keys of a sequence, by their number
   for (size_t key = 0; key + 1 < pairs.size(); ++key) pairs[key + 1] = pairs[key] + static_cast<double>(seen_by[key]);
   double all = 0;
-  for (const int length : lengths_) all += pairs[static_cast<size_t>(length)];
+  for (size_t i = 0; i < static_cast<size_t>(shape_.batch); ++i) {
+    const auto end = static_cast<size_t>(modifiers_.lengths ? lengths_[i] : shape_.kv_len);
+    const auto begin = static_cast<size_t>(modifiers_.starts ? starts_[i] : 0);
+    if (begin < end) all += pairs[end] - pairs[begin];
+  }
   return all * heads;
 }
 

@@ -243,7 +243,7 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
                     *const wgmma = "common/attention/kernels/wgmma.cuda.cu";
   std::vector<PrefillMutation> mutations = {
       {"page of the first key", pages, "data.table[row + key / static_cast<int>(PAGE_SIZE)]", "data.table[row]"},
-      {"pages of another sequence", pages, "static_cast<long long>(context.batch) * data.max_pages", "0"},
+      {"pages of another sequence", pages, "static_cast<INT64>(context.batch) * data.max_pages", "0"},
       {"another head of the cache", pages, ", kv_head, key %", ", 0, key %"},
       {"tail of the last page left out", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
        "keys.end < own.kv_len - 1 ? keys.end : own.kv_len - 1"},

@@ -260,7 +260,7 @@ TEST(ChecksTest, LengthsAndPagesOfACache) {
     REFUSED("row 1: length " + std::to_string(length), cache.call, );
   }
   cache.lengths[1] = 9;
-  REFUSED("row 1, column 1: page 99; from 0 to 3", cache.call, );
+  REFUSED("row 1, column 1: page 99; the pool has pages 0 to 3", cache.call, );
   for (const int page : {-1, 4, 1000000000, std::numeric_limits<int>::min()}) {
     cache.table[3] = page;
     REFUSED("row 1, column 1: page " + std::to_string(page), cache.call, );

@@ -427,8 +427,7 @@ std::vector<MaskMutation> mask_mutations(bool of_cuda) {
       {"tuned_f32", "another_block", "listed_blocks.h", "(entry >> 1) * BLOCK_C", "taken * BLOCK_C - BLOCK_C"},
       {"tuned_f32", "list_without_its_flag", "mask_blocks.cpu.cpp", "2 * block + !all", "2 * block"},
       {"tuned_f32", "blocks_in_part_left_out", "mask_blocks.cpu.cpp", "if (some) entries", "if (all) entries"},
-      {"tuned_f32", "list_of_another_head", "mask_lists.h", "static_cast<long long>(head) * lists.of_head", "0",
-       "blocks"},
+      {"tuned_f32", "list_of_another_head", "mask_lists.h", "static_cast<INT64>(head) * lists.of_head", "0", "blocks"},
       {"tuned_f32", "list_of_the_next_tile", "mask_lists.h", "(first_query - lists.first_query) / lists.rows", "0"}};
 }
 

@@ -8,6 +8,7 @@
 namespace and_padding {
 #include "common/attention/kernels/modifiers/keys.h"
 }
+using and_padding::least, and_padding::most;
 
 #undef KEYS_BEGIN_AT_ZERO
 #undef KEYS_ARE_DEFAULT
@@ -17,5 +18,5 @@ namespace and_padding {
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   const KeyRange keys = and_padding::visible_keys(q, context);
   const int start = table_at<int>(context, later_of(context).starts)[context.batch];
-  return {and_padding::most(keys.begin, start), keys.end};
+  return {most(keys.begin, start), keys.end};
 }

@@ -5,13 +5,12 @@
 
 #ifdef __METAL_VERSION__
 #include "common/kernel/metal.h"
-#else
+#endif
 #ifndef __CUDACC__
 namespace feature_math {
 #include "common/kernel/math.h"
 }
 using feature_math::expf;
-#endif
 #endif
 
 #define FEATURE_IS_IDENTITY 0
