@@ -47,7 +47,7 @@ if(ATTN_TESTS)
   target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
   target_compile_options(attn_test_flags INTERFACE -Og)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # gcc 12 gives this warning at -O1 for std::variant without a reason.
+    # gcc 12 gives this warning for std::variant without a reason.
     target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
   target_compile_definitions(attn_test_flags INTERFACE ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
