@@ -17,11 +17,15 @@ if(ATTN_SANITIZE)
 endif()
 
 # GNU's ld takes a second to link one program, because it reads all names in LLVM's libraries. lld and gold take a
-# quarter of a second.
-find_program(ATTN_LINKER NAMES ld.lld ld.gold)
-if(ATTN_LINKER MATCHES "ld\\.([a-z]+)$")
-  string(APPEND CMAKE_EXE_LINKER_FLAGS " -fuse-ld=${CMAKE_MATCH_1}")
-endif()
+# quarter of a second. A linker that cannot link with this compiler's libraries is left out.
+include(CheckLinkerFlag)
+foreach(linker lld gold)
+  check_linker_flag(CXX -fuse-ld=${linker} ATTN_LINKS_WITH_${linker})
+  if(ATTN_LINKS_WITH_${linker})
+    string(APPEND CMAKE_EXE_LINKER_FLAGS " -fuse-ld=${linker}")
+    break()
+  endif()
+endforeach()
 
 # The flags of bookkeeping code. This code has no loops over elements, and no measurement waits for it. Compiling it
 # takes most of a build's time.

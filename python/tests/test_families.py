@@ -12,16 +12,10 @@ import unittest
 import unittest.mock
 
 import torch
+import transformers
+from transformers.cache_utils import DynamicCache, StaticCache
 
-import attn_proto
-
-try:
-    import transformers
-    from transformers.cache_utils import DynamicCache, StaticCache
-
-    import attn_proto.transformers  # noqa: F401: registers the implementation
-except ImportError:
-    transformers = None
+import attn_proto.transformers  # registers the implementation
 
 torch.set_num_threads(1)  # layers are so small that threads would only wait for each other
 PROMPT, STEPS, VOCABULARY = 20, 3, 99
@@ -72,7 +66,6 @@ def run(model, padded, static):
     return torch.cat(found).float(), 1 + STEPS
 
 
-@unittest.skipUnless(transformers and tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24), "transformers from 5.24 on")
 class Families(unittest.TestCase):
     def walk(self, device, dtype):
         with torch.no_grad():

@@ -7,20 +7,15 @@ import types
 import unittest
 
 import torch
+import transformers
+from transformers import masking_utils as masking
+from transformers.cache_utils import DynamicCache, StaticCache
+from transformers.masking_utils import (bidirectional_mask_function, causal_mask_function, chunked_causal_mask_function,
+                                        sdpa_mask, sliding_window_causal_mask_function)
 
 import attn_proto
-
-try:
-    import transformers
-    from transformers.cache_utils import DynamicCache, StaticCache
-    from transformers import masking_utils as masking
-    from transformers.masking_utils import (bidirectional_mask_function, causal_mask_function,
-                                            chunked_causal_mask_function, sdpa_mask, sliding_window_causal_mask_function)
-
-    import attn_proto.transformers as support
-    from attn_proto._masks import Structure
-except ImportError:
-    transformers = None
+import attn_proto.transformers as support
+from attn_proto._masks import Structure
 
 torch.set_num_threads(1)  # layers are so small that threads would only wait for each other
 SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -42,13 +37,7 @@ def tokens(batch, count):
     return torch.randint(1, 99, (batch, count), generator=torch.Generator().manual_seed(1))
 
 
-def known():
-    """Whether this version of transformers names arguments as these tests do, and the library has the CPU backend."""
-    return (transformers and tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24)
-            and torch.ops.attn.has_backend("cpu"))
-
-
-@unittest.skipUnless(known(), "transformers from 5.24 on, and kernels of the cpu")
+@unittest.skipUnless(torch.ops.attn.has_backend("cpu"), "kernels of the cpu")
 class Case(unittest.TestCase):
     def setUp(self):
         attn_proto.reset_reasons()

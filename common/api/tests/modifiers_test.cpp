@@ -482,7 +482,11 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
   const std::vector<Mutation> mutations = {
       {"a window that is too wide", "keys.h", "own - static_cast<int>(WINDOW_LEFT)",
        "own - 1 - static_cast<int>(WINDOW_LEFT)", single[0].rules},
-      {"no factor after the cap", "score.h", "return cap * tanh_of", "return tanh_of", {.soft_cap = 2}},
+      {"a cap without tanh",
+       "score.h",
+       test::on_cuda ? "F32 ? tanhf(x)" : "modifiers::tanhf(x)",
+       test::on_cuda ? "F32 ? x" : "x",
+       {.soft_cap = 2}},
       {"slopes of another head", "score.h", "[context.head]", "[context.head ^ 1]", single[3].rules},
       {"the sink of another head", "sink.h", "[context.head]", "[0]", single[4].rules},
       {"a key of the padding", "keys_from_starts.h", "[context.batch]", "[context.batch] - 1", single[5].rules},

@@ -127,7 +127,10 @@ std::vector<std::string> arguments_for(const CpuTarget& target) {
                                         "-Wno-unknown-attributes",
                                         "-Wno-ignored-attributes",
                                         "-Wno-unknown-pragmas"};
-  for (const std::string& feature : target.switches) {
+  std::vector<std::string> switches = target.switches;
+  // Instructions that make a bfloat flush subnormal numbers, and only some processors have them.
+  if (target.has("sse2")) switches.insert(switches.end(), {"-avx512bf16", "-avxneconvert"});
+  for (const std::string& feature : switches) {
     arguments.emplace_back("-target-feature");
     arguments.push_back(feature);
   }

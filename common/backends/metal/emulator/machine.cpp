@@ -40,20 +40,23 @@ float element(const void* elements, unsigned type, unsigned index) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+uint16_t bfloat_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if (std::isnan(value)) {
+    bits |= 0x400000;
+  } else {
+    bits += 0x7fff + (bits >> 16 & 1);  // to nearest, ties to even
+  }
+  return static_cast<uint16_t>(bits >> 16);
+}
 void set_element(void* elements, unsigned type, unsigned index, float value) {
   if (type == f32) {
     static_cast<float*>(elements)[index] = value;
   } else if (type == f16) {
     static_cast<_Float16*>(elements)[index] = static_cast<_Float16>(value);
   } else {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    if (std::isnan(value)) {
-      bits |= 0x400000;
-    } else {
-      bits += 0x7fff + (bits >> 16 & 1);  // to nearest, ties to even
-    }
-    static_cast<uint16_t*>(elements)[index] = static_cast<uint16_t>(bits >> 16);
+    static_cast<uint16_t*>(elements)[index] = bfloat_bits(value);
   }
 }
 
@@ -710,10 +713,20 @@ std::pair<std::string, const void*> symbol(const char* name, Function* function)
 
 }  // namespace
 
+// The function of the compiler's run-time library that makes a bfloat. Older libraries lack it. Both x86 and ARM return
+// a bfloat in the low half of the register that returns a float.
+float msl_bfloat(float value) {
+  const uint32_t bits = bfloat_bits(value);
+  float returned;
+  std::memcpy(&returned, &bits, sizeof returned);
+  return returned;
+}
+
 std::vector<std::pair<std::string, const void*>> machine_symbols() {
   using Unary = float(float);
   using Binary = float(float, float);
   return {{"msl_arena", arena},
+          symbol("__truncsfbf2", &msl_bfloat),
           symbol("msl_touch", &msl_touch),
           symbol("msl_atomic", &msl_atomic),
           symbol("msl_not_finite", &msl_not_finite),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/backends/metal/emulator/rewrite.h"
@@ -122,12 +123,20 @@ TEST(MetalEmulatorTest, NumbersAreRounded) {
   const std::string text = head +
                            "  if (t > 0) return;\n  out[0] = half(in[0]) * half(in[1]);\n"
                            "  out[1] = bfloat(in[0]) + bfloat(in[1]);\n  out[2] = float(half(in[2]));\n"
-                           "  half4 v = half4(float4(in[0], in[1], float2(in[2])));\n  out[3] = v.w;\n}\n";
-  const std::vector<float> out = run({.text = text, .in = {1.0009765625f, 1.0009765625f, 0.1f}});
+                           "  half4 v = half4(float4(in[0], in[1], float2(in[2])));\n  out[3] = v.w;\n"
+                           "  for (int i = 4; i < 8; ++i) out[i] = bfloat(in[i - 1]);\n}\n";
+  const std::vector<float> out = run({.text = text,
+                                      .in = {1.0009765625f, 1.0009765625f, 0.1f, 1.00390625f, 1.01171875f, 0x1p-130f,
+                                             -std::numeric_limits<float>::max()},
+                                      .out = 8});
   EXPECT_EQ(out[0], 1.001953125f);  // 11 bits
   EXPECT_EQ(out[1], 2.0f);
   EXPECT_EQ(out[2], 0.0999755859375f);
   EXPECT_EQ(out[3], out[2]);
+  EXPECT_EQ(out[4], 1);          // a tie goes to the even number
+  EXPECT_EQ(out[5], 1.015625f);  // here the even number is the larger one
+  EXPECT_EQ(out[6], 0x1p-130f);
+  EXPECT_EQ(out[7], -std::numeric_limits<float>::infinity());
 }
 
 TEST(MetalEmulatorTest, FunctionConstants) {
