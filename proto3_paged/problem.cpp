@@ -303,7 +303,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   Plan plan;
   if (paged.prefill) {
     if (paged.decode.workers != 0 || !paged.decode.join_last) {
-      return {.unable = "task prefill must have workers 0 and reduce last: workers do not divide its tiles"};
+      return {.unable = "task prefill must have workers 0 and reduce last: one worker computes each of its tiles"};
     }
     double pairs = 0;
     for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
@@ -571,8 +571,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double; a key may differ
-/// from turned_k by a rounding to the type of the cache plus 4e-6.
+/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A key may differ
+/// from turned_k by the error of one rounding to the cache's type, plus 4e-6.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
@@ -582,7 +582,7 @@ void PagedProblem::check_new_rows(Check& check) const {
   for_new_rows([&](int64_t b, int64_t h, int64_t i, int64_t offset) {
     const auto name = [&](const char* what) {
       return [=](size_t d) {
-        return fmt::format("{} in the cache of new token {} of sequence {}, head {}, column {}", what, i, b, h, d);
+        return fmt::format("cached {} of new token {} of sequence {}, head {}, column {}", what, i, b, h, d);
       };
     };
     const int64_t at = inputs_->new_k.offset(b, h, i, 0);

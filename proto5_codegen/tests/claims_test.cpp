@@ -143,7 +143,7 @@ TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(CodegenFindings, AdviceFitsEitherSide) {
+TEST(CodegenFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       codegen_claims(),
