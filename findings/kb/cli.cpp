@@ -797,7 +797,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   list(sub, "FILE", given.files, "pool these record files in place of the knowledge base");
 
   sub = command("advice",
-                "print the advice of the pooled claims, where 5 % of the verdicts at most are expected to be wrong",
+                "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict",
                 run_advice);
   text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
