@@ -298,7 +298,8 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    if (claim.compared) claim.longest = "q_len";  // the longest case spends the smallest share of its time on the launch and on edges
+    // The longest case spends the smallest share of its time on the launch and on edges.
+    if (claim.compared) claim.longest = "q_len";
     if (!claim.complete) claim.complete = name_tiles;
     std::set<std::string> left_out = claim.varies;  // the claim picks the tile, so the subject names no tile
     left_out.insert("variant");

@@ -191,8 +191,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   const std::string wanted =
       fmt::format("{} in {}, head_dim {}, {} keys", work_names()[config.work],
                   config.dtype == DType::f32 ? "f32" : "bf16", config.shape.head_dim, config.shape.kv_len);
-  if (!kernel)
-    return unable(fmt::format("{} {} made no kernel of {}", index->generator, index->version, wanted));
+  if (!kernel) return unable(fmt::format("{} {} made no kernel of {}", index->generator, index->version, wanted));
   if (config.shape.kv_len % kernel->kv_len_multiple != 0) {
     return unable(fmt::format("its kernel of {} takes multiples of {} keys", kernel->work, kernel->kv_len_multiple));
   }

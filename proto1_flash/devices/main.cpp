@@ -73,7 +73,8 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
                              const std::string& y_path, bool verdicts) {
     for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
-      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // its figure is the same in both directions
+      // The figure of verdicts_transfer is the same in both directions, so only one direction writes it.
+      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;
       const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
                                            conclusion.values["to"].get<std::string>());
       write(conclusion, name, fmt::format("proto1_flash_devices {} {}", x_path, y_path));

@@ -165,7 +165,8 @@ TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
     const std::string why = why_skipped(cases_of("quick", device, axes).front(), device);
     return why.empty() ? "runs" : why;
   };
-  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}), "tuned has 540 variants with f32 on this device");
+  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}),
+            "tuned has 540 variants with f32 on this device");
   EXPECT_EQ(reason({"task=compile", "kernel=wgmma"}),
             "this device has no kernel for variant wgmma; it has naive, tiled_scalar, tiled_vector, tuned");
   EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper()),
