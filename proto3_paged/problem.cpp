@@ -128,9 +128,10 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
-// The host keeps K and V of all sequences, each sequence with the longest length. If the cache has scales, the host
-// keeps K and V as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also keeps this
-// cache. The device keeps the caches of K and V. One page of each sequence may be empty except for one token.
+// The host keeps K and V of all sequences, each sequence padded to the longest length. If the cache has scales, the
+// host keeps K and V twice: as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also
+// keeps this cache. The device keeps the caches of K and V. The last page of a sequence may have only one token, so a
+// cache on pages counts one page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };

@@ -639,7 +639,8 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   // A part of a device's name is enough if only one device with measurements has this part in its name. Findings about
   // a pair of devices have both names.
   std::set<std::string> matching;
-  const std::string wanted = normal(device).erase(0, 1);  // without the blank: a part may begin within a word
+  // normal() puts a blank before each word. The first blank is removed, because the part may begin within a word.
+  const std::string wanted = normal(device).erase(0, 1);
   for (const Record& record : records) {
     if (record.kind == "measurement" && normal(record.device).find(wanted) != std::string::npos) {
       matching.insert(record.device);

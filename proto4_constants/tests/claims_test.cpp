@@ -128,7 +128,7 @@ TEST(ConstantsFindings, ExponentOverTheNumberOfVariants) {
   EXPECT_TRUE(contains(text(scaling), "From 1 to 100 variants of tuned (3 counts, 1 workers)")) << text(scaling);
 }
 
-TEST(ConstantsFindings, Hits) {
+TEST(ConstantsFindings, FiguresOfHitsInMemoryOnDiskAndInAnArchive) {
   Measurement disk = result("disk", 72, 72 * 0.7e-3), archive = result("archive_load", 72, 6.5e-3);
   disk.values = {{"load_s", 72 * 0.4e-3}};
   archive.values = {{"archive_bytes", 123456}};

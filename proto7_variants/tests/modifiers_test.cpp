@@ -30,7 +30,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// One modifier, with a value that has an effect on some ten keys.
+/// One modifier, with a value that already has an effect in the short sequences of the tests.
 struct Switch {
   const char* name;
   std::function<void(Modifiers&)> turn_on;
