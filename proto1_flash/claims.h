@@ -1,4 +1,4 @@
-// The claims of proto1_flash, and how its measurements decide them.
+// The claims of proto1_flash, and how the measurements decide the claims.
 #pragma once
 
 #include <vector>

@@ -114,7 +114,7 @@ void conclude_verdicts(const Claim& claim, const DeviceRecords& from, const Devi
   conclusion.tags = {"flash_attention", "devices"};
   const double share = static_cast<double>(same) / judged;
   conclusion.estimate = {.value = share, .ci_lo = share, .ci_hi = share, .next_lo = share, .next_hi = share};
-  conclusion.exact = true;  // a share of all recorded findings
+  conclusion.exact = true;  // the figure is counted, not measured
   conclusion.values = {{"from", from.findings.front().at("data").at("device")},
                        {"to", to.findings.front().at("data").at("device")},
                        {"same", same},

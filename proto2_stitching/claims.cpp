@@ -13,7 +13,7 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // a form is worth it up to this number times the time of `monolithic`
+constexpr double worth_it = 1.01;  // a form is cheap enough if it takes at most this number times `monolithic`'s time
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
@@ -212,8 +212,8 @@ Claim break_even() {
   return claim;
 }
 
-// Returns for each kernel the pairs in which the contender's function is linked before the optimiser. The slowest pair
-// comes last. A replay measures only the slowest pair.
+// Returns for each kernel the pairs in which the contender's function is linked before the optimiser. The pair with the
+// largest ratio comes last. A replay measures only this pair.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {

@@ -1,4 +1,4 @@
-// The claims of proto2_stitching, and how its measurements decide them.
+// The claims of proto2_stitching, and how the measurements decide the claims.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace attn {
 std::vector<Claim> stitch_claims(uint32_t units = 0);
 
 /// Returns the number of call instructions in the machine code, or nothing if the instructions were not counted.
-/// `pipeline` is the field of a record.
+/// `pipeline` is the field `pipeline` of a record.
 std::optional<int64_t> calls_left(const Json& pipeline);
 
 }  // namespace attn

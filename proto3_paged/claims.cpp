@@ -506,8 +506,8 @@ int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   return page_size / 2;
 }
 
-/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim it takes the largest
-/// such page that was measured.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim the claim is about
+/// the largest measured page of this size.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis =

@@ -1,4 +1,4 @@
-// The claims of proto3_paged, and how its measurements decide them.
+// The claims of proto3_paged, and how the measurements decide the claims.
 #pragma once
 
 #include <cstdint>

@@ -128,9 +128,10 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
-// The host keeps K and V of all sequences, each sequence with the longest length. If the cache has scales, the host
-// keeps K and V as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also keeps this
-// cache. The device keeps the caches of K and V. One page of each sequence may be empty except for one token.
+// The host keeps K and V of all sequences, each sequence padded to the longest length. If the cache has scales, the
+// host keeps K and V twice: as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also
+// keeps this cache. The device keeps the caches of K and V. The last page of a sequence may have only one token, so a
+// cache on pages counts one page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -303,7 +304,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   Plan plan;
   if (paged.prefill) {
     if (paged.decode.workers != 0 || !paged.decode.join_last) {
-      return {.unable = "task prefill must have workers 0 and reduce last: workers do not divide its tiles"};
+      return {.unable = "task prefill must have workers 0 and reduce last: one worker computes each of its tiles"};
     }
     double pairs = 0;
     for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
@@ -571,8 +572,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double; a key may differ
-/// from turned_k by a rounding to the type of the cache plus 4e-6.
+/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A key may differ
+/// from turned_k by the error of one rounding to the cache's type, plus 4e-6.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
@@ -582,7 +583,7 @@ void PagedProblem::check_new_rows(Check& check) const {
   for_new_rows([&](int64_t b, int64_t h, int64_t i, int64_t offset) {
     const auto name = [&](const char* what) {
       return [=](size_t d) {
-        return fmt::format("{} in the cache of new token {} of sequence {}, head {}, column {}", what, i, b, h, d);
+        return fmt::format("cached {} of new token {} of sequence {}, head {}, column {}", what, i, b, h, d);
       };
     };
     const int64_t at = inputs_->new_k.offset(b, h, i, 0);

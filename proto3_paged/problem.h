@@ -147,7 +147,7 @@ class PagedProblem : public Problem {
 
  private:
   /// Calls visit(batch, head, token, offset) for each new row. `token` counts the new tokens of a sequence from 0.
-  /// `offset` is the row's place in the cache, in bytes.
+  /// `offset` is the number of bytes from the cache's start to the row.
   void for_new_rows(const std::function<void(int64_t, int64_t, int64_t, int64_t)>& visit) const;
   void check_new_rows(Check& check) const;
 

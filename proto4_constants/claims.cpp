@@ -12,7 +12,7 @@ namespace {
 
 // The rule: compile a variant when it is needed if compiling takes less than this time, else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // the most variants of a pair that Claim::longest picks
+constexpr int64_t most = 10;  // Claim::longest picks no pair with more variants
 
 using Takes = std::function<bool(const Measurement&)>;
 

@@ -71,7 +71,7 @@ class StartProblem : public HostProblem {
     argv.push_back(nullptr);
     for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
     // The driver caches the code that it compiles from PTX. The kernels here are machine code, so the driver does not
-    // cache them. The driver's cache is off in any case.
+    // cache them. As a precaution the new process also turns the driver's cache off.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
     environment.push_back(no_driver_cache.data());
     environment.push_back(nullptr);

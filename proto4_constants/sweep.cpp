@@ -225,7 +225,7 @@ std::string constants_unable(const Case& config, const DeviceInfo& device) {
     const auto wanted = static_cast<size_t>(config.integer("variants"));
     const size_t available = variant_grid(kernel, parse_dtype(config.text("dtype")), device).size();
     if (wanted > available)
-      return fmt::format("{} has {} variants with {} here", kernel, available, config.text("dtype"));
+      return fmt::format("{} has {} variants with {} on this device", kernel, available, config.text("dtype"));
     if (config.integer("pch") != 0 && !device.has("pch")) {
       return fmt::format("{} does not precompile headers", device.toolchain);
     }

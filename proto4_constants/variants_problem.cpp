@@ -111,7 +111,7 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// Returns the function that takes a sample. Before, this function makes the files that a sample finds on disk.
+  /// Makes the files that a sample finds on disk. Then returns the function that takes a sample.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };

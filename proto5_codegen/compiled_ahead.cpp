@@ -66,9 +66,9 @@ AheadKernel parse_kernel(const json& text) {
   kernel.kv_len_multiple = text.at("kv_len_multiple");
   for (const json& side : text.at("grid")) {
     kernel.grid.push_back({side.at("of").get<std::vector<std::string>>(), side.at("per")});
-    if (kernel.grid.back().per < 1) throw BadInput("a side of the grid has 'per' below 1");
+    if (kernel.grid.back().per < 1) throw BadInput("a dimension of the grid has 'per' below 1");
   }
-  if (kernel.grid.empty() || kernel.grid.size() > 3) throw BadInput("a grid has one to three sides");
+  if (kernel.grid.empty() || kernel.grid.size() > 3) throw BadInput("a grid must have one to three dimensions");
   kernel.threads = text.at("threads");
   kernel.threadgroup_bytes = text.at("threadgroup_bytes");
   for (const json& parameter : text.at("parameters")) kernel.parameters.push_back(parse_parameter(parameter));
@@ -191,8 +191,7 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device) {
   const std::string wanted =
       fmt::format("{} in {}, head_dim {}, {} keys", work_names()[config.work],
                   config.dtype == DType::f32 ? "f32" : "bf16", config.shape.head_dim, config.shape.kv_len);
-  if (!kernel)
-    return unable(fmt::format("{} {} was asked for no kernel of {}", index->generator, index->version, wanted));
+  if (!kernel) return unable(fmt::format("{} {} made no kernel of {}", index->generator, index->version, wanted));
   if (config.shape.kv_len % kernel->kv_len_multiple != 0) {
     return unable(fmt::format("its kernel of {} takes multiples of {} keys", kernel->work, kernel->kv_len_multiple));
   }

@@ -30,7 +30,8 @@ struct AheadParameter {
 };
 
 struct AheadKernel {
-  /// A side of the grid, in threadgroups: the product of the lengths that `of` names, divided by `per` and rounded up.
+  /// The number of threadgroups along one dimension of the grid: the product of the lengths that `of` names, divided by
+  /// `per` and rounded up.
   struct Side {
     std::vector<std::string> of;
     int64_t per = 1;

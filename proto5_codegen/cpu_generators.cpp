@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-// The keys of a block: few enough for their values to stay in the second cache, and enough to read long pieces of
-// weights.
+// The keys of a block. They are so few that their values stay in the second cache, and so many that the kernel reads
+// long pieces of each row of weights.
 constexpr int64_t values_keys = 256;
 constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores or values
 constexpr int64_t softmax_rows = 16;
@@ -126,7 +126,7 @@ Launch plain_launch(const CodegenCase& config) {
 }  // namespace
 
 Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
-  if (config.dtype != DType::f32) return {.unable = "dtype bf16: the generators of this device are asked for f32"};
+  if (config.dtype != DType::f32) return {.unable = "dtype bf16: on a cpu the generators make only kernels of f32"};
   if (is_flash(config)) {
     const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
     return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);

@@ -164,7 +164,7 @@ double host_s(const Measurement& result) { return result.timing(Scope::host)->me
 /// has the seconds.
 double part_s(const Measurement& result, const char* part) { return result.values.at(part).get<double>(); }
 
-/// Returns the share of copies and scan in the time.
+/// Returns the share of the time that the copies and the scan take.
 double host_share(const Evidence& evidence) {
   const Measurement& result = *evidence.results.front();
   const double host = part_s(result, "down_s") + part_s(result, "scan_s") + part_s(result, "up_s");

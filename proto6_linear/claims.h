@@ -1,4 +1,4 @@
-// The claims of proto6_linear, and how its measurements decide them.
+// The claims of proto6_linear, and how the measurements decide the claims.
 #pragma once
 
 #include <vector>

@@ -110,8 +110,8 @@ struct RunningSums {
 // the inputs' type: 2^-11 for f16, 2^-8 for bf16, and 0 for f32, whose products are taken to be as exact as f32. The
 // oracle reads the rounded inputs.
 //
-// An output is the sum of the terms t_dj = scale q_d k_jd v_j, decayed, over the tokens j that it sees and the rows d
-// of S. A kernel never computes these terms one by one. A kernel adds up some of the terms in other orders, and rounds
+// An output is a sum of terms t_dj = scale q_d k_jd v_j, decayed: one term for each token j that the output's row sees,
+// and for each row d of S. A kernel never computes these terms one by one. It adds them up in other orders, and rounds
 // these numbers:
 //
 //   the state S       before the product with q. The error is one unit of each q_d S_d.
@@ -176,10 +176,11 @@ struct RunningSums {
 // With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
 // on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
 // token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by 0.4 of its size, and
-// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws the compared rows of
-// each head, other rows in each head. With head_dim 64 or 128 some row of some head is compared at least every 16
-// tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In this head the check
-// notices a missing chunk in all rows, and a missing token in some rows. The other heads remember fewer tokens.
+// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws the rows to compare
+// for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of some head is compared
+// at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In
+// this head the check notices a missing chunk in all rows, and a missing token in some rows. The other heads remember
+// fewer tokens.
 //
 // No check notices two faults: a token that is missing only from the outputs of one late chunk, and not from the state;
 // and a token that is missing only in one head, if the compared rows of this head are far apart.

@@ -35,8 +35,9 @@ struct LinearReference {
 };
 
 /// Computes the recurrence over all tokens. The result has all rows of all heads if these are at most `most_rows` rows.
-/// Else the result has about `most_rows` rows: the first and the last row of each sequence and head, and one row, drawn
-/// with `seed`, of each of equal parts of the rows between. Only one thread at a time calls `feature`.
+/// Else the result has about `most_rows` rows. It has the first and the last row of each sequence and head. It divides
+/// the rows between these two into equal parts, and has one row of each part, drawn with `seed`. Only one thread at a
+/// time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);
 

@@ -1,4 +1,4 @@
-// The claims of proto7_variants, and how its measurements decide them.
+// The claims of proto7_variants, and how the measurements decide the claims.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace attn {
 /// - query heads that share keys with query heads that have keys of their own;
 /// - copies of shared heads with an index;
 /// - RoPE before attention with RoPE inside the attention kernel;
-/// - with a modifier, the tile that is best for plain attention with other tiles.
+/// - the tile that is best for plain attention with other tiles, in attention with a modifier.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

@@ -12,7 +12,7 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // up to this length the blocks are counted in seconds
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // to count the blocks of this many keys takes seconds
 
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;
@@ -50,7 +50,8 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
-// The inputs, a second copy where RoPE turns them or heads are copied, and the bias.
+// Returns the memory of the inputs, of a second copy of the inputs if RoPE turns them or heads are copied, and of the
+// bias.
 Memory variants_memory(const VariantsConfig& variants) {
   Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
   if (variants.copies_heads) {

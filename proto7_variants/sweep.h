@@ -15,9 +15,8 @@ std::vector<AxisInfo> variants_axes();
 /// Returns the axes in which the cases of one comparison may differ: the modifiers, the way to find key/value heads,
 /// and the tile.
 std::vector<std::string> variants_compared_axes();
-/// Returns the axes of modifiers, rotary positions, key/value heads and tasks. If the command line names an axis of
-/// this
-/// set, the sweep leaves out each block that has another axis of this set which the command line does not name
+/// Returns the axes of modifiers, rotary positions, key/value heads and tasks. If the command line names one of these
+/// axes, the sweep leaves out each block that has another one of these axes which the command line does not name
 /// (ExperimentSpec::narrowing_axes).
 std::set<std::string> variants_narrowing_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);

@@ -1,7 +1,7 @@
 // proto8_extension: what does it cost to call the kernels from a framework, without a fork of the framework?
 //
 // A call of attention goes to the device along every path: encoded directly; through Engine; through the C interface;
-// with tensors that are described anew for each call; through a C++ framework that this project extends by attention;
+// with tensors that are described anew for each call; through a C++ framework to which this project adds attention;
 // through PyTorch's dispatcher; and with copies. The hypotheses are in claims.cpp.
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Tests of many cases run some of them, and all of them with the label `long`.
+// Lets a test of many cases run only some of its cases. With the label `long` the test runs all of them.
 #pragma once
 
 #include <cstdlib>

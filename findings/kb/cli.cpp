@@ -639,7 +639,8 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   // A part of a device's name is enough if only one device with measurements has this part in its name. Findings about
   // a pair of devices have both names.
   std::set<std::string> matching;
-  const std::string wanted = normal(device).erase(0, 1);  // without the blank: a part may begin within a word
+  // normal() puts a blank before each word. The first blank is removed, because the part may begin within a word.
+  const std::string wanted = normal(device).erase(0, 1);
   for (const Record& record : records) {
     if (record.kind == "measurement" && normal(record.device).find(wanted) != std::string::npos) {
       matching.insert(record.device);
@@ -797,7 +798,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   list(sub, "FILE", given.files, "pool these record files in place of the knowledge base");
 
   sub = command("advice",
-                "print the advice of the pooled claims, where 5 % of the verdicts at most are expected to be wrong",
+                "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict",
                 run_advice);
   text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");

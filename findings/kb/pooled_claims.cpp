@@ -35,7 +35,7 @@ double median_of(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-/// Returns the conclusion by all runs. The last element of `runs` is the latest run.
+/// Returns the conclusion that follows from all runs. The last element of `runs` is the latest run.
 Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   const Told& latest = *runs.back();
   Conclusion conclusion;
@@ -115,7 +115,7 @@ std::string title_of(const Told* told, const Json& estimate, const Json& hypothe
 Json pooled_claim(const std::string& key, const std::vector<Told>& all) {
   const Told& latest = all.back();
   std::vector<const Told*> runs;
-  std::map<std::string, size_t> place;  // the place of each run in `runs`; the last finding of a run counts
+  std::map<std::string, size_t> place;  // the index of each run in `runs`; the last finding of a run counts
   for (const Told& told : all) {
     if (told.run.code != latest.run.code || told.run.conditions != latest.run.conditions) continue;
     const auto [known, added] = place.try_emplace(told.run.run_id, runs.size());

@@ -1,4 +1,4 @@
-// The figure and the verdict of a claim by all runs that can be pooled.
+// The figure and the verdict of a claim, from all runs that can be pooled.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace attn::kb {
 
-/// One record pooled/1 for each claim (pooling_key()) among the findings, in order of the keys. The latest finding of
-/// the claim says which code and which conditions count: all runs with the same code and conditions are pooled, also
-/// those that disagree. Fields:
+/// Returns one record pooled/1 for each claim (pooling_key()) among the findings, in order of the keys. The latest
+/// finding of the claim says which code and which conditions count: all runs with the same code and conditions are
+/// pooled, also runs that disagree. Fields:
 ///   claim_key, experiment, device, subject, hypothesis   as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
 ///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale as in

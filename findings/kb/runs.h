@@ -41,8 +41,8 @@ Run run_of(const Record& finding, const Codes& codes);
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;       // log(figure of the second / figure of the first)
-  double weight = 6;  // the variance of z / sigma^2: the sum of `between` + 1/K over both runs; a run has K processes
-  double own = 0;     // mean square of the own errors of the processes of the run that predicts, as fractions
+  double weight = 6;  // the variance of z / sigma^2: the sum of Spread::between + 1/K over both runs, of K processes
+  double own = 0;     // one run predicts the other: the mean square of the errors of its processes, as fractions
 };
 
 struct Fitted {

@@ -73,7 +73,8 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
                              const std::string& y_path, bool verdicts) {
     for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
-      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;  // the share is equal in both directions
+      // The figure of verdicts_transfer is the same in both directions, so only one direction writes it.
+      if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;
       const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
                                            conclusion.values["to"].get<std::string>());
       write(conclusion, name, fmt::format("proto1_flash_devices {} {}", x_path, y_path));
@@ -86,7 +87,7 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Findings about what carries over from one device to another, in both directions, from their records.");
+  CLI::App app("Writes findings about what carries over from FROM to TO, and from TO to FROM. Reads records of both.");
   app.footer("Exit status: 0 done; 1 a record could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();

@@ -88,7 +88,7 @@ TEST(FlashDuelsTest, PickBestAndWorstTile) {
   }
 }
 
-TEST(FlashDuelsTest, TheDefaultTileIsHeldAgainstTheBestOther) {
+TEST(FlashDuelsTest, TheDefaultTileIsComparedWithTheBestOther) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     const std::vector<Measurement> results = made_up(info);
     const std::vector<Duel> duels = flash_duels(results, info);
@@ -120,7 +120,7 @@ TEST(FlashDuelsTest, VaryOneAxisAtATime) {
   EXPECT_EQ(seen.size(), varied.size());
 }
 
-TEST(FlashDuelsTest, TheFirstOfEachHypothesisComesFirst) {
+TEST(FlashDuelsTest, TheFirstDuelsAreOneOfEachHypothesis) {
   const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   std::set<std::string> all, first;
   for (const Duel& duel : duels) all.insert(duel.hypothesis);
@@ -209,7 +209,7 @@ TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
   EXPECT_EQ(found, 6);  // three values of head_dim, each with and without a causal mask
 }
 
-TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsHeldAgainstTheNext) {
+TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsComparedWithTheNextBest) {
   int found = 0, unclear = 0;
   for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {
     if (conclusion.hypothesis != "best_tile") continue;
@@ -242,7 +242,7 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(FlashClaimsTest, AdviceFitsEitherSide) {
+TEST(FlashClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       flash_claims(),

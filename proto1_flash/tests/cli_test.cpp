@@ -130,7 +130,7 @@ constexpr const char* one_tile =
 
 // The second case launches a kernel for a minute. The signal comes while the program makes the inputs of this case, or
 // during this launch.
-TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableFollows) {
+TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableIsPrinted) {
   for (const int signal : {SIGINT, SIGTERM}) {
     std::filesystem::remove(path("measurements.jsonl"));
     std::vector<std::string> arguments = {"--only", "verify", "--max-launch", "1e6", "--axis", "q_len=64,262144"};
@@ -158,7 +158,7 @@ TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
   EXPECT_EQ(records("measurements.jsonl").at(0)["status"], "skipped");
 }
 
-// The program keeps its measurements, whichever of its streams are closed or full.
+// The program writes its measurements even if some of its streams are closed or full.
 TEST_F(CliTest, StreamsThatCannotBeWritten) {
   const std::string one =
       one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 0.2 --processes 1 ");
@@ -181,7 +181,7 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
-// Files that may not grow, as on a full disk: no case is wrong for that.
+// The records cannot be written, as on a full disk. No case counts as wrong or failed because of this.
 TEST_F(CliTest, AFullDiskFailsNoCase) {
   const Outcome outcome = run_shell(one_tile + std::string("--axis head_dim=64 --axis q_len=64,128,256 --axis "
                                                            "block_r=16,32 --budget 0.2 --processes 2"),
@@ -192,8 +192,8 @@ TEST_F(CliTest, AFullDiskFailsNoCase) {
   for (const Json& record : records("measurements.jsonl")) EXPECT_NE(record["status"], "failed");
 }
 
-// Pipes that nobody reads hold no signal up.
-TEST_F(CliTest, ASignalEndsARunWhoseTextsNobodyReads) {
+// A signal ends the program even while it waits to write into a full pipe that nobody reads.
+TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   const std::string before =
       "mkfifo pipe; exec 3<>pipe; head -c 65536 /dev/zero >&3; "
       "(sleep 1; kill $$; timeout 20 tail --pid=$$ -f /dev/null || kill -KILL $$) 3>&- & ";
@@ -207,7 +207,7 @@ TEST_F(CliTest, AParentMayIgnoreTheEndsOfItsChildren) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }
 
-TEST_F(CliTest, TheHeaderOfARunIsNoRecordToReplay) {
+TEST_F(CliTest, TheHeaderOfARunCannotBeReplayed) {
   std::ofstream(path("findings.jsonl")) << R"({"schema":"run/1","id":"0123456789abcdef","experiment":"proto1_flash",)"
                                         << R"("run":{"id":"fedcba9876543210"},"session":{},"env":{}})"
                                         << "\n";

@@ -38,7 +38,7 @@ TEST_F(MetalFlashTest, EachType) {
   for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
 }
 
-// Q in threadgroup memory, K and V in one buffer; more queries than keys.
+// Q is in threadgroup memory. K and V share one buffer. There are more queries than keys.
 TEST_F(MetalFlashTest, WideHeads) {
   expect_right(1,
                "batch=1 q_heads=2 kv_heads=1 q_len=11 kv_len=9 causal=1 layout=bshd variant=tuned head_dim=200 "

@@ -130,7 +130,7 @@ TEST(FlashSweepTest, DefaultTileOfHopperKeepsEveryUnitBusy) {
   }
 }
 
-TEST(FlashSweepTest, DefaultTileOfHopperKeepsWhatIsNamed) {
+TEST(FlashSweepTest, DefaultTileOfHopperKeepsTheBlockThatTheCaseNames) {
   Case config = shape(1024, 128);
   for (const char* axis : {"dtype", "out_dtype"}) config.set(axis, std::string("bf16"));
   Case rows = config, keys = config, odd = config;
@@ -142,7 +142,7 @@ TEST(FlashSweepTest, DefaultTileOfHopperKeepsWhatIsNamed) {
   EXPECT_EQ(hopper_tile(odd), "64x96");
 }
 
-TEST(FlashSweepTest, FollowsWhatIsNamed) {
+TEST(FlashSweepTest, UnnamedAxesFollowFromNamedAxes) {
   Case config = shape(100, 64);
   config.set("block_c", int64_t{80});
   complete_flash(config, avx2());

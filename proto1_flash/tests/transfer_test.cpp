@@ -40,7 +40,7 @@ const Conclusion* find(const std::vector<Conclusion>& conclusions, const std::st
   return nullptr;
 }
 
-TEST(TransferTest, TheBestTileOfOneIsLookedUpOnTheOther) {
+TEST(TransferTest, TheBestTileOfOneDeviceIsLookedUpOnTheOther) {
   // 256x128 is best on A, but B did not run it. Of the tiles that both ran, 128x128 is best on A.
   const DeviceRecords a{{tile("A", 64, 64, 3), tile("A", 64, 128, 2.5), tile("A", 128, 128, 2), tile("A", 256, 128, 1)},
                         {}};
@@ -68,18 +68,18 @@ TEST(TransferTest, ATileThatIsBestOnBothCostsNothing) {
   EXPECT_EQ(conclusions[0].measurements.size(), 2u);
 }
 
-TEST(TransferTest, WhatIsNotComparableIsLeftOut) {
+TEST(TransferTest, ResultsThatAreNotComparableAreLeftOut) {
   const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
   DeviceRecords b = a;
   for (Measurement& result : b.measurements) result.config.set("head_dim", AxisValue(int64_t{128}));
   EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "another head_dim";
   b = a;
   b.measurements[0].status = "wrong";
-  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "two tiles are no sweep";
+  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "a sweep has at least three tiles";
   EXPECT_TRUE(transfer_conclusions({}, {}).empty());
 }
 
-TEST(TransferTest, VerdictsAreThoseOfMostFindings) {
+TEST(TransferTest, ADevicesVerdictIsTheVerdictOfMostFindings) {
   DeviceRecords a, b;
   a.findings = {finding("bf16", "refuted", "A"),      finding("causal", "supported", "A"),
                 finding("causal", "refuted", "A"),    finding("causal", "supported", "A"),

@@ -170,8 +170,8 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// Changes one score, for rows that a kernel computes anew. The call takes SCORE_LANES scores, of which only the first,
-// `s`, counts.
+// Changes one score. A kernel calls this function when it computes some scores of a row a second time. The call takes
+// SCORE_LANES scores, but only the first score, `s`, counts.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
   score_call(several, q, k, context);

@@ -100,7 +100,7 @@ std::vector<Conclusion> conclusions() {
   return stitch_conclusions(results, compare(stitch_duels(results)), 2);
 }
 
-TEST(StitchDuelsTest, AreAgainstTheTextInPlaceAndVaryNothingElse) {
+TEST(StitchDuelsTest, CompareWithTheTextInPlaceAndVaryNothingElse) {
   std::set<std::string> seen;
   const std::vector<Duel> duels = stitch_duels(made_up());
   for (const Duel& duel : duels) {
@@ -119,7 +119,7 @@ TEST(StitchDuelsTest, AreAgainstTheTextInPlaceAndVaryNothingElse) {
   EXPECT_EQ(seen, registered);
 }
 
-TEST(StitchDuelsTest, TheFirstOfEachHypothesisComesBeforeTheSecondOfAny) {
+TEST(StitchDuelsTest, TheFirstDuelsAreOneOfEachHypothesis) {
   std::map<std::string, int> seen;
   int before = 0;
   for (const Duel& duel : stitch_duels(made_up())) {
@@ -157,7 +157,7 @@ TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
   EXPECT_EQ(judged.size(), hypotheses(stitch_claims()).size());
 }
 
-TEST(StitchConclusionsTest, OverheadsAreOfThePair) {
+TEST(StitchConclusionsTest, OverheadsFollowFromThePair) {
   const std::vector<Conclusion> all = conclusions();
   for (const Conclusion& conclusion : conclusions_of("stitched", all)) {
     EXPECT_EQ(judge(hypothesis("stitched"), conclusion).state, State::supported);
@@ -188,7 +188,7 @@ TEST(StitchConclusionsTest, ACallCostsWhatTheModelSays) {
   EXPECT_EQ(grains.size(), 3u);
 }
 
-TEST(StitchConclusionsTest, WithoutMachineCodeTheTextsRenderWithoutItsFigures) {
+TEST(StitchConclusionsTest, TextsRenderWithoutFiguresOfTheMachineCode) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) result.pipeline["instructions"] = nullptr;
   for (const Conclusion& conclusion : stitch_conclusions(results, compare(stitch_duels(results)), 2)) {
@@ -216,7 +216,7 @@ Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   return conclusions_of("break_even", stitch_conclusions(results, comparisons, 2)).at(0);
 }
 
-TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsPaidFor) {
+TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsCheap) {
   const Conclusion some = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
@@ -284,7 +284,7 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(StitchClaimsTest, AdviceFitsEitherSide) {
+TEST(StitchClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       stitch_claims(),

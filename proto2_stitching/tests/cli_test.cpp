@@ -68,7 +68,7 @@ TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
 }
 
 // The compiler's stack is too small for a million additions in one expression.
-TEST_F(StitchCliTest, AFunctionThatEndsTheCompilerIsOneLineAndStatus2) {
+TEST_F(StitchCliTest, AFunctionThatCrashesTheCompilerIsOneLineAndStatus2) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer ends the program with a report";
   std::string text = "#define A0 +s\n";
   for (int i = 1; i <= 6; ++i) {

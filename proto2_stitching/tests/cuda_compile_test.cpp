@@ -61,7 +61,7 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
 // products wait for each other. call_skip_reason() leaves a form out if the compiler says that it ignores setmaxnreg
 // for the form. If a new compiler no longer ignores setmaxnreg for a form, the test fails, and the sweep can run the
 // form.
-TEST_F(StitchCudaCompileTest, FormsOfWgmmaAreLeftOutForWhatTheCompilerSays) {
+TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {
     StitchConfig config;

@@ -172,7 +172,7 @@ TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
   }
 }
 
-TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
+TEST_F(StitchTest, BuiltInFunctionsComputeWhatTheirNamesSay) {
   AttentionShape shape{.batch = 1, .q_heads = 8, .kv_heads = 8, .q_len = 10, .kv_len = 30, .head_dim = 64};
   const auto at = [&](const std::string& name, double s, int64_t head, int64_t q, size_t k) {
     std::vector<double> scores(30, s);
@@ -181,9 +181,11 @@ TEST_F(StitchTest, BuiltInFunctionsAreWhatTheyAreCalled) {
   };
   EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
   EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
-  EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);   // head 1 of 8: slope 1/2; query 0 stands at key 20
-  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);             // query 9 stands at key 29: distance 0
-  EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);  // head 8: slope 2^-8
+  // ALiBi: the slopes of heads 1 and 8 of 8 are 1/2 and 2^-8. Query 0 is at the position of key 20, query 9 at that of
+  // key 29.
+  EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);
+  EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);
   double chain = 2;
   for (int i = 0; i < 3; ++i) chain = chain * 0.9375 + 0.03125;
   EXPECT_DOUBLE_EQ(at("chain", 2, 0, 0, 0), chain);

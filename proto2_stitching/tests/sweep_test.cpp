@@ -85,7 +85,7 @@ TEST(StitchSweepTest, ADeviceWithoutKernelsSkips) {
   EXPECT_FALSE(stitch_sweep("quick", other).blocks.empty());
 }
 
-TEST(StitchSweepTest, TheVariantIsTheFirstWhereNoneIsNamed) {
+TEST(StitchSweepTest, ACaseWithoutAVariantGetsTheFirst) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     const Case named = cases("quick", info).front();
     Case config;
@@ -106,7 +106,7 @@ TEST(StitchSweepTest, FullHoldsQuick) {
   }
 }
 
-TEST(StitchSweepTest, AComparisonHasOneTileAndWorkThatTells) {
+TEST(StitchSweepTest, OnlyChainHasWorkAndMonolithicHasOneGrain) {
   for (const Case& config : cases("full", avx2())) {
     if (config.text("function") != "chain") {
       EXPECT_EQ(config.integer("work"), 0) << config.key();
@@ -151,7 +151,7 @@ TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {
   }
 }
 
-TEST(StitchSweepTest, CountsOfAFullTileAreItsPairs) {
+TEST(StitchSweepTest, CallsOfAFullTileAreItsPairs) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     for (const Case& config : cases("quick", info)) {
       StitchConfig stitch = StitchConfig::from(config, info);

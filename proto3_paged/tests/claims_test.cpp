@@ -83,7 +83,7 @@ std::vector<Comparison> paged_comparisons(const DeviceInfo& device, const std::v
   return comparisons;
 }
 
-TEST(PagedFindings, PairsDifferInTheClaimsAxisAlone) {
+TEST(PagedFindings, PairsDifferOnlyInTheAxisOfTheClaim) {
   const std::map<std::string, std::string> axes = {
       {"paging", "page_size"},
       {"page_order", "page_order"},
@@ -139,7 +139,7 @@ TEST(PagedFindings, VerdictsFollowFromTheFigures) {
 
 // Only pages of 16 tokens decide the claims `paging_9`, `paging_10` and `paging_25`. Only pages that the published
 // kernel cannot hold in 32 KB decide the claim `viability`.
-TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
+TEST(PagedFindings, PublishedClaimsAreJudgedByTheirPages) {
   const std::map<int64_t, int64_t> pages_in_32_kb = {{64, 32}, {128, 16}, {192, 8}, {256, 4}};  // by head_dim
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     const std::vector<Measurement> results = paged_results(device);
@@ -163,14 +163,14 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByWhatTheyAreAbout) {
   }
 }
 
-TEST(PagedFindings, ThePublishedKernelTakesWhatTheStudyTells) {
+TEST(PagedFindings, ThePublishedKernelTakesTheBytesThatTheStudyGives) {
   for (const auto& [page_size, kb] : {std::pair{8, 8.5}, {16, 13.}, {32, 22.}, {64, 40.}}) {
     EXPECT_EQ(static_cast<double>(published_page_bytes(page_size, 64)) / 1024, kb);
   }
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(PagedFindings, AdviceFitsEitherSide) {
+TEST(PagedFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       paged_claims(test::avx2()),

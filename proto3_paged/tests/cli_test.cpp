@@ -84,7 +84,7 @@ TEST_F(PagedCliTest, SkipsACacheThatDoesNotFit) {
   EXPECT_NE(outcome.err.find("GB of the host's memory"), std::string::npos) << outcome.err;
 }
 
-TEST_F(PagedCliTest, RefusesWhatMakesNoSense) {
+TEST_F(PagedCliTest, RefusesInvalidArguments) {
   const std::pair<const char*, const char*> bad[] = {
       {"--axis page_size=-1", "page_size"},
       {"--axis page_size=4097", "4096"},

@@ -341,7 +341,7 @@ TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
   }
 }
 
-TEST_F(PagedTest, TheErrorOfACacheIsThatOfItsRounding) {
+TEST_F(PagedTest, TheErrorOfACacheIsItsRoundingError) {
   PagedConfig config = paged_config();
   config.decode.shape.kv_len = 512;
   const auto error = [&](DType cache_dtype, int64_t page_size) {
@@ -554,7 +554,7 @@ TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
   }
 }
 
-TEST_F(PagedTest, TokensThatWereThereStayAsTheyAre) {
+TEST_F(PagedTest, CachedTokensStayAsTheyAre) {
   for (const char* append : {"fused", "chain"}) {
     for (const char* order : {"random", "shared"}) {
       PagedConfig config = appending_config(append);
@@ -680,7 +680,7 @@ TEST_F(PagedTest, ModifiersAgreeWithTheOracle) {
   }
 }
 
-TEST_F(PagedTest, AWindowOfEveryKeyIsNone) {
+TEST_F(PagedTest, AWindowOfAllKeysChangesNothing) {
   PagedConfig config = paged_config();
   const Decoded plain = run_paged(config);
   config.modifiers.window_left = config.decode.shape.kv_len;
@@ -690,7 +690,7 @@ TEST_F(PagedTest, AWindowOfEveryKeyIsNone) {
 }
 
 // Cases that differ only in modifiers share the inputs.
-TEST_F(PagedTest, EachNameOfHooksHasAnAnswerOfItsOwn) {
+TEST_F(PagedTest, HooksOfAnotherNameGetTheirOwnReference) {
   PagedConfig config = paged_config();
   PagedInputs inputs(device(), config, 7);
   const std::vector<double> plain = inputs.reference(nullptr).front().o;
@@ -814,7 +814,7 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
   EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "a sign that is also part of the exponent";
 }
 
-TEST(PagedPlan, SaysWhatIsNoCascade) {
+TEST(PagedPlan, SaysWhyACascadeCannotRun) {
   const DecodeConfig config = cascade_config().decode;
   const auto unable = [](const DecodeConfig& changed, int64_t prefix) {
     return cascade_plan(changed, test::hopper(), 400, prefix).unable;
@@ -846,7 +846,7 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   EXPECT_EQ(each - once, 3 * prefix - again);
 }
 
-TEST(PagedPlan, SaysWhatCannotBeAppended) {
+TEST(PagedPlan, SaysWhyTokensCannotBeAppended) {
   PagedConfig config = appending_config("fused");
   EXPECT_EQ(decode_plan(config.decode, test::avx2(), 100).unable, "");
   config.decode.rotary_dim = 7;
@@ -926,7 +926,7 @@ TEST(PagedPlan, CountsTheKeysOfAWindow) {
   EXPECT_EQ(work(1, 20).flops / work(1, -1).flops, 0.21);
 }
 
-TEST(PagedPlan, CountsTheTokensThatThereAre) {
+TEST(PagedPlan, BytesGrowWithTheTokens) {
   PagedConfig config = paged_config();
   for (const DeviceInfo& info : {test::avx2(), test::hopper()}) {
     const Plan one = decode_plan(config.decode, info, 100);
@@ -1000,7 +1000,7 @@ TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
       << "the gap between the shared pages and a sequence's own pages";
 }
 
-TEST(PagedTable, SharedPagesAreThoseOfTheFirstSequence) {
+TEST(PagedTable, SharedPagesArePagesOfTheFirstSequence) {
   PagedConfig config = paged_config();
   config.decode.shape.kv_len = 1024;
   config.lengths = "equal";

@@ -191,7 +191,7 @@ TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
 
 // Each seed gives other tensors. The launch `both` runs on the tensors of both seeds, the launch `own` only on the
 // tensors of the second seed.
-TEST_F(PrefillTest, ALaunchTakesOtherTensors) {
+TEST_F(PrefillTest, ALaunchRunsOnOtherTensors) {
   const PagedConfig config = prefill_config();
   PagedInputs first(device(), config, 7), second(device(), config, 8);
   const auto outputs = [&](PagedInputs& inputs, const PrefillLaunch& launch) {
@@ -306,7 +306,7 @@ TEST(PrefillPlan, TakesBoxesOfWholePagesOnAHopper) {
   EXPECT_EQ(kernel_of(DType::f32, 16), "common/attention/kernels/mma_sync.cuda.cu");
 }
 
-TEST(PrefillPlan, SaysWhatItDoesNotTake) {
+TEST(PrefillPlan, SaysWhyACaseCannotRun) {
   DecodeConfig config = compiled_prefill(DType::bf16, 128, 16);
   const auto unable = [&](const DeviceInfo& info) { return prefill_plan(config, info, 1, 1).unable; };
   EXPECT_EQ(unable(test::avx2()), "");
@@ -319,7 +319,7 @@ TEST(PrefillPlan, SaysWhatItDoesNotTake) {
 }
 
 // The case has two sequences of 20 tokens. Each sequence has 8 queries.
-TEST(PrefillPlan, CountsThePairsThatThereAre) {
+TEST(PrefillPlan, CountsOnlyVisiblePairs) {
   Case config;
   for (const auto& [axis, value] : {std::pair{"batch", 2},
                                     {"q_heads", 3},

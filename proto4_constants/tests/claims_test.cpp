@@ -91,7 +91,7 @@ std::string text(const Conclusion& conclusion) {
 
 bool contains(const std::string& whole, const std::string& part) { return whole.find(part) != std::string::npos; }
 
-TEST(ConstantsFindings, CostIsThatOfTheMostVariantsAndDecidesByRule) {
+TEST(ConstantsFindings, CostComesFromTheMostVariantsAndTheRuleDecides) {
   Measurement slow = result("compile", 50, 50 * 0.08);
   slow.values = {{"front_end_s", 0.5}, {"optimizer_s", 1.0}, {"code_generation_s", 2.0}, {"load_s", 0.05}};
   auto all = conclude({result("compile", 1, 0.01), slow, result("compile", 10, 0.1, 2)});
@@ -128,7 +128,7 @@ TEST(ConstantsFindings, ExponentOverTheNumberOfVariants) {
   EXPECT_TRUE(contains(text(scaling), "From 1 to 100 variants of tuned (3 counts, 1 workers)")) << text(scaling);
 }
 
-TEST(ConstantsFindings, Hits) {
+TEST(ConstantsFindings, FiguresOfHitsInMemoryOnDiskAndInAnArchive) {
   Measurement disk = result("disk", 72, 72 * 0.7e-3), archive = result("archive_load", 72, 6.5e-3);
   disk.values = {{"load_s", 72 * 0.4e-3}};
   archive.values = {{"archive_bytes", 123456}};
@@ -223,7 +223,7 @@ TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(ConstantsFindings, AdviceFitsEitherSide) {
+TEST(ConstantsFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       constants_claims(),

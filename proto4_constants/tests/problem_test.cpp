@@ -107,7 +107,7 @@ TEST_F(ProblemTest, WorkersShareTheVariants) {
 
 // A hit on disk takes less than half of the time of compiling. A hit in memory takes less than a tenth of the time of a
 // hit on disk.
-TEST_F(ProblemTest, HitsAreOrdersBelowCompiling) {
+TEST_F(ProblemTest, HitsTakeLessTimeThanCompiling) {
   const double compiled = make("compile", 2)->sample();
   const auto disk = make("disk", 2), memory = make("memory", 2);
   const double from_disk = disk->sample(), from_memory = memory->sample();
@@ -115,7 +115,7 @@ TEST_F(ProblemTest, HitsAreOrdersBelowCompiling) {
   EXPECT_LT(from_memory, from_disk / 10);
 }
 
-TEST_F(ProblemTest, ANewProcessHasItsResult) {
+TEST_F(ProblemTest, ANewProcessReportsItsResult) {
   for (const char* task : {"start_compile", "start_disk", "start_archive"}) {
     SCOPED_TRACE(task);
     const auto problem = make(task, 2);

@@ -71,7 +71,7 @@ TEST(VariantGrid, FirstFewAreSpread) {
   }
 }
 
-TEST(VariantGrid, LeavesOutWhatDoesNotFit) {
+TEST(VariantGrid, LeavesOutTilesThatDoNotFit) {
   DeviceInfo small = avx2();
   small.threadgroup_memory_bytes = 64 << 10;
   const std::vector<Variant> grid = variant_grid("tuned", DType::f32, small);
@@ -81,7 +81,7 @@ TEST(VariantGrid, LeavesOutWhatDoesNotFit) {
   EXPECT_TRUE(variant_grid("tuned", DType::f32, small).empty());
 }
 
-TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
+TEST(VariantGrid, TheHookAndTheReferenceUseTheSameSlopes) {
   Variant variant = variant_grid("tuned", DType::f32, avx2()).front();
   variant.alibi = true;
   variant.config.shape.q_heads = 8;
@@ -105,7 +105,7 @@ TEST(VariantGrid, SlopesAreTheHooksAndTheReferences) {
   EXPECT_EQ(variant.hook().change, ScoreChange::none);
 }
 
-TEST(ConstantsSweep, HasTheCountsThatAreAskedFor) {
+TEST(ConstantsSweep, CompilesTheCountsOfTheClaims) {
   std::set<int64_t> counts;
   for (const Case& config : cases_of("full", avx2())) {
     if (config.text("task") == "compile" && config.text("kernel") == "tuned") counts.insert(config.integer("variants"));
@@ -165,7 +165,8 @@ TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
     const std::string why = why_skipped(cases_of("quick", device, axes).front(), device);
     return why.empty() ? "runs" : why;
   };
-  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}), "tuned has 540 variants with f32 here");
+  EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=5000"}),
+            "tuned has 540 variants with f32 on this device");
   EXPECT_EQ(reason({"task=compile", "kernel=wgmma"}),
             "this device has no kernel for variant wgmma; it has naive, tiled_scalar, tiled_vector, tuned");
   EXPECT_EQ(reason({"task=compile", "kernel=tuned", "variants=1", "pch=1"}, hopper()),

@@ -70,7 +70,7 @@ std::vector<Conclusion> made_up_conclusions(const std::vector<Measurement>& resu
   return conclude(codegen_claims(), results, comparisons, test::steady_processes());
 }
 
-TEST(CodegenFindings, PairsDifferInTheGeneratorAlone) {
+TEST(CodegenFindings, PairsDifferOnlyInTheGenerator) {
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     const auto pairs = duels(codegen_claims(), made_up_results(device));
     EXPECT_FALSE(pairs.empty());
@@ -119,7 +119,7 @@ TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
 
 // A search chose its constants by their times at one shape, so its claim is about this shape. Another claim is about
 // the other shapes. No claim is about a case for which nobody searched.
-TEST(CodegenFindings, ASearchIsJudgedApartWhereItSearched) {
+TEST(CodegenFindings, TheShapeOfASearchHasItsOwnClaim) {
   std::vector<Measurement> results = made_up_results(test::avx2());
   std::map<std::string, int> counts;
   for (const Duel& duel : duels(codegen_claims(), results)) {
@@ -133,7 +133,7 @@ TEST(CodegenFindings, ASearchIsJudgedApartWhereItSearched) {
   for (const Duel& duel : duels(codegen_claims(), results)) EXPECT_FALSE(duel.hypothesis.starts_with("search"));
 }
 
-TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
+TEST(CodegenFindings, SubjectsNameTheGenerator) {
   std::set<std::string> viable;
   for (const Conclusion& conclusion : made_up_conclusions(made_up_results(test::avx2()))) {
     if (conclusion.hypothesis != "viable") continue;
@@ -143,7 +143,7 @@ TEST(CodegenFindings, SubjectsTellTheGeneratorsApart) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(CodegenFindings, AdviceFitsEitherSide) {
+TEST(CodegenFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       codegen_claims(),

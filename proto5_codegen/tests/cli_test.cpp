@@ -58,7 +58,7 @@ TEST_F(CodegenCliTest, AMissingGeneratorIsASkipThatNamesThePackage) {
   EXPECT_TRUE(skipped);
 }
 
-TEST_F(CodegenCliTest, AWrongFileOfWinnersIsOneLineThatNamesIt) {
+TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
   namespace fs = std::filesystem;
   const fs::path original = ATTN_SOURCE_DIR, tree = path("tree");
   fs::create_directories(tree / "proto5_codegen/tuned");
@@ -94,7 +94,7 @@ TEST_F(CodegenCliTest, AWrongFileOfWinnersIsOneLineThatNamesIt) {
   unsetenv("ATTENTION_PROTO_SOURCE");
 }
 
-// A search may change its space. The recorded winners then have to be searched again.
+// If the space of a search changes, a recorded winner may lie outside it. Then the search must run again.
 TEST(Winners, OfThisTreeAreAllowed) {
   for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
     DeviceInfo device;

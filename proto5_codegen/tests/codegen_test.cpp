@@ -32,7 +32,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
 }
 
 // The lengths are 1 row, fewer rows than a tile, a number that all tiles divide, and a number that no tile divides.
-TEST_F(CodegenTest, EveryKernelComputesWhatTheOracleDoes) {
+TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
       for (const std::string& generator : generators(work, tokens)) {
@@ -115,7 +115,7 @@ TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   }
 }
 
-TEST_F(CodegenTest, SourceLinesAreThoseOfTheSchedule) {
+TEST_F(CodegenTest, SourceLinesCountOneSchedule) {
   if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
   KernelSource shell{.path = "proto5_codegen/kernels/halide.cpu.cpp", .entry = "codegen_halide"};
   const auto lines = [&](int64_t schedule) {

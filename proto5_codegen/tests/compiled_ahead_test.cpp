@@ -44,7 +44,7 @@ CodegenCase case_of(const AheadKernel& kernel, const std::string& generator, int
 
 // If a generator's text changes, its kernels must be compiled again: proto5_codegen/tools/generate_cuda.py compile,
 // tune and keep.
-TEST(CompiledAheadTest, WhatIsKeptWasMadeFromTheseTexts) {
+TEST(CompiledAheadTest, KeptKernelsWereMadeFromTheseTexts) {
   for (const std::string& generator : compiling_ahead) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index) << generator;
@@ -73,7 +73,7 @@ TEST(CompiledAheadTest, EveryKernelHasAPlan) {
   }
 }
 
-TEST(CompiledAheadTest, ASoftmaxIsTheSmallestThatIsLongEnough) {
+TEST(CompiledAheadTest, ASoftmaxGetsTheSmallestKernelThatIsLongEnough) {
   const auto index = read_ahead_index("triton");
   ASSERT_TRUE(index);
   CodegenCase one;
@@ -106,7 +106,7 @@ TEST(CompiledAheadTest, SkipsSayWhy) {
   EXPECT_NE(codegen_plan(one, test::hopper()).unable.find("multiples of"), std::string::npos);
 }
 
-TEST(CompiledAheadTest, RoomIsThatOfTheScarcestResource) {
+TEST(CompiledAheadTest, TheScarcestResourceLimitsTheThreadgroups) {
   Binary binary;
   binary.registers = 128;
   Launch launch;
@@ -152,7 +152,7 @@ TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
     bad.replace(at, std::string(from).size(), to);
     try {
       parse_ahead_index(bad, "name.json");
-      ADD_FAILURE() << to << " is taken";
+      ADD_FAILURE() << to << " is accepted";
     } catch (const BadInput& error) {
       const std::string message = error.what();
       EXPECT_TRUE(message.starts_with("name.json: ")) << message;
@@ -162,7 +162,7 @@ TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
   }
 }
 
-TEST(CompiledAheadTest, ParametersAreThoseOfTheDescription) {
+TEST(CompiledAheadTest, ArgumentsFollowTheDescription) {
   AheadKernel kernel;
   kernel.parameters = {{.kind = AheadParameter::pointer, .tensor = "q"},
                        {.kind = AheadParameter::int32, .of = {"all_heads"}},

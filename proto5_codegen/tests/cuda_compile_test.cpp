@@ -92,7 +92,7 @@ TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
 }
 
 // The headers of the machine code give the numbers of registers and bytes that the compiler would report.
-TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
+TEST_F(CodegenCudaCompileTest, MachineCodeIsNotCompiledAgain) {
   for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);
@@ -109,7 +109,7 @@ TEST_F(CodegenCudaCompileTest, MachineCodeIsTakenAsItIs) {
   }
 }
 
-TEST_F(CodegenCudaCompileTest, WhatTheCubinTellsIsWhatTheCompilerSays) {
+TEST_F(CodegenCudaCompileTest, TheCubinGivesTheNumbersOfTheCompiler) {
   KernelSource source{.path = "proto5_codegen/kernels/softmax.cuda.cu",
                       .entry = "codegen_softmax",
                       .constants = {{"IN_TYPE", 2},

@@ -1,6 +1,6 @@
 // proto5_codegen_tune: searches the constants of the generator `search` and the schedules of the generator
-// `halide_tuned`, for an equal time for each case. Writes the winners with the log of the search to
-// proto5_codegen/tuned/ARCH.json.
+// `halide_tuned`. The search takes the same time for each case. The program writes the winners, with the log of the
+// search, to proto5_codegen/tuned/ARCH.json.
 //
 // Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
 // with one constant changed. The time of a candidate is the time of the fastest of a few launches. A candidate is

@@ -109,7 +109,7 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
   return comparisons;
 }
 
-TEST(LinearFindings, PairsDifferInTheClaimsAxesAlone) {
+TEST(LinearFindings, PairsDifferOnlyInTheAxesOfTheClaim) {
   const std::map<std::string, std::set<std::string>> axes = {{"fused", {"variant", "scan", "chunk"}},
                                                              {"scan_form", {"scan"}},
                                                              {"segments", {"segments"}},
@@ -242,7 +242,7 @@ TEST(CrossoverTest, NoiseWidensTheInterval) {
   EXPECT_LE(probes, 7);
 }
 
-TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
+TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
   const DeviceInfo device = test::avx2();
   std::vector<Comparison> comparisons;
   for (const char* gate : {"none", "token"}) {
@@ -269,7 +269,7 @@ TEST(CrossoverTest, SearchesAreToldApartByWhatIsCompared) {
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
 // claims `chunk_64` and `chunk_128` are about the chunks for heads of width 64 and 128.
-TEST(LinearFindings, AdviceFitsEitherSide) {
+TEST(LinearFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
       linear_claims(test::avx2()),

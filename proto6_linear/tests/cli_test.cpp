@@ -70,7 +70,7 @@ TEST_F(LinearCliTest, FindsTheCrossover) {
   EXPECT_GE(records("measurements.jsonl").size(), before);
 }
 
-TEST_F(LinearCliTest, AScanOnTheHostThatHasNoRoomIsForeseen) {
+TEST_F(LinearCliTest, AScanThatExceedsTheHostsMemoryIsSkipped) {
   const Outcome outcome = run_line(
       "--only verify --axis variant=phases --axis scan=host --axis batch=4096 --axis heads=1024 --axis q_len=16777216");
   EXPECT_EQ(outcome.status, 4) << outcome.out;

@@ -441,8 +441,8 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 // ---- faults among 65,536 tokens: reference.cpp says why the check notices them
 
-/// Returns a case of the length of the longest records of GPUs. On a cpu the heads of the case are narrow, so that the
-/// test is short.
+/// Returns a case as long as the longest case that was recorded on a GPU. On a cpu the heads of the case are narrow, so
+/// that the test is short.
 LinearCase long_case(DType dtype, Gate gate) {
   LinearCase config;
   LinearConfig& linear = config.linear;
@@ -550,7 +550,7 @@ TEST_F(LinearTest, MutationsAmongManyTokensAreCaught) {
   }
 }
 
-TEST_F(LinearTest, RefusesWhatItCannotDo) {
+TEST_F(LinearTest, RefusesInvalidConfigurations) {
   LinearConfig config = completed(small_case()).linear;
   const auto make_launch = [&] {
     return LinearLaunch(test::device(), test::pipelines(), config, linear_plan(config, test::device().info(), false));

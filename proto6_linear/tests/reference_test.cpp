@@ -139,7 +139,7 @@ TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
 }
 
 // If 64 of n tokens are missing, an output changes by about sqrt(64 / n) of its size.
-TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
+TEST(LinearReferenceTest, TolerancesAreBelowTheEffectOfAMissingChunk) {
   for (const auto& [dtype, share] : {std::pair{DType::f32, 0.02}, {DType::f16, 0.3}, {DType::bf16, 0.9}}) {
     const LinearReference reference = of_tokens(4096, dtype, 64);
     double allowed = 0, squares = 0;
@@ -148,20 +148,20 @@ TEST(LinearReferenceTest, TolerancesAreBelowWhatAMissingChunkDoes) {
       allowed = std::max(allowed, reference.o_allowed[e]);
       squares += reference.o[e] * reference.o[e];
     }
-    // Of 64 elements, the element that changes the most changes by twice this share.
+    // Of 64 elements, the element that changes the most changes by about 2 sqrt(64 / n) of the row's size.
     const double moved = 2 * std::sqrt(64.0 / 4096) * std::sqrt(squares / 64);
     EXPECT_LT(allowed, share * moved) << name(dtype);
   }
 }
 
-TEST(LinearReferenceTest, ARowsToleranceIsBelowHalfOfWhatAMissingChunkDoes) {
+TEST(LinearReferenceTest, ARowsToleranceIsBelowHalfOfTheEffectOfAMissingChunk) {
   const LinearReference reference = of_tokens(65536, DType::bf16, 2);
   double squares = 0;
   for (size_t e = reference.o.size() - 64; e < reference.o.size(); ++e) squares += reference.o[e] * reference.o[e];
   EXPECT_LT(reference.row_allowed.back(), 0.5 * std::sqrt(64.0 / 65536) * std::sqrt(squares / 64));
 }
 
-TEST(LinearReferenceTest, SampledRowsAreThoseOfAllRows) {
+TEST(LinearReferenceTest, SampledRowsHaveTheValuesOfAllRows) {
   const LinearReference all = of_tokens(400, DType::f32, 400), some = of_tokens(400, DType::f32, 20);
   ASSERT_EQ(some.rows.size(), 20u);
   EXPECT_EQ(some.rows.front().row, 0);

@@ -23,7 +23,7 @@ class VariantsCliTest : public test::CpuProgramTest {
   VariantsCliTest() : CpuProgramTest("proto7_variants") {}
 };
 
-TEST_F(VariantsCliTest, TheWorkIsThatOfTheVisiblePairs) {
+TEST_F(VariantsCliTest, TheWorkCountsTheVisiblePairs) {
   const Outcome outcome = run_line(
       "--device cpu:threads=2 --only verify --axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=3 "
       "--axis kv_heads=3 --axis task=attention --axis kv_heads_by=index "
@@ -133,7 +133,7 @@ class GuardCliTest : public VariantsCliTest {
   }
 };
 
-TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
+TEST_F(GuardCliTest, AFunctionThatFaultsFailsOnlyItsOwnCase) {
   const std::string head = "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) ";
   expect_failed(head + "return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n", "failed",
                 "flash_forward, with a user's function, met an illegal address (0x40)");
@@ -156,7 +156,7 @@ TEST_F(GuardCliTest, AFunctionThatFaultsCostsItsOwnCase) {
 }
 
 // After the guard jumps out of such a function, the process returns to an address that the function has overwritten.
-TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackCostsItsOwnCase) {
+TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackFailsOnlyItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) {\n"
       "    auto* const place = static_cast<volatile char*>(__builtin_frame_address(0));\n"
@@ -164,7 +164,7 @@ TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackCostsItsOwnCase) {
       "failed", "device lost: the process of the run was ended by signal");
 }
 
-TEST_F(GuardCliTest, AFunctionWithoutEndCostsItsOwnCase) {
+TEST_F(GuardCliTest, AFunctionWithoutEndFailsOnlyItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k) {\n  volatile bool on = q == 30 && k == 7;\n"
       "  while (on) {}\n  return s;\n}\n",
@@ -208,7 +208,7 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
-TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
+TEST_F(VariantsCliTest, RefusesInvalidArguments) {
   Outcome outcome = run_line("--axis bias=hk");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("bhqk"), std::string::npos) << outcome.err;
@@ -222,7 +222,7 @@ TEST_F(VariantsCliTest, RefusesWhatMakesNoSense) {
   EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
 }
 
-TEST_F(VariantsCliTest, SkipsWhatDoesNotFit) {
+TEST_F(VariantsCliTest, SkipsCasesThatAreTooLarge) {
   const std::string one_head = " --axis task=attention --axis q_heads=1 --axis kv_heads=1 --axis head_dim=8 --quiet";
   Outcome outcome = run_line("--axis bias=bhqk --axis q_len=1048576" + one_head);
   EXPECT_EQ(outcome.status, 4) << outcome.err;
@@ -233,7 +233,7 @@ TEST_F(VariantsCliTest, SkipsWhatDoesNotFit) {
 }
 
 // A user may ask for a value that makes no sense with a value of the sweep. The run skips such cases.
-TEST_F(VariantsCliTest, SkipsWhatChangesNothing) {
+TEST_F(VariantsCliTest, SkipsModifiersThatChangeNothing) {
   for (const auto& [axes, reason] :
        {std::pair{"--axis prefix=5 --axis causal=0", "prefix=5: without causal=1"},
         {"--axis global_tokens=4 --axis window_left=-1", "global_tokens=4: without window"},

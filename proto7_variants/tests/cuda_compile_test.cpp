@@ -123,7 +123,7 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   }
 }
 
-TEST_F(ModifiersCudaCompileTest, WhatIsOffCostsNothing) {
+TEST_F(ModifiersCudaCompileTest, ModifiersThatAreOffCostNothing) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     FlashConfig config;
     config.variant = variant;

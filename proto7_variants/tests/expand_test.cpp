@@ -100,13 +100,13 @@ TEST_F(ExpandTest, AWrongHeadOrRowIsCaught) {
   const std::vector<Mutation> on_cpu = {
       {"another head of K", "head * from.head", "(head + 1) % p.kv_heads * from.head"},
       {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
-      {"heads in turns instead of groups", "head * p.group * to.head", "head * to.head"},
+      {"heads interleaved, not grouped", "head * p.group * to.head", "head * to.head"},
       {"first row of the tile", "in + row * from.row", "in"},
       {"another batch", "batch * from.batch", "0 * from.batch"}};
   const std::vector<Mutation> of_cuda = {
       {"another head of K", "t.in_strides, head, first_row", "t.in_strides, (head + 1) % p.kv_heads, first_row"},
       {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
-      {"heads in turns instead of groups", "head * p.group, first_row", "head, first_row"},
+      {"heads interleaved, not grouped", "head * p.group, first_row", "head, first_row"},
       {"first row in flight", "in + i * in_step", "in"},
       {"another batch", "blockIdx.z * strides.batch", "0 * strides.batch"}};
   const ExpandShape shape{.batch = 2, .kv_heads = 3, .group = 4, .rows = 100, .head_dim = 64, .dtype = DType::bf16};

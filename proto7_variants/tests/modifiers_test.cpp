@@ -30,7 +30,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// One modifier, with a value that has an effect on some ten keys.
+/// One modifier, with a value that already has an effect in the short sequences of the tests.
 struct Switch {
   const char* name;
   std::function<void(Modifiers&)> turn_on;
@@ -169,7 +169,7 @@ TEST_P(KernelModifiers, AllAtOnce) {
   expect_right(modifiers, "all but the prefix, causal");
 }
 
-TEST_P(KernelModifiers, RowsTurnBeforeTheKernelOrInIt) {
+TEST_P(KernelModifiers, ALaunchOrTheKernelRotatesRows) {
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {33, 20}, {65, 65}}) {
     for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
       for (const char* by : {"before", "query", "kernel"}) {
@@ -266,9 +266,9 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
 
 // With all constants off, the hooks leave the kernel's machine code as it is without hooks. (cuda_compile_test.cpp
 // tests the cuda dialect.)
-TEST_P(KernelModifiers, WhatIsOffCostsNothing) {
+TEST_P(KernelModifiers, ModifiersThatAreOffCostNothing) {
   if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has this test for CUDA";
-  if (*ATTN_SANITIZE) GTEST_SKIP() << "machine code for a sanitizer holds places in the source text";
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "machine code for a sanitizer has line numbers of the source text";
   const AttentionHooks off = ModifiedAttention({}, config_).hooks();
   const DeviceInfo& info = device().info();
   const Binary plain = pipelines().get(attention_launch(config_, info, nullptr).source).binary;
@@ -334,7 +334,7 @@ TEST(AlibiSlopes, FarKeysLoseWeight) {
   EXPECT_EQ(scores, (std::vector<double>{-4 / 256., -3 / 256., -2 / 256., -1 / 256., 0}));
 }
 
-TEST(VisiblePairs, AreThoseThatTheRulesLeave) {
+TEST(VisiblePairs, ArePairsThatTheRulesLeave) {
   FlashConfig config;
   config.shape = {.batch = 3, .q_heads = 2, .kv_heads = 2, .q_len = 4, .kv_len = 6};
   Modifiers modifiers;
@@ -377,7 +377,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
   }
 }
 
-// A plan takes no longer for more sequences.
+// The time to count the pairs does not grow with the number of sequences.
 TEST(VisiblePairs, OfAThousandSequencesAreCountedAtOnce) {
   FlashConfig config;
   config.shape = {.batch = 4096, .q_heads = 1024, .kv_heads = 1024, .q_len = 1 << 20, .kv_len = 1 << 20};
@@ -391,7 +391,7 @@ TEST(VisiblePairs, OfAThousandSequencesAreCountedAtOnce) {
 }
 
 // The mask leaves the requested share of the blocks off the diagonal, and all blocks on the diagonal.
-TEST(VisiblePairs, OfSparseBlocksAreTheirShare) {
+TEST(VisiblePairs, OfSparseBlocksAreTheRequestedShare) {
   FlashConfig config;
   config.shape = {.q_len = 16384, .kv_len = 16384};
   Modifiers modifiers;
@@ -529,10 +529,11 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// Mistakes in the kernels' own text. Of sinks: the sink is left out of the denominator, several threads of a row count
-// the sink, the sink is in another unit, or the sink is left out of the log-sum-exp. Of ALiBi as a part of the matrix
-// product: keys have wrong numbers, or a row has the place of another row. Of RoPE: queries do not turn, or turn as
-// queries of other rows.
+// Mistakes in the kernels' own text:
+// - sinks: the sink is left out of the denominator, several threads of a row count the sink, the sink is in another
+//   unit, or the sink is left out of the log-sum-exp;
+// - ALiBi as a part of the matrix product: keys have wrong numbers, or a row has the position of another row;
+// - RoPE: queries are not rotated, or are rotated as queries of other rows.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

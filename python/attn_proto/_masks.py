@@ -1,9 +1,9 @@
-"""Masks of transformers as structure: the numbers and small tables that the kernels take, instead of a tensor with an
-element for each query and key.
+"""Describes masks of transformers by their structure: a few numbers and small tables. The kernels take these in place
+of a tensor with an element for each query and key.
 
-transformers hands over a mask function, the padding and the sizes before it makes a mask. mask() reads the structure
-from them. If the kernels have no such structure, mask() returns the mask that transformers makes for PyTorch's
-attention."""
+To get a mask, transformers calls mask() with a mask function, the padding and the sizes. mask() reads the structure
+from these arguments. If the kernels cannot take the structure, mask() returns the mask that transformers makes for
+PyTorch's attention."""
 
 import types
 
@@ -16,15 +16,22 @@ _tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "turns")
 
 
 class Structure(torch.Tensor):
-    """The mask of a call, [batch, 1, queries, keys]. It has no elements until an operation reads it. (A mask of None
-    means that every query sees every key, as in eager attention.)
+    """The mask of a call, [batch, 1, queries, keys]. It has no elements until an operation reads it. (If a call has the
+    mask None, every query sees every key, as in eager attention.)
 
-    The last query stands at the key `used` - 1, or, with `lengths`, at the key lengths[b] - 1 of its sequence. A query
-    sees keys up to its own (`causal`) and the first `prefix` keys, from `left` keys before to `right` keys after its own
-    (-1: all), in the document of its own key, from the key starts[b] on, before the key ends[b], and where `seen`
-    [batch, keys] is true. A table that is None limits nothing.
+    Each query has an own key. The last query's own key is `used` - 1, or, with `lengths`, lengths[b] - 1; the query
+    before it has the key before as its own, and so on. A query sees a key if all these rules allow the key:
 
-    With `turns` all this is said of sequences that are turned(): their padding on the left stands on the right."""
+    - `causal`: the keys up to the query's own key, and the first `prefix` keys;
+    - `left`, `right`: from `left` keys before the own key to `right` keys after it (-1: no limit);
+    - `used`: without `lengths`, the keys before the key `used`;
+    - `documents`: the keys of the document of the own key;
+    - `starts`, `ends`: the keys from the key starts[b] on, before the key ends[b];
+    - `seen` [batch, keys]: the keys for which it is true.
+
+    A table that is None hides no key.
+
+    With `turns` the rules hold for turned() sequences, in which the padding on the left has moved to the right."""
 
     @staticmethod
     def __new__(cls, shape, device, *, causal=False, left=-1, right=-1, prefix=0, used=None, anchor=None, starts=None, ends=None,
@@ -112,7 +119,8 @@ class Structure(torch.Tensor):
 
 
 def turned(tokens, turns):
-    """Rows of [batch, heads, tokens, width] in another order: the first turns[b] rows of a sequence come last."""
+    """Returns `tokens`, [batch, heads, tokens, width], with the first turns[b] rows of each sequence moved to the
+    sequence's end."""
     rows = (torch.arange(tokens.shape[2], device=tokens.device) + turns[:, None]) % tokens.shape[2]
     return tokens.gather(2, rows[:, None, :, None].expand_as(tokens))
 
@@ -121,13 +129,13 @@ def turned(tokens, turns):
 
 
 def _cells(function):
-    """The variables that a function of transformers.masking_utils has from the function that made it."""
+    """Returns the variables in the closure of a function of transformers.masking_utils, by name."""
     return types.SimpleNamespace(**dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()))))
 
 
 def _rules(function):
-    """The rules that a mask function consists of, as a dictionary; None if one of them is not known here. A key sees
-    what all rules let it see."""
+    """Returns the rules of which a mask function consists, as a dictionary, or None if one of the rules is not known
+    here. A query sees a key if all rules allow it."""
     if function is causal_mask_function:
         return {"causal": True}
     if function is bidirectional_mask_function:
@@ -182,7 +190,8 @@ def _rules_in_trace(function, local_size, config, skip, use_vmap):
 
 
 def _documents(keys, *numbers):
-    """The documents [keys, 2] of keys that have the same numbers as their neighbours."""
+    """Returns [keys, 2]: for each key the first key of its document, and the key after the document. Neighbouring keys
+    are in one document if they have the same element in each of `numbers`."""
     at = torch.arange(keys, device=numbers[0].device)
     first = torch.ones(keys, dtype=torch.bool, device=at.device)
     for each in numbers:
@@ -201,8 +210,8 @@ def _readable(*tensors):
 
 
 def _padding(attention_mask, keys, offset, readable):
-    """What the padding hides of `keys` keys from the key `offset` on: starts, ends and seen of a Structure, of which
-    seen excludes the others."""
+    """Returns `starts`, `ends` and `seen` of a Structure for the padding of `keys` keys from the key `offset` on.
+    Either `seen` is None, or `starts` and `ends` are None."""
     shown = attention_mask[:, offset:offset + keys].bool()
     if shown.shape[1] < keys:
         shown = torch.nn.functional.pad(shown, (0, keys - shown.shape[1]))
@@ -220,8 +229,9 @@ def _padding(attention_mask, keys, offset, readable):
 
 
 def _prefix(blocks, starts):
-    """The number of first keys that all queries see if the keys of one block see each other; blocks: [batch, keys], -1
-    for a key of no block. None if the blocks are no such prefix."""
+    """Returns `prefix` of a Structure for `blocks`, [batch, keys]: the number of a key's block, or -1. The tokens of a
+    block see each other. Returns None unless each sequence has one block, which begins at the sequence's first token,
+    and all blocks end at the same key."""
     inside = blocks >= 0
     begin, count = (inside.cumsum(-1) == 0).sum(-1), inside.sum(-1)
     at = torch.arange(blocks.shape[1], device=blocks.device)
@@ -237,7 +247,7 @@ def _later(starts, others):
 
 
 def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask, device):
-    """The Structure of a call that transformers describes; None if the kernels have none."""
+    """Returns the Structure of a call that transformers describes, or None if the kernels cannot take it."""
     tensors = (attention_mask, q_offset if isinstance(q_offset, torch.Tensor) else None)
     readable = _readable(*tensors)
     numbers = {name: rules[name] for name in ("causal", "left", "right") if name in rules}

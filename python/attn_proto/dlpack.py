@@ -63,7 +63,7 @@ RopeOptions = _struct("attn_rope_options", _options.ROPE)
 _lib = ctypes.CDLL(str(_files.library("libattn.so")))
 _lib.attn_message.restype, _lib.attn_prepared.restype, _lib.attn_launches.restype = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64
 if _lib.attn_abi_version() != 1:
-    raise ImportError("attn_proto: libattn.so is of another version")
+    raise ImportError("attn_proto: libattn.so and this package differ in version; install both from one source tree")
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
@@ -93,8 +93,8 @@ class _Borrowed:
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"attn_proto: {name} is a {type(array).__name__}; arrays that speak DLPack are allowed")
         if not _is_plain(array):
-            raise TypeError(f"attn_proto: {name} is a {type(array).__name__} whose memory does not hold its elements; copy them "
-                            "into an array")
+            raise TypeError(f"attn_proto: {name} is a {type(array).__name__} whose memory does not hold its elements; copy the "
+                            "elements into an array")
         if _is_followed(array):
             raise TypeError(f"attn_proto: {name} is traced, or has a forward derivative, and PyTorch does not see this call; "
                             "torch.ops.attn can be traced")
@@ -161,7 +161,7 @@ def _empty(like, shape, single=False):
         return numpy.empty(shape, "float32" if single else numpy.from_dlpack(like).dtype), jax.dlpack.from_dlpack
     if hasattr(like, "new_empty"):  # a tensor of PyTorch
         return like.new_empty(shape, dtype=sys.modules["torch"].float32 if single else like.dtype), lambda o: o
-    raise ValueError(f"attn_proto: no way to make an array of {library}")
+    raise ValueError(f"attn_proto: arrays of {library} are not supported: there is no way to make a new array")
 
 
 def _stream(array, device):

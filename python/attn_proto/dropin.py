@@ -178,8 +178,8 @@ def count(why):
 
 
 def tell(module, query, key, mask, why):
-    """Tells watchers of a call: the module of transformers that makes it, if one does, and the reason why it goes to
-    PyTorch, if it does."""
+    """Tells the watchers about a call. module: the module of transformers that makes the call, or None. why: the reason
+    why the call goes to PyTorch, or None if attn::flash serves the call."""
     if not torch.compiler.is_compiling():
         for watch in watchers:
             watch(module, query, key, mask, why)

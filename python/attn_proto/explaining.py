@@ -48,7 +48,7 @@ def explain(model, **inputs):
     """Runs the model, prints a line for each call of attention, and returns the calls. Without inputs the model gets two
     prompts of 24 tokens, of which the second one is padded on the left, and then generates a token.
 
-    Equal lines of several layers are printed once, with the number of the layers."""
+    Lines that differ only in the layer are printed once, with the number of calls."""
     calls = []
     with torch.no_grad():
         if inputs:

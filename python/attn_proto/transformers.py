@@ -77,7 +77,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
              s_aux=None, **kwargs):
     names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
     if names:
-        raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may')
+        raise ValueError(f'attn_proto: attention with {", ".join(names)} is not served; attn_implementation="eager" may serve it')
     paged = key.layer if isinstance(key, _NewTokens) else None
     if paged is not None:
         key, value = key.tensor, value.tensor
@@ -95,7 +95,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
-            why = "masks that are no window and no padding on the left"
+            why = "masks other than windows and padding on the left"
         if why is not None:
             raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
         o = paged.attend(query, key, value, structure, options)
@@ -169,8 +169,8 @@ class PagedLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         if self.attended != self.tokens:
-            raise ValueError("attn_proto: the last tokens did not come from the PagedCache to its attention call: the call "
-                             "failed, or the model changes keys; after reset() the cache is empty")
+            raise ValueError("attn_proto: the last tokens of the PagedCache did not reach the attention call: the call "
+                             "failed, or the model changes keys; reset() empties the cache")
         self._check(key_states)
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")

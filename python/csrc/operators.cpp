@@ -41,8 +41,8 @@ constexpr int most_devices = 65;  // the CPU and 64 GPUs
 }
 
 #ifdef INTRA_OP_PARALLEL
-/// Runs the pieces of a CPU kernel on PyTorch's threads. They spin after each of PyTorch's operations, so other threads
-/// would have to share the cores with them.
+/// Runs the pieces of a CPU kernel on PyTorch's threads. PyTorch's threads spin after each of PyTorch's operations, so
+/// threads of our own would have to share the cores with them.
 void run_pieces(void*, size_t pieces, void (*piece)(void* work, size_t number), void* work) {
   at::parallel_for(0, static_cast<int64_t>(pieces), 1, [&](int64_t begin, int64_t end) {
     for (int64_t number = begin; number < end; ++number) piece(work, static_cast<size_t>(number));

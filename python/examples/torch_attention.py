@@ -7,7 +7,7 @@ import attn_proto
 
 
 class Attention(torch.nn.Module):
-    """Attention as models write it, without a word of this project."""
+    """Attention as models write it, without any code of this project."""
 
     def __init__(self, width, heads):
         super().__init__()

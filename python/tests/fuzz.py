@@ -752,7 +752,7 @@ def main():
         return work(options)
     if options.only is not None:
         name, found = judge(options.seed, options.only, options.device, print)
-        print(f"{name}: {found or 'as it has to be'}")
+        print(f"{name}: {found or 'right'}")
         return bool(found)
     print(f"seed {options.seed}", flush=True)
     return bool(watch(options))

@@ -37,9 +37,9 @@ TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_s
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
 TOLERANCE = 1e-3  # share of the largest output
 
+FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # have a table of their own
 # The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
 # that transformers takes by default.
-FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # have a table of their own
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
 OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The tables in docs/extension.md (models) and docs/reports.md (reports), made from findings/recorded/python. models.py
-and reports.py write the records. The words about reports and trials are those of reports.py. This program needs neither
+and reports.py write the records. The words about reports and trials come from reports.py. This program needs neither
 PyTorch nor transformers.
 
     python/tests/page_tables.py             # writes both tables

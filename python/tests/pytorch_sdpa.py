@@ -92,7 +92,7 @@ def main():
         elif again.wasSuccessful():
             broken += 1
             print(f"{test.id()}\n{trace}")
-    print(f"{result.testsRun - len(result.skipped) - len(failed)} passed, {broken} fail with the drop-in alone, {known} on known "
+    print(f"{result.testsRun - len(result.skipped) - len(failed)} passed, {broken} fail only with the drop-in, {known} on known "
           f"differences, {len(failed) - broken - known} without it too, {len(result.skipped)} skipped, "
           f"{len(tests) - result.testsRun} not reached")
     print(f"{total} calls, {total - sum(reasons.values())} of them served by attn::flash; the others:")

@@ -297,7 +297,7 @@ class Caches(Case):
                 seen = np.arange(n) <= np.arange(n - rows, n)[:, None]
                 self.near(o[i:i + 1], attention(q[i:i + 1], k[i:i + 1, :, :n], v[i:i + 1, :, :n], 0.2, seen)[0])
 
-    def test_new_tokens_turn_and_are_written(self):
+    def test_new_tokens_are_rotated_and_written(self):
         frequencies = 10000.0 ** (-np.arange(32) / 32)
         angles = np.arange(128)[:, None] * frequencies
         angles = {"cosines": np.cos(angles).astype(np.float32), "sines": np.sin(angles).astype(np.float32)}

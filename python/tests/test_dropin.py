@@ -267,7 +267,7 @@ class ByDispatch(torch.Tensor):
 
 
 class Again(torch.Tensor):
-    """A subclass that calls, on itself, the function that stands in torch.nn.functional now."""
+    """A subclass whose __torch_function__ calls the function that torch.nn.functional has now, on the tensor itself."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -385,7 +385,7 @@ class Overrides(unittest.TestCase):
             F.scaled_dot_product_attention(q, q, q)
         self.assertEqual(attn_proto.reasons(), {})
 
-    def test_transforms_and_forward_derivatives_are_pytorchs(self):
+    def test_transforms_and_forward_derivatives_go_to_pytorch(self):
         q, k, v = (drawn(3, 2, 4, 24, 64, device=DEVICES[0]).unbind())
         got = torch.func.vmap(F.scaled_dot_product_attention, in_dims=1, out_dims=1)(q, k, v)
         self.assertEqual(len(attn_proto.reasons()), 1)

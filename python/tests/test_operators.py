@@ -244,7 +244,7 @@ class Flash(Case):
                 self.refuses("device", lambda: attn_proto.flash(q, k.cpu(), v))
                 self.refuses("multiples of 16", lambda: attn_proto.flash(*(torch.randn(1, 1, 40, 65, device=device)[..., 1:],) * 3))
 
-    def test_limits_beyond_the_sequence_are_none(self):
+    def test_limits_beyond_the_sequence_hide_nothing(self):
         for device in self.on_each():
             q, k, v = qkv(device, rows=40, keys=50)
             before = ops.prepared(q)
@@ -533,7 +533,7 @@ class Autocast(Case):
                 self.refuses("requires a gradient", lambda: attn_proto.flash(q.clone().requires_grad_(), k, v))
                 self.assertEqual(ops.rope(q, k)[0].dtype, torch.float32)
 
-    def test_a_cache_decides(self):
+    def test_the_type_of_the_cache_decides(self):
         """The cache is not copied. Queries and new tokens take the cache's type, or autocast's type if the cache has 8
         bits."""
         for device, kept in self.on_each(torch.float32, torch.bfloat16, torch.int8):

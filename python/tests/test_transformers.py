@@ -142,7 +142,7 @@ class Masks(Case):
                 with self.assertRaisesRegex(ValueError, "not to be written"):
                     mask.masked_fill_(whole, False)
 
-    def test_other_sizes_than_its_own(self):
+    def test_a_mask_of_other_sizes(self):
         """A model that adds keys after the mask was made gets PyTorch's error about the sizes."""
         q, k = torch.zeros(1, 2, 20, 32), torch.zeros(1, 2, 24, 32)
         with self.assertRaisesRegex(RuntimeError, "must match"):
@@ -202,7 +202,7 @@ class Masks(Case):
             got, want = (model("llama", name)(ids).logits for name in ("attn_proto", "eager"))
         self.assertLess((got - want).abs().max().item(), 0.02)
 
-    def test_masks_have_the_last_word(self):
+    def test_the_mask_decides_what_is_causal(self):
         """Runs a decoder whose configuration lets queries see all keys, and a model whose layers say that they are not
         causal while its mask is causal."""
         ids = tokens(2, 20)
@@ -355,7 +355,7 @@ class Pages(Case):
         cache.reset()
         self.near(ours(ids, cache=cache).logits, plain(ids).logits)
 
-    def test_what_it_does_not_serve(self):
+    def test_calls_that_a_paged_cache_refuses(self):
         ours = model("llama", "attn_proto")
         sees_all = model("llama", "attn_proto", is_causal=False)
         cache = self.cache(ours)

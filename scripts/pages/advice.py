@@ -31,7 +31,7 @@ QUESTIONS = [topic for topic, _ in TOPICS]
 # older findings.
 WORDS = {f"{claim['experiment']}/{claim['hypothesis']}": claim["advice"]
          for claim in map(json.loads, (rec.ROOT / rec.CLAIMS).read_text(encoding="utf-8").splitlines())}
-# Claims that advise nothing of their own, e.g. those that test a figure of another claim against the study's.
+# Claims that give no advice, e.g. claims that compare the figure of another claim with the study's figure.
 NO_ADVICE = {key for key, words in WORDS.items() if not any(words.values())}
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",

@@ -157,10 +157,10 @@ def with_one_unit(text):
 
 
 def pooled(findings):
-    """Yields the latest finding of each claim. Its title, verdict, estimate, advice and confidence are replaced by
-    those of findings/pooled.jsonl, which follow from all runs of the claim. `advised` says whether an advice may be given;
-    an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does not
-    have stays as it is. A claim whose subject was once written in another form counts once."""
+    """Yields the latest finding of each claim. The finding gets title, verdict, estimate, advice and confidence from
+    findings/pooled.jsonl, where they follow from all runs of the claim. `advised` says whether an advice may be given;
+    an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does
+    not have stays as it is. A claim whose subject was once written in another form counts once."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
     older = {each for claim in claims.values() for each in (*claim["findings"], *claim["others"])} - set(claims)
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}

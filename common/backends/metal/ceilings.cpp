@@ -8,7 +8,7 @@ namespace attn {
 namespace {
 
 constexpr int threads = 128, copy_threads = 256;  // ceiling.h has these numbers for Metal's kernels
-constexpr int accumulators = 8;                   // independent chains of a thread
+constexpr int accumulators = 8;                   // independent chains of multiply-adds in a thread
 
 class MetalCeilings : public CeilingOperation {
  public:

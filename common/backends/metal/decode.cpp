@@ -21,15 +21,17 @@ class MetalDecode : public DecodeOperation {
       return fmt::format("cache_dtype {}: on Metal it must be the type of Q, {}", name(config.cache_dtype),
                          name(config.dtype));
     }
-    return config.appends ? "appends: on Metal a launch of its own writes new tokens to the cache" : "";
+    return config.appends ? "appends: on Metal a separate launch writes new tokens to the cache" : "";
   }
 
   std::string unable_block(const DecodeConfig& config) const override {
-    constexpr int64_t step = 32;  // keys that the teams of a threadgroup take at once, at most
-    return config.block_c % step == 0 ? "" : fmt::format("block_c {}: a multiple of {} on Metal", config.block_c, step);
+    constexpr int64_t step = 32;  // the most keys that the teams of a threadgroup process at once
+    if (config.block_c % step == 0) return "";
+    return fmt::format("block_c {}: on Metal it must be a multiple of {}", config.block_c, step);
   }
 
-  /// Tiles have 8, 16 or 32 rows, as far as threadgroup memory allows.
+  /// Returns the rows of a tile: 8, 16 or 32. A tile gets more rows while the case has them and threadgroup memory
+  /// allows them.
   int64_t tile_rows(const DecodeConfig& config) const override {
     constexpr int64_t most = 32;
     constexpr int most_bytes = 32768;

@@ -26,7 +26,8 @@ struct EmulatedKernel : Kernel {
   const msl::Kernel kernel;
 };
 
-// The lines before a kernel's text. Metal keeps constants outside of functions in the constant address space.
+// Returns the lines that precede a kernel's text: its constants. Metal requires that a constant outside of functions is
+// in the constant address space.
 std::string prologue(const KernelSource& source) {
   std::string text;
   for (const auto& [name, value] : source.constants) {
@@ -85,7 +86,7 @@ class EmulatedDevice : public Device {
 
   Binary compile(const KernelSource& source, const CompileOptions& /*options*/) override {
     if (!source.fragments.empty()) {
-      throw CompileError(source.key(), "the emulated device has no fragments");
+      throw CompileError(source.key(), "the emulated device cannot link fragments");
     }
     const std::string root = source_root() + "/";
     msl::Source text{.path = root + source.path,
@@ -112,7 +113,7 @@ class EmulatedDevice : public Device {
   }
 
  private:
-  // Bytes before and after a buffer that no kernel may touch.
+  // Each buffer has this many bytes before it and after it, which no kernel may touch.
   static constexpr size_t gap_bytes = size_t{64} << 10;
   struct Block {
     void* whole = nullptr;
@@ -146,7 +147,7 @@ class EmulatedDevice : public Device {
   }
   void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
 
-  static constexpr uint32_t most_orders = 4;  // launches take turns in these orders of threads
+  static constexpr uint32_t most_orders = 4;  // the number of orders of threads; launches use them in turn
   const msl::Compiler compiler_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;

@@ -1,5 +1,5 @@
-// The device metal:emulated: runs Metal's kernels on the host and checks them (emulator/emulator.h). It shows that a
-// kernel is right; its times say nothing about Apple's GPUs, so it takes no times.
+// The device metal:emulated runs Metal's kernels on the host and checks each access to memory (emulator/emulator.h). It
+// shows whether a kernel is right. Times on the host say nothing about Apple's GPUs, so the device reports 0 for each.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// Throws BadInput for another spec than "metal:emulated".
+/// Throws BadInput unless `spec` is "metal:emulated".
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 
 }  // namespace attn

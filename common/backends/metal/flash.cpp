@@ -14,7 +14,7 @@ MetalTunedLayout tuned_layout(const FlashConfig& config) {
           static_cast<int>(element_type(config.dtype))};
 }
 
-// Scores, and three numbers of each simdgroup.
+// Returns the bytes of threadgroup memory of `naive`: the scores, and three numbers for each simdgroup.
 size_t naive_bytes(const AttentionShape& shape) {
   constexpr int64_t simdgroups = naive_threads / 32;
   return metal_threadgroup_bytes(static_cast<size_t>(shape.kv_len + 3 * simdgroups) * sizeof(float));

@@ -10,7 +10,7 @@ namespace {
 
 class MetalLinear : public LinearOperation {
  public:
-  // Threadgroups of these GPUs must not wait for one another.
+  // On these GPUs threadgroups must not wait for one another, so there is no scan that looks back.
   std::string unable(const LinearConfig& config) const override {
     if (config.variant == "fused") return "variant fused: on Metal there are phases and recurrent";
     if (config.scan == "lookback") return "scan lookback: on Metal a scan runs in passes";

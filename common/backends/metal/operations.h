@@ -16,11 +16,12 @@ const DecodeOperation& metal_decode();
 const LinearOperation& metal_linear();
 const CeilingOperation& metal_ceilings();
 
-/// Rounds up a size of threadgroup memory: Metal takes multiples of 16 bytes.
+/// Rounds up a size of threadgroup memory: Metal requires multiples of 16 bytes.
 constexpr size_t metal_threadgroup_bytes(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-/// About how many registers of 32 bits a thread has. No compiler here counts a kernel's registers, so the kernels'
-/// files bound them by their accumulators; about 28 more hold addresses and indices.
+/// metal_registers: about how many 32-bit registers a thread has. metal_other_registers: about how many of these hold
+/// addresses and indices. No compiler here counts a kernel's registers, so the files of the kernels estimate them from
+/// the accumulators.
 constexpr int metal_registers = 128, metal_other_registers = 28;
 
 }  // namespace attn

@@ -38,7 +38,7 @@ std::string file_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-TEST(RecipeTest, TheBackendIsTheDeviceOfTheTests) {
+TEST(RecipeTest, TheRecipeMakesTheReverseDevice) {
   const std::string here = "common/testing/reverse/", there = "common/backends/reverse/";
   std::map<std::string, std::string> recipe, device;
   std::istringstream diff(file_text(ATTN_SOURCE_DIR "/docs/recipes/backend.diff"));

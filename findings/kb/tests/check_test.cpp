@@ -100,7 +100,7 @@ class SchemaWalk {
 
 class CheckSchemaTest : public KbTest {};
 
-TEST_F(CheckSchemaTest, AgreesWithAnotherReaderOfTheSchema) {
+TEST_F(CheckSchemaTest, AgreesWithAnotherValidator) {
   Json measured = measurement(shape(64), 1e-3);
   measured["pipeline"]["registers"] = 128;
   measured["pipeline"]["code_bytes"] = 4096;

@@ -72,7 +72,7 @@ TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   EXPECT_EQ(ids().size(), 3u);
 }
 
-TEST_F(KbCliTest, GzipIsTheTextThatItStandsFor) {
+TEST_F(KbCliTest, GzipIsReadAsItsText) {
   const std::string packed = gzip(records_);
   EXPECT_NE(run({"ingest", packed}).out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos);
   EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
@@ -339,7 +339,7 @@ TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
   EXPECT_FALSE(rows.step());
 }
 
-TEST_F(KbCliTest, ItsOwnAddReadsThatExport) {
+TEST_F(KbCliTest, KbAddReadsTheExport) {
   ingest();
   write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
   const std::string command = fmt::format("cd '{0}' && KB_DB='{0}/copy.sqlite' PATH='{1}':$PATH sh -e add.sh > ids",
@@ -369,7 +369,7 @@ TEST_F(KbCliTest, AddsNotesOnce) {
   EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "no UTF-8";
 }
 
-TEST_F(KbCliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
+TEST_F(KbCliTest, VerifyFailsForProblemsAndStrictAlsoForStaleFindings) {
   ingest();
   Outcome outcome = run({"verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.out;
@@ -395,7 +395,7 @@ TEST_F(KbCliTest, VerifyFailsForWhatIsWrongAndStrictlyForWhatIsOld) {
   EXPECT_EQ(run({"verify", write_text("torn.jsonl", "{")}).status, 1);
 }
 
-TEST_F(KbCliTest, DedupKeepsTheSurest) {
+TEST_F(KbCliTest, DedupKeepsTheHighestConfidence) {
   Json cleaned = finding(1.5);
   cleaned["data"]["run"]["replay"] = "proto1_flash --seed 1 --quiet";
   cleaned = with_id(cleaned);
@@ -452,7 +452,7 @@ TEST_F(KbCliTest, AFindingAboutTwoDevicesDoesNotMakeANameAmbiguous) {
   EXPECT_EQ(run({"compare", "--by", "device", "", "x,"}).status, 2);
 }
 
-TEST_F(KbCliTest, TwoMachinesOfOneNameAreTold) {
+TEST_F(KbCliTest, SaysThatTwoMachinesHaveOneName) {
   const auto on = [](const std::string& machine, double percent_of_f32, double percent_of_copy) {
     Json record = measurement(shape(64), 1e-3);
     record["dtype"] = "f32";

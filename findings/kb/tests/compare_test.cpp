@@ -90,7 +90,7 @@ TEST(Compare, TheLatestMeasurementCountsAndTheOrderOfAxesDoesNot) {
   EXPECT_EQ(compare(a, b, 0.02).same, 1);
 }
 
-TEST(Compare, WhatWasRightAndIsNotIsARegression) {
+TEST(Compare, ACaseThatIsNoLongerCorrectIsARegression) {
   Json wrong = measurement(shape(64), 1e-3, "A CPU, 2 units", "r2");
   wrong["status"] = "wrong";
   wrong["reason"] = "o[0]: got nan";
@@ -111,7 +111,7 @@ TEST(Compare, WhatWasRightAndIsNotIsARegression) {
   EXPECT_FALSE(compare(broken, broken, 0.02).regression());
 }
 
-TEST(Compare, TheFloorIsThatOfTheRecordsWhereItIsHigher) {
+TEST(Compare, AHigherFloorOfTheRecordsCounts) {
   const auto changed = [](double aa_floor, const Case& config) {
     const Side a = side("a", {measurement(config, 1e-3), finding(1.5, "r1", "A CPU, 2 units", {}, aa_floor)});
     const Side b = side("b", {measurement(config, 1.05e-3, "A CPU, 2 units", "r2")});
@@ -134,7 +134,7 @@ TEST(Compare, DevicesAreMatchedWhereThereAreSeveral) {
   EXPECT_EQ(within.only_a, 1);
 }
 
-TEST(Compare, RefusesWhatCannotBeCompared) {
+TEST(Compare, RefusesSidesThatCannotBeCompared) {
   const Side a = side("a", {measurement(shape(64), 1e-3)});
   EXPECT_THROW(compare(a, side("b", {}), 0.02), BadInput);
   EXPECT_THROW(compare(side("a", {finding(1.5)}), a, 0.02), BadInput);

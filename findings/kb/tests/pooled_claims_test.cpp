@@ -54,7 +54,7 @@ TEST(PooledClaims, AllRunsTakePart) {
   EXPECT_LE(perhaps["confidence"], 0.9);
 }
 
-TEST(PooledClaims, RunsThatDisagreeLeaveItOpen) {
+TEST(PooledClaims, RunsThatDisagreeAreInconclusive) {
   const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), run_at(2, {1.0, 1.0, 1.0})});
   EXPECT_EQ(claim["verdict"]["state"], "inconclusive");
   EXPECT_EQ(claim["advice"], "");
@@ -62,7 +62,7 @@ TEST(PooledClaims, RunsThatDisagreeLeaveItOpen) {
   EXPECT_EQ(claim["title"], "The choice of tile matters.") << "no run has a title for `inconclusive`";
 }
 
-TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
+TEST(PooledClaims, TheAdviceComesFromARunWithThePooledVerdict) {
   // The latest run is refuted, the pooled verdict is not.
   const Json claim = pooled({run_at(1, {1.40, 1.40, 1.40}), run_at(2, {1.41, 1.41, 1.41}), run_at(3, {1.41, 1.4, 1.4}),
                              run_at(4, {1.39, 1.4, 1.4}), run_at(5, {1.26, 1.26, 1.27})});
@@ -70,7 +70,7 @@ TEST(PooledClaims, TheAdviceIsOfARunWithThePooledVerdict) {
   EXPECT_EQ(claim["advice"], "Measure.");
 }
 
-TEST(PooledClaims, ARunWithWarmCachesLeavesItOpen) {
+TEST(PooledClaims, ARunWithWarmCachesIsInconclusive) {
   std::vector<Json> warm = run_at(2, {1.6, 1.6, 1.6});
   warm[1]["data"]["estimate"]["warm"] = true;
   const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), warm});
@@ -205,7 +205,7 @@ TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
 }
 
 // Older versions of proto7_variants named the same case by other subjects. Findings about one case have one key.
-TEST(PoolingKey, SubjectsOfOneCaseAreOne) {
+TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
   const std::string shape = "variant=tuned batch=1 head_dim=128 causal=0";
   const auto key = [](const std::string& subject, const Json& contender) {
     Json finding = second_finding({1.5}, "r1");

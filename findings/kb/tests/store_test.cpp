@@ -43,7 +43,7 @@ Json note(const std::string& claim, const std::string& evidence = "", const std:
                       .tags = tags});
 }
 
-TEST_F(StoreTest, TakesInOnceAndKeepsTheLineAsItCame) {
+TEST_F(StoreTest, IngestsARecordOnceAndKeepsItsLine) {
   Json record = finding(1.5);
   record["some_field"] = {{"deeper", {1, 2.50, "\u00e9"}}};
   record = with_id(record);
@@ -119,7 +119,7 @@ TEST_F(StoreTest, FindsTokensAsTheyAreTyped) {
   }
 }
 
-TEST_F(StoreTest, RanksAndCutsOutWhatMatches) {
+TEST_F(StoreTest, RanksMatchesAndShowsSnippets) {
   const Json title = note("Swizzle the shared memory", "Against bank conflicts.");
   const Json content =
       note("Layouts of tiles", "A long text that speaks of many things, and at its end of a swizzle too.");

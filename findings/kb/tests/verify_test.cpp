@@ -23,7 +23,7 @@ std::vector<std::string> problems_of(const Json& record) {
   return texts;
 }
 
-TEST(Verify, WhatTheExperimentsRecordedIsSound) {
+TEST(Verify, RecordedRunsAreSound) {
   Store store = Store::open(":memory:", Store::Mode::write);
   std::stringstream lines;
   for (const std::string& line : recorded_lines()) lines << line << "\n";
@@ -84,7 +84,7 @@ TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have none";
 }
 
-TEST(Verify, IdIsThatOfTheLine) {
+TEST(Verify, TheIdFollowsFromTheLine) {
   Json record = finding(1.5);
   record["remark"] = "added later";
   auto problems = problems_of(record);

@@ -72,7 +72,7 @@ TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
 }
 
-TEST_F(SameCodeTest, OtherCodeIsToldAndNotAdded) {
+TEST_F(SameCodeTest, OtherCodeIsReportedAndNotAdded) {
   const test::Outcome other = compare("float thrice(float x) { return 3 * x; }", {"znver3"});
   EXPECT_NE(other.out.find("twice[COUNT=8] (znver3): other machine code\n"), other.out.npos) << other.out;
   const test::Outcome broken = compare("float doubled(float x) { return y; }", {"znver3"});
@@ -102,7 +102,7 @@ TEST_F(SameCodeTest, AFileOfRecordsNeedsAList) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
-TEST_F(SameCodeTest, RefusesWhatItCannotRead) {
+TEST_F(SameCodeTest, RefusesFilesThatItCannotRead) {
   EXPECT_EQ(run({"--old", path("old"), "--dry-run", path("none.jsonl")}).status, 2);
   EXPECT_NE(run({path("none.jsonl")}).status, 0);
   const test::Outcome damaged =

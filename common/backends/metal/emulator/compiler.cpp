@@ -43,7 +43,7 @@ std::string whole_file(const std::string& path) {
   return std::move(*text);
 }
 
-// Headers that Metal has for parts of its library; here the whole library is one file.
+// Metal has these headers for parts of its library. Here each of them includes the one file that has the whole library.
 constexpr const char* parts_of_library[] = {
     "metal_atomic",      "metal_common",     "metal_compute",   "metal_config",
     "metal_geometric",   "metal_integer",    "metal_limits",    "metal_math",
@@ -51,7 +51,7 @@ constexpr const char* parts_of_library[] = {
     "metal_quadgroup",   "metal_relational", "metal_simdgroup", "metal_simdgroup_matrix",
     "metal_type_traits", "metal_types",      "metal_uniform"};
 
-// Shows clang the files of the system with each text as C++ (as_cxx), apart from the emulator's own library.
+// Gives clang the files of the system. It first rewrites each text as C++ (as_cxx), except the emulator's own library.
 class MetalFiles : public llvm::vfs::ProxyFileSystem {
  public:
   MetalFiles(llvm::IntrusiveRefCntPtr<llvm::vfs::FileSystem> files, std::string library)
@@ -128,7 +128,8 @@ std::vector<std::string> arguments_for(const CpuTarget& target) {
                                         "-Wno-ignored-attributes",
                                         "-Wno-unknown-pragmas"};
   std::vector<std::string> switches = target.switches;
-  // Instructions that make a bfloat flush subnormal numbers, and only some processors have them.
+  // The instructions that convert to bfloat flush subnormal numbers to zero, and only some processors have these
+  // instructions. So the compiler must not use them.
   if (target.has("sse2")) switches.insert(switches.end(), {"-avx512bf16", "-avxneconvert"});
   for (const std::string& feature : switches) {
     arguments.emplace_back("-target-feature");
@@ -179,7 +180,7 @@ Binary Compiler::compile(const Source& source) const {
   const auto add = [&](const std::string& name, const std::string& content) {
     memory->addFile(name, 0, llvm::MemoryBuffer::getMemBufferCopy(content));
   };
-  // The kernel's call stands after its text, in lines that count as the library's.
+  // The call of the kernel follows the kernel's text. #line makes the lines of the call lines of the library.
   add(path,
       fmt::format("#include <metal_stdlib>\n{}\n#line 1 \"{}\"\n{}\n#line 1 \"{}\"\n"
                   "extern \"C\" void msl_entry(void* const* arguments);\n"
@@ -216,7 +217,7 @@ Binary Compiler::compile(const Source& source) const {
   const std::string object = generate_code(*module, *machine);
   binary.times.code_generation_s = stopwatch.lap();
   if (!errors.empty()) throw CompileError(binary.key, errors);
-  // The facts stand in a line before the object.
+  // The first line of the code holds the facts; the object follows.
   binary.code = json_of(facts, source.function).dump() + "\n" + object;
   binary.code_sha256 = sha256(binary.code);
   for (const Facts::Array& array : facts.arrays) binary.threadgroup_bytes += static_cast<int64_t>(array.bytes);

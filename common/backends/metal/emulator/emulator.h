@@ -1,7 +1,7 @@
 // Compiles a kernel in Metal's language (MSL) by clang, and runs it on the host as a strict GPU would: lanes take turns
 // in several orders, and each access is checked. Nothing here knows attention, and nothing needs Apple's tools.
 //
-// What is checked, and how a fault begins:
+// These are the checks. The message of a fault begins with the name of the check:
 //   race         two threads touch one word, one of them writes, and no barrier orders the two
 //   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function
 //   unwritten    a thread reads threadgroup memory that no thread has written
@@ -28,13 +28,13 @@ inline constexpr size_t most_threadgroup_bytes = 32768;
 inline constexpr uint32_t most_threads = 1024;
 inline constexpr uint32_t lanes_per_simdgroup = 32;
 
-/// A kernel's text and what decides its code.
+/// A kernel's text, and everything else that decides the kernel's code.
 struct Source {
-  std::string path;         // of the file; errors and faults name it
+  std::string path;         // the file's path, which errors and faults name
   std::string function;     // the kernel's name, or an instance of a template: "attention<float, 64>"
-  std::string before = {};  // text before the file's text, in lines of its own
-  std::map<std::string, std::string> texts = {};  // path, and the text that replaces the file (also for `path`)
-  std::vector<std::string> folders = {};          // where #include "NAME" looks after the file's own folder
+  std::string before = {};  // text before the file's text, on separate lines
+  std::map<std::string, std::string> texts = {};  // by path: texts that replace files, also the file `path`
+  std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
   bool fast_math = true;  // Metal's default: no number is infinite or NaN
@@ -46,7 +46,7 @@ class Compiler {
  public:
   Compiler();
   ~Compiler();
-  /// Returns all that decides the code, apart from the source.
+  /// Returns a text that names everything that decides the code, except the source.
   std::string identity() const;
   /// Throws CompileError.
   Binary compile(const Source& source) const;
@@ -69,8 +69,8 @@ struct Run {
   std::map<uint32_t, const void*> buffers = {};       // the address of [[buffer(n)]]
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
-  /// The order in which lanes and threadgroups take turns: 0 is first to last, 1 is last to first; others are random
-  /// orders, a new one for each turn.
+  /// The order in which lanes and threadgroups run: 0 is from first to last, 1 is from last to first. Each other number
+  /// is a seed of random orders; each turn has a new order.
   uint32_t order = 0;
 };
 
@@ -82,7 +82,7 @@ class Kernel {
   ~Kernel();
 
   /// Runs the kernel on this thread. Throws DeviceFault, in one line, at the first fault, and BadInput if an argument
-  /// is missing. Runs of one process follow each other.
+  /// is missing. A process does one run at a time; other callers wait.
   void run(const Run& run) const;
   /// Bytes of threadgroup memory that the kernel declares.
   size_t threadgroup_bytes() const;

@@ -12,8 +12,9 @@
 namespace attn::msl {
 
 #if defined(__x86_64__)
-// Saves the registers that a function must keep on this stack, and takes those of the other stack. The portable
-// swapcontext() asks the system to set the mask of signals at each turn; a kernel has millions of turns.
+// Switches to another stack: saves on this stack the registers that a called function must preserve, and loads these
+// registers from the other stack. The portable swapcontext() would make a system call for the signal mask at each
+// switch, and a kernel switches millions of times.
 extern "C" void attn_msl_switch(void** save, void* load);
 asm(R"(
 .text
@@ -63,7 +64,7 @@ struct Fibers::Stack {
 #else
   ucontext_t context = {};
 #endif
-  char* memory = nullptr;  // the lowest page may not be touched
+  char* memory = nullptr;  // the lowest page is a guard page
 
   ~Stack() {
     if (memory) munmap(memory, stack_bytes);
@@ -109,7 +110,7 @@ void Fibers::leave() { attn_msl_switch(&running_->place, main_->place); }
 #else
 
 namespace {
-// makecontext() hands over only numbers of type int.
+// makecontext() passes only arguments of type int, so each pointer comes as two halves.
 void begin(unsigned function_high, unsigned function_low, unsigned argument_high, unsigned argument_low) {
   const auto whole = [](unsigned high, unsigned low) { return uintptr_t{high} << 32 | low; };
   reinterpret_cast<void (*)(void*)>(whole(function_high, function_low))(

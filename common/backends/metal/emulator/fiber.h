@@ -1,4 +1,4 @@
-// Stacks of threads that take turns on one host thread.
+// Fibers: each has a stack for one thread of a kernel. The fibers run in turn, all on one host thread.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class Fibers {
   /// Prepares fiber `number` to call `function(argument)` at its next turn. The function must not return, and must not
   /// throw.
   void prepare(size_t number, void (*function)(void*), void* argument);
-  /// Gives the turn to a fiber, until it calls leave().
+  /// Runs a fiber until the fiber calls leave().
   void enter(size_t number);
-  /// Ends the turn of the fiber that runs.
+  /// Called on a fiber: goes back to the caller of enter().
   void leave();
 
   struct Stack;

@@ -31,7 +31,7 @@ namespace {
 
 constexpr unsigned device_space = 1, constant_space = 2, threadgroup_space = 3;
 
-// The text of a C string that an annotation names.
+// Returns the text of the C string to which an annotation refers.
 std::string text_of(const llvm::Value* value) {
   const auto* const global = llvm::dyn_cast<llvm::GlobalVariable>(value->stripPointerCasts());
   const auto* const data = global && global->hasInitializer()
@@ -39,7 +39,7 @@ std::string text_of(const llvm::Value* value) {
                                : nullptr;
   return data && data->isCString() ? data->getAsCString().str() : std::string();
 }
-// The first argument of an annotation; 0 if there is none.
+// Returns the first argument of an annotation, or 0 if the annotation has no argument.
 uint64_t number_of(const llvm::Value* value) {
   const auto* const global = llvm::dyn_cast<llvm::GlobalVariable>(value->stripPointerCasts());
   if (!global || !global->hasInitializer()) return 0;
@@ -48,7 +48,7 @@ uint64_t number_of(const llvm::Value* value) {
   return number ? number->getZExtValue() : 0;
 }
 
-// The name as the user wrote it, of a variable in a function: "scores" for _ZZ4nameE6scores.
+// Returns the name that the user wrote for a variable of a function: "scores" for _ZZ4nameE6scores.
 std::string plain_name(llvm::StringRef name) {
   if (!name.starts_with("_ZZ")) return name.str();
   const size_t at = name.rfind('E');
@@ -94,10 +94,11 @@ class Instrumenter {
   llvm::LLVMContext& context_;
   const bool fast_math_;
   const std::string library_;
-  std::map<std::string, uint32_t> numbers_;  // of places
+  std::map<std::string, uint32_t> numbers_;  // the numbers of places
 };
 
-// Sets constants by the number or the name, and makes all of them constants.
+// Gives each function constant its value, which `values` has by the constant's number or name, and makes the variable
+// constant for LLVM.
 void Instrumenter::set_function_constants(const std::map<std::string, double>& values) {
   std::map<std::string, double> unused = values;
   const llvm::GlobalVariable* const list = module_.getGlobalVariable("llvm.global.annotations");
@@ -129,7 +130,8 @@ void Instrumenter::set_function_constants(const std::map<std::string, double>& v
   }
 }
 
-// msl_entry calls the kernel; each of the kernel's parameters has one annotation, in their order.
+// Reads the attributes of the kernel's parameters. The kernel, which msl_entry calls, has one annotation for each
+// parameter, in the order of the parameters.
 void Instrumenter::find_parameters() {
   const llvm::GlobalVariable* const count = module_.getGlobalVariable("msl_parameters");
   const auto* const wanted = count ? llvm::dyn_cast<llvm::ConstantInt>(count->getInitializer()) : nullptr;
@@ -156,7 +158,7 @@ void Instrumenter::find_parameters() {
   }
   for (llvm::CallInst* const call : annotations) call->eraseFromParent();
   if (!wanted || !kernel || facts_.parameters.size() != wanted->getZExtValue()) {
-    error_ = "each parameter of a kernel needs one attribute, as [[buffer(0)]] or [[thread_position_in_grid]]";
+    error_ = "each parameter of a kernel needs one attribute, such as [[buffer(0)]] or [[thread_position_in_grid]]";
   }
 }
 
@@ -206,7 +208,7 @@ void Instrumenter::inline_library() {
   }
 }
 
-// Variables in threadgroup memory become places of msl_arena, with gaps between.
+// Gives each variable in threadgroup memory a range of msl_arena, with gaps between the ranges.
 void Instrumenter::place_arrays() {
   std::vector<llvm::GlobalVariable*> variables;
   for (llvm::GlobalVariable& variable : module_.globals()) {
@@ -232,7 +234,7 @@ void Instrumenter::place_arrays() {
   }
 }
 
-// The table of the kernel's own constants, so that reads of them are within bounds.
+// Makes the table of the kernel's own constants, so that the machine takes reads of these constants as within bounds.
 void Instrumenter::list_constants() {
   llvm::Type* const pointer = llvm::PointerType::get(context_, 0);
   llvm::Type* const word = llvm::Type::getInt64Ty(context_);
@@ -255,7 +257,7 @@ bool Instrumenter::is_library(const llvm::DILocation& at) const {
   return std::filesystem::path(at.getDirectory().str()) / at.getFilename().str() == library_;
 }
 
-// The innermost place that is not in the library.
+// Returns the number of the instruction's place in the user's text: the innermost place that is not in the library.
 uint32_t Instrumenter::place_of(const llvm::Instruction& instruction) {
   const llvm::DILocation* at = instruction.getDebugLoc();
   while (at && is_library(*at) && at->getInlinedAt()) at = at->getInlinedAt();

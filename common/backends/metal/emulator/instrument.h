@@ -25,13 +25,13 @@ struct Facts {
   std::vector<Parameter> parameters;
   std::vector<Array> arrays;
   std::vector<std::string> places;
-  uint64_t constants = 0;  // entries of the table `msl_constants`, each an address and a number of bytes
+  uint64_t constants = 0;  // the number of entries in the table `msl_constants`: (address, number of bytes)
 };
 
 /// Gives function constants their values, puts a check before each access to device, constant and threadgroup memory,
 /// and after arithmetic if `fast_math` is set, and lays the kernel's arrays out in threadgroup memory. `library` is the
-/// path of the own metal_stdlib: a check names the place in the user's text, not a place in the library. Returns the
-/// facts; `error` gets a line if the kernel is not allowed.
+/// path of the emulator's metal_stdlib: a check names a place in the user's text, never a place in this file. Returns
+/// the facts; `error` gets a line if the kernel is not allowed.
 Facts instrument(llvm::Module& module, const std::map<std::string, double>& constants, bool fast_math,
                  const std::string& library, std::string& error);
 

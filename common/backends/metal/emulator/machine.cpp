@@ -24,7 +24,7 @@ namespace {
 constexpr unsigned lanes = lanes_per_simdgroup;
 
 // The layout of an 8 x 8 simdgroup matrix: lane l holds the elements (row, column) and (row, column + 1). Apple does
-// not document it; public reverse engineering found it.
+// not document this layout; it is known from public reverse engineering.
 constexpr unsigned row_of(unsigned lane) { return (lane >> 4 & 1) * 4 + (lane >> 1 & 3); }
 constexpr unsigned column_of(unsigned lane) { return (lane >> 3 & 1) * 4 + (lane & 1) * 2; }
 
@@ -72,9 +72,9 @@ struct Lane {
   size_t bytes = 0;
   uint32_t argument = 0;               // barrier: kinds of memory; shuffle: the lane to read; multiply: types
   std::array<int64_t, 4> matrix = {};  // matrix_memory: row_elements, column, row, transposed
-  bool fenced = false;                 // a fence of device memory, and no access to device memory after it
+  bool fenced = false;                 // the thread has fenced device memory, and has not accessed it since
   std::vector<void*> arguments;
-  std::vector<std::array<uint32_t, 4>> numbers;  // that arguments point to
+  std::vector<std::array<uint32_t, 4>> numbers;  // to which `arguments` points
 };
 
 std::string_view name(Meeting meeting) {
@@ -93,7 +93,7 @@ std::string_view name(Meeting meeting) {
   return "";
 }
 
-// "0-3, 7": numbers in ascending order.
+// Returns numbers, which ascend, as a text such as "0-3, 7".
 std::string ranges(const std::vector<uint32_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -108,7 +108,7 @@ std::string ranges(const std::vector<uint32_t>& numbers) {
 
 alignas(256) std::byte arena[threadgroup_arena_bytes];
 
-// In the order of their addresses.
+// Regions in the order of their addresses.
 using Regions = std::deque<Region>;
 Regions regions(std::vector<Memory> memory) {
   std::ranges::sort(memory, {}, &Memory::data);
@@ -161,16 +161,16 @@ class Machine {
   const Run& run_;
   const uint32_t threads_, simdgroups_;
   std::vector<Lane> lanes_;
-  uint32_t running_ = 0;  // the thread that has its turn
+  uint32_t running_ = 0;  // the thread that runs
   uint32_t group_ = 0;    // its threadgroup, from 0
   std::mt19937 random_;
   std::string fault_;
   Regions buffers_, constants_, arrays_;
   Region* last_ = nullptr;  // the buffer that was touched last
-  Clocks clocks_[2];        // of device memory, of threadgroup memory
+  Clocks clocks_[2];        // for device memory, for threadgroup memory
   // How threadgroups order their touches by atomic operations and fences.
-  Releases known_, offered_;                              // of the threadgroup that runs: seen; read but not fenced yet
-  std::unordered_map<const void*, Releases> by_address_;  // what atomic operations at an address hand over
+  Releases known_, offered_;                              // that the threadgroup has seen; has read but not fenced yet
+  std::unordered_map<const void*, Releases> by_address_;  // that an atomic read of the address reads
 };
 
 thread_local Machine* machine = nullptr;
@@ -244,7 +244,7 @@ void Machine::check_arguments() {
   }
 }
 
-// The values of a kernel's parameters that are no buffers, for one thread.
+// Returns for one thread the value of a parameter that is no buffer.
 std::array<uint32_t, 4> number_for(const std::string& attribute, const Run& run, uint32_t thread, uint32_t group,
                                    const std::string& function) {
   const auto all = [](uint32_t x) { return std::array<uint32_t, 4>{x, x, x, x}; };
@@ -290,7 +290,7 @@ void Machine::stop(const std::string& text, uint32_t place) const {
 void Machine::fault(std::string text, uint32_t place) {
   fault_ = std::move(text);
   lanes_[running_].place = place;
-  fibers().leave();  // take_turns() throws; this lane gets no turn any more
+  fibers().leave();  // now take_turns() throws, and this lane never runs again
   std::abort();
 }
 
@@ -464,7 +464,8 @@ void Machine::diverged() const {
   std::vector<uint32_t> waiting;
   const auto first = static_cast<uint32_t>(
       std::ranges::find_if(lanes_, [](const Lane& lane) { return lane.state != State::done; }) - lanes_.begin());
-  // A simdgroup in which some lanes wait for the others says more than a threadgroup.
+  // If some lanes of a simdgroup wait for its other lanes, the message is about this simdgroup, else about the
+  // threadgroup.
   uint32_t at = first, begin = 0, end = threads_;
   for (uint32_t thread = 0; thread < threads_; ++thread) {
     if (lanes_[thread].state != State::at_simdgroup) continue;
@@ -558,7 +559,7 @@ void Machine::touch(const void* address, size_t bytes, Space space, bool writes,
   Conflict conflict;
   if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict)) return;
   const Actor& earlier = conflict.earlier;
-  // The region notes only one of several threads that read, which may be this thread.
+  // If several threads have read, the region notes only one of them. It may be this thread.
   const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
   std::string other = itself ? "another thread" : who(earlier.thread);
   if (earlier.group != group_ + 1) {
@@ -588,7 +589,7 @@ void Machine::atomic(const void* address, size_t bytes, Space space, bool writes
       handed_over[group_ + 1] = {actor(space, place), clocks(space).since};
     }
   }
-  fibers().leave();  // another thread may have its turn between any two atomic operations
+  fibers().leave();  // so that another thread may run between any two atomic operations
 }
 
 void Machine::barrier(bool simdgroup_only, uint32_t memory, uint32_t place) {

@@ -21,8 +21,8 @@ std::string_view name(Space space) {
 
 namespace {
 
-// Whether a touch in the actor's threadgroup, or one that another threadgroup released, came before this moment in
-// every order of threads.
+// Whether the touch `earlier` comes before the actor's touch in every order of threads: by program order or a barrier
+// if both are in one threadgroup, else by a release that the actor's threadgroup has seen (`known`).
 bool came_before(const Actor& earlier, const Actor& actor, const Clocks& clocks, const Releases& known) {
   if (earlier.group == actor.group) {
     if (earlier.thread == actor.thread) return true;

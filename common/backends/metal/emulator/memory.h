@@ -18,8 +18,8 @@ namespace attn::msl {
 enum class Space : uint8_t { thread = 0, device = 1, constant = 2, threadgroup = 3 };
 std::string_view name(Space space);
 
-/// How far the simdgroups of a threadgroup are, for one kind of memory. A simdgroup's clock grows at each barrier that
-/// orders this memory.
+/// The clocks of a threadgroup's simdgroups, for device memory or for threadgroup memory. A simdgroup's clock grows at
+/// each barrier that orders this memory.
 struct Clocks {
   std::vector<uint32_t> now;    // of each simdgroup
   std::vector<uint32_t> since;  // of each simdgroup: its clock at the last barrier of the whole threadgroup
@@ -68,8 +68,8 @@ class Region {
   void forget() { pages_.clear(); }
   /// Returns whether each byte has been written since forget().
   bool is_written(size_t offset, size_t bytes) const;
-  /// Notes a touch. Returns whether it conflicts with an earlier one, which `conflict` then gets. `clocks` are of the
-  /// actor's threadgroup; `known` are the releases that the threadgroup has seen.
+  /// Notes a touch. Returns whether the touch conflicts with an earlier touch; if so, `conflict` gets the earlier
+  /// touch. `clocks` belong to the actor's threadgroup; `known` are the releases that this threadgroup has seen.
   bool touch(const Touch& touch, const Actor& actor, const Clocks& clocks, const Releases& known, Conflict& conflict);
 
   const std::string name;
@@ -81,7 +81,8 @@ class Region {
     Readers readers = one;
     bool wrote_atomic = false, read_atomic = false;
   };
-  // A page has a unit for each 4 bytes. At the first touch that is not of whole words it gets a unit for each byte.
+  // A page has a unit for each 4 bytes. At its first touch that is not of whole words, the page gets a unit for each
+  // byte instead.
   static constexpr size_t page_bytes = 4096;
   struct Page {
     size_t unit_bytes = 4;

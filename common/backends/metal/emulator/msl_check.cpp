@@ -50,7 +50,7 @@ Grid grid(const std::string& text) {
   return {sizes[0], sizes[1], sizes[2]};
 }
 
-// "0=REST": the number and the rest.
+// Returns the number and REST of a text such as "0=REST".
 std::pair<uint32_t, std::string> numbered(const std::string& text) {
   const size_t at = text.find('=');
   if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs a number and '='", text));
@@ -184,7 +184,7 @@ int check(const Options& options) {
   }
   const msl::Kernel kernel(msl::Compiler().compile(source));
 
-  // A gap between buffers, so that an access beyond one buffer is not one to the next.
+  // A gap between buffers, so that an access beyond the end of a buffer does not hit the next buffer.
   constexpr size_t gap = 65536;
   size_t all = gap;
   for (const auto& [index, bytes] : given) all += (bytes.size() + 255) / 256 * 256 + gap;
@@ -229,14 +229,15 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--grid", options.grid, "threadgroups: X, X,Y or X,Y,Z")->capture_default_str();
   app.add_option("--threads", options.threads, "threads of a threadgroup")->capture_default_str();
-  app.add_option("--buffer", options.buffers, "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; + joins");
+  app.add_option("--buffer", options.buffers,
+                 "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; '+' joins several");
   app.add_option("--threadgroup", options.threadgroup, "N=BYTES, for a parameter [[threadgroup(N)]]");
   app.add_option("--constant", options.constants, "NAME=VALUE, for a variable with [[function_constant(n)]]");
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
   app.add_option("--orders", options.orders, "how many orders of threads run")->capture_default_str();
-  app.add_option("--seed", options.seed, "of random numbers")->capture_default_str();
+  app.add_option("--seed", options.seed, "the seed of random numbers")->capture_default_str();
   app.add_option("--print", options.print, "N=f32|i32|u32: prints a buffer after the first order");
   CLI11_PARSE(app, argc, argv);
   try {

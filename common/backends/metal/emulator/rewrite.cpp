@@ -15,7 +15,7 @@ struct Token {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Returns where the comment, string or character that begins at `at` ends; `at` if there is none.
+// Returns the end of the comment, string or character that begins at `at`, or `at` if none begins there.
 size_t end_of_quoted(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at);
   const auto past = [&](std::string_view end, size_t from) {
@@ -33,7 +33,7 @@ size_t end_of_quoted(std::string_view text, size_t at) {
   return at;
 }
 
-// Words, and single other characters; no comments, no spaces.
+// Returns the words of a text, and its other characters one by one, without comments and spaces.
 std::vector<Token> tokens_of(std::string_view text) {
   std::vector<Token> tokens;
   for (size_t at = 0; at < text.size();) {
@@ -84,8 +84,8 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
     }
     if (qualified || is_cxx_attribute(name.text)) continue;
     if (name.text == "function_constant" && arguments.find_first_of("0123456789") != 2) {
-      changes.push_back(
-          {name.begin, end, ""});  // says when a parameter is there: [[buffer(1), function_constant(has)]]
+      // This attribute names the constant under which a parameter exists: [[buffer(1), function_constant(has)]].
+      changes.push_back({name.begin, end, ""});
       continue;
     }
     changes.push_back({name.begin, end, "clang::annotate(\"" + std::string(name.text) + "\"" + arguments + ")"});

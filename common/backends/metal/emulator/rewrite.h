@@ -1,4 +1,4 @@
-// What a text in Metal's language needs so that clang reads it as C++. Lines stay lines.
+// Rewrites a text in Metal's language so that clang reads it as C++. The numbers of the lines stay the same.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 namespace attn::msl {
 
 /// Returns the text with two changes. An attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes
-/// [[clang::annotate("buffer", 0)]]. A variable of a function in threadgroup memory becomes static: all threads of a
-/// threadgroup have one.
+/// [[clang::annotate("buffer", 0)]]. A variable that a function declares in threadgroup memory becomes static, because
+/// all threads of a threadgroup share it.
 std::string as_cxx(std::string_view text);
 
 }  // namespace attn::msl
