@@ -45,7 +45,7 @@ struct Modifiers {
   bool window() const { return window_left >= 0 || window_right >= 0; }
   /// Whether the mask hook has a rule. Kernels ask the mask hook about each pair.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
-  /// Whether the modifiers change the kernel. Launches that turn Q and K before the kernel do not change it.
+  /// Whether the modifiers change the kernel. Launches that rotate Q and K before the kernel do not change it.
   bool change_kernel() const;
 };
 

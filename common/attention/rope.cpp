@@ -76,7 +76,7 @@ void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double
 }
 void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
   const auto d = static_cast<double>(config.rotary_dim);
-  // Returns the number of the pair that turns `turns` times in the original length. The number need not be whole.
+  // Returns the number of the pair that makes `turns` turns in the original length. The number need not be whole.
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
