@@ -557,7 +557,7 @@ bool check(const RopeCall& call, bool gpu) {
   check_written(written, read);
   check_apart(q_out, k);
   check_apart(k_out, q);
-  // Rows may turn in place.
+  // RoPE may rotate rows in place.
   if (!same(call.q, call.q_out)) check_apart(q_out, q);
   if (!same(call.k, call.k_out)) check_apart(k_out, k);
   if (call.offsets && !gpu) {

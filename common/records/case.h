@@ -77,7 +77,7 @@ std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
                          const std::function<void(Case&)>& complete);
 
 /// Returns the cases in groups, in the order of the groups' first cases. The cases of a group differ only in the axes
-/// `compared`, and are measured interleaved.
+/// `compared`, and take turns while they are measured.
 std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::vector<std::string>& compared);
 
 /// The axes that do not have the same value in all cases.

@@ -132,8 +132,8 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // an element of `scores` times `unit` is a score in base e; times `factor`, a score in base 4;
-                             // both are more than 0
+  // An element of `scores` times `unit` is a score in base e, and times `factor` a score in base 4. Both are positive.
+  float unit, factor;
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);

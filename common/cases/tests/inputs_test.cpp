@@ -28,7 +28,7 @@ FlashConfig config_of(int64_t kv_len, DType dtype = DType::f32, Layout layout = 
   return config;
 }
 
-// The results of records depend on these random values, so the values must stay the same.
+// Recorded results depend on these random values, so the values must stay the same.
 TEST(InputsTest, RandomOnesAreTheStreamsOfTheSeed) {
   const AttentionInputs in = make_inputs(config_of(30, DType::bf16, Layout::bshd), 7, InputKind::random);
   EXPECT_EQ(in.q.data, random_tensor(2, 4, 12, 64, DType::bf16, Layout::bshd, 7, 0).data);

@@ -52,7 +52,7 @@ TEST(ReferenceTest, HandComputedCase) {
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
 }
 
-// The sizes that bound rounding errors, for the case above.
+// The quantities that bound rounding errors, for the case above.
 TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
@@ -260,7 +260,7 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
   }
 }
 
-// NaN and infinity in V reach the rows that see their key, in the column where they stand.
+// A NaN or an infinity in V reaches the rows that see its key, and only in its own column.
 TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {

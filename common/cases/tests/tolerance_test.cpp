@@ -1,4 +1,5 @@
-// Correct kernels use about half of the tolerances, and a wrong block of keys at any place exceeds them.
+// A correct kernel uses about half of the tolerances. A kernel with a wrong block of keys, anywhere in the sequence,
+// exceeds them.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +85,7 @@ TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
   EXPECT_TRUE(std::isnan(allowed.o[0]) && std::isnan(allowed.lse[0]));
 }
 
-// --- Wrong blocks ---------------------------------------------------------------------------------------------------
+// ---- wrong blocks
 
 constexpr int64_t block = 64;
 constexpr size_t dim = 64;
@@ -109,7 +110,7 @@ std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs&
   std::vector<Block> blocks(keys / block);
   for (size_t key = 0; key < keys; ++key) {
     Block& of = blocks[key / block];
-    const size_t other = (key + keys - block) % keys;  // the block before the first is the last
+    const size_t other = (key + keys - block) % keys;  // the last block counts as the block before the first
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(key), 0), v);
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(other), 0), before);
     of.weight += weights[key];
@@ -138,10 +139,10 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// With a wrong block at any place, at least one of 8 rows is off by more than twice the tolerance. (With needles, if
-// only the keys are those of another block, the row is off by more than the tolerance itself.) The kernel's own errors
-// take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of these
-// rows have nearly all their weight at one key.
+// With a wrong block, anywhere in the sequence, at least one of 8 rows is off by more than twice the tolerance. (With
+// needles, and if only the keys come from another block, one row is off by more than the tolerance.) The kernel's own
+// errors take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of
+// these rows have nearly all their weight at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
   for (const InputKind kind : {InputKind::random, InputKind::needles}) {
     for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -175,14 +176,15 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
       if (count == 1) continue;
       EXPECT_GT(least(lost), 2) << where;
       EXPECT_GT(least(other), 2) << where;
-      // The weights of another block of keys move the output little, because the block's values share a signature.
+      // If only the keys come from another block, the output changes little, because all values of the block have the
+      // same signature.
       EXPECT_GT(least(other_keys), kind == InputKind::random ? 2 : 1) << where;
       EXPECT_GT(least(other_values), 2) << where;
     }
   }
 }
 
-// --- Correct kernels ------------------------------------------------------------------------------------------------
+// ---- correct kernels
 
 class Margins : public test::OnPath<test::KernelPath> {
  protected:

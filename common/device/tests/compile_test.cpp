@@ -263,8 +263,8 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
 }
 
-// A program that writes an object file takes the place of a source. The source's hash covers the program's arguments
-// and the program's text.
+// A fragment's file may be a program that writes an object file. The source's hash covers the program's arguments and
+// the program's text.
 TEST_F(CompileTest, AFragmentMayBeAProgram) {
   const std::string object =
       device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;

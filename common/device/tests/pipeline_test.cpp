@@ -332,7 +332,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < found.size(); ++thread) {
     threads.emplace_back([&, thread] {
-      // Half of the threads begin at the other end, so that both equal and different keys are wanted at once.
+      // Half of the threads begin with the last key, so that both equal and different keys are wanted at once.
       for (int i = 0; i < keys; ++i) {
         const int key = thread % 2 ? keys - 1 - i : i;
         found[thread][key] = &cache.get(source_number(key));
@@ -624,7 +624,7 @@ class LoggingDevice : public FakeDevice {
 };
 
 TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
-  constexpr int keys = 40;  // every thread wants the first ten; two threads of each process want each of the others
+  constexpr int keys = 40;  // every thread wants the first ten; each other key is wanted by two threads of each process
   const TemporaryFolder folder, logs;
   const fs::path log = logs.path() / "compiled";
   const auto process = [&] {

@@ -1,4 +1,4 @@
-// The answer of a run, on made-up results of a made-up device.
+// Tests of a run's answer, with invented results of an invented device.
 #include "common/experiment/answer.h"
 
 #include <fmt/format.h>

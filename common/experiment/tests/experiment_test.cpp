@@ -1,4 +1,4 @@
-// The loop on a fake device with virtual time: the test says how long a launch takes.
+// Tests of the loop on a fake device with virtual time: each test sets how long a launch takes.
 #include "common/experiment/experiment.h"
 
 #include <gtest/gtest.h>
@@ -939,7 +939,7 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
 }
 
-// What was measured before is shown.
+// The table shows the cases that were measured before the error.
 TEST_F(ExperimentTest, AnErrorBetweenCasesLeavesTheTable) {
   const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) -> int {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -1635,7 +1635,7 @@ TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   // Two shapes run with the profile's tiles.
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8,9"})).size(), 4u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "m=8,9"})).size(), 4u);
-  // Where the profile has a single shape of its own, all its tiles run.
+  // If the profile itself has a single shape, all tiles of the profile run.
   spec_.sweep = [](const std::string&, const DeviceInfo&) {
     return Sweep{{{{"n", {int64_t{8}}}, {"tile", {int64_t{16}, int64_t{32}}}, {"variant", {std::string("tuned")}}}}};
   };

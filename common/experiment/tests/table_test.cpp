@@ -1,4 +1,4 @@
-// The table of a run, on made-up results.
+// Tests of a run's table, with invented results.
 #include "common/experiment/table.h"
 
 #include <gtest/gtest.h>

@@ -69,7 +69,7 @@ TEST(Judge, SaysWhy) {
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
 }
 
-// The interval of the mean does not decide: it says where the figure is, not where the next run lands.
+// The interval of the mean does not decide: it says where the true figure lies, not where the next run's figure lies.
 TEST(Judge, TheNextRunDecides) {
   Conclusion c = conclusion({0.9, 0.7, 1.2});
   c.estimate.ci_lo = 0.88;

@@ -27,7 +27,7 @@ struct Script {
 };
 
 double steady(char, int) { return 1e-3; }
-/// Samples whose interval never gets narrow: the spread is half the median.
+/// Samples whose interval never becomes narrow: their spread is half the median.
 double noisy(char, int turn) { return turn % 7 < 3 ? 1e-3 : 2e-3; }
 
 TEST(MeasureInterleaved, WarmsUpThenAlternatesTheOrder) {
