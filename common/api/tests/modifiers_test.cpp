@@ -131,8 +131,9 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     call.starts = table(rules.starts);
   }
 
-  /// Returns the largest difference between an element of o or lse and the oracle's element. If only one of the two
-  /// elements is NaN or infinite, the difference is infinity. `rows` are the rows of one sequence, in the order of q.
+  /// Returns the largest difference between an element of o or lse and the oracle's element. The difference is infinity
+  /// if one of the two elements is NaN, or if only one is infinite. `rows` are the rows of one sequence, in the order
+  /// of q.
   double worst_of(const ReferenceRows& rows, const std::vector<float>& o, const std::vector<float>& lse,
                   int64_t first) {
     double worst = 0;
