@@ -342,7 +342,7 @@ std::string rotate_difference(const std::string& name, Tested setup, PipelineCac
 
 bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
 
-TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
+TEST_P(HooksTest, RowsThatTheKernelRotatesEqualRowsRotatedBefore) {
   if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes no rotate hook";
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
@@ -423,7 +423,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
   }
 }
 
-TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
+TEST_F(HooksCudaCompileTest, PagesAndRotatedRows) {
   const auto compiles = [&](const char* variant, DType dtype, int64_t head_dim, const Includes& includes) {
     FlashConfig config;
     config.variant = variant;

@@ -45,7 +45,7 @@ void expect_frequencies(const RopeConfig& config, const std::vector<double>& wan
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-12 * wanted[i]) << i;
 }
 
-TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
+TEST(RopeFormulas, FrequenciesComputedByHand) {
   expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
   expect_frequencies(rope_of(8, 4), {1, 0.01});  // frequencies of the part of a row that is rotated
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
@@ -111,7 +111,7 @@ TEST(RopeFormulas, TheTableHasCosinesAndSinesOfAllPositions) {
   }
 }
 
-TEST(RopeFormulas, TheOracleTurnsPairs) {
+TEST(RopeFormulas, TheOracleRotatesPairs) {
   Tensor row = Tensor::zeros(2, 1, 1, 8, DType::f32, Layout::bhsd);
   for (int64_t b = 0; b < 2; ++b) {
     row.set(b, 0, 0, 0, 1);

@@ -319,7 +319,7 @@ TEST(ReferenceTest, RowsMayComeInAnyOrder) {
   }
 }
 
-TEST(ReferenceTest, WhatDoesNotFitTheShapeIsRefused) {
+TEST(ReferenceTest, TensorsThatDoNotFitTheShapeAreRefused) {
   const AttentionShape shape{1, 4, 2, 3, 5, 8};
   const Inputs in = random_inputs(shape);
   EXPECT_THROW(reference_attention(shape, in.k, in.k, in.v, {}), std::invalid_argument);

@@ -61,7 +61,7 @@ TEST(ToleranceTest, ShrinksAsOutputsDo) {
   }
 }
 
-TEST(ToleranceTest, OfLogSumExpIsSmall) {
+TEST(ToleranceTest, TheToleranceOfTheLogSumExpIsSmall) {
   for (const int64_t keys : {1, 64, 1024, 16384}) {
     const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 4, .kv_len = keys, .head_dim = 64};
     const AttentionInputs in = make_inputs(config_of(shape, DType::f32), 1, InputKind::random);
@@ -77,7 +77,7 @@ TEST(ToleranceTest, ARowWithoutKeysHasNone) {
   for (size_t i = 0; i < 8; ++i) EXPECT_LE(tolerance(shape, in, DType::bf16, DType::bf16).o[i], 1e-30);
 }
 
-TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
+TEST(ToleranceTest, ARowOfNaNHasNoTolerance) {
   const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 2, .head_dim = 8};
   AttentionInputs in = make_inputs(config_of(shape, DType::f32), 1, InputKind::random);
   in.k.set(0, 0, 0, 0, std::nan(""));

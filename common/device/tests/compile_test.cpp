@@ -190,7 +190,7 @@ TEST_F(CompileTest, IncludesStandInForFiles) {
   EXPECT_NE(source_sha256(source), source_sha256(hooked));
 }
 
-TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
+TEST_F(CompileTest, AConstantReadAtRunTimeIsNoConstantExpression) {
   KernelSource source = returns("VALUE", {{"VALUE", 5}});
   source.run_time = {"VALUE"};
   EXPECT_EQ(value_of(source), 5);
@@ -352,7 +352,7 @@ TEST_F(CompileTest, AFunctionInBothIsAnError) {
   for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
 }
 
-TEST_F(CompileTest, WhatDecidesTheCodeOfAFragmentIsInTheHash) {
+TEST_F(CompileTest, TheHashCoversTheFragments) {
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
   const KernelSource source = with_fragment(part, Linking::before_optimizer);
   std::vector<KernelSource> others(4, source);

@@ -150,7 +150,7 @@ KernelSource guarded_text(const std::string& what) {
   return source;
 }
 
-TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
+TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   std::vector<std::pair<std::string, std::string>> wrongs = {
       {"*reinterpret_cast<volatile int*>(72) = 1;", "met an illegal address (0x48)"},

@@ -179,7 +179,7 @@ TEST_F(PipelineCacheTest, AMovedSourceHasTheSameCode) {
   EXPECT_EQ(found.binary.key, moved.key());
 }
 
-TEST_F(PipelineCacheTest, FindsOnDiskWhatAnEarlierRunCompiled) {
+TEST_F(PipelineCacheTest, FindsOnDiskTheKernelsThatAnEarlierRunCompiled) {
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
   EXPECT_EQ(origin_in_a_new_run(source_number(2)), "compiled");
@@ -379,7 +379,7 @@ TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
 }
 
 // A process that died during a compilation leaves a part of a file, which no process holds any more.
-TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
+TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
   origin_in_a_new_run(source_number(1));
   const auto files = folder_.files();
   const std::string name = files.begin()->first;
@@ -390,7 +390,7 @@ TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
   EXPECT_EQ(folder_.files(), files);
 }
 
-TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsWhatFails) {
+TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsTheErrorOfOne) {
   std::vector<KernelSource> sources;
   for (int i = 0; i < 20; ++i) sources.push_back(source_number(i % 15));
   PipelineCache cache(device_, "");
@@ -546,7 +546,7 @@ TEST_F(PipelineArchiveTest, DamagedCodeCostsOneEntryOnly) {
   EXPECT_EQ(archive->damaged(), 1u);
 }
 
-TEST_F(PipelineArchiveTest, WhatIsDamagedIsSaidAndCompiledAgain) {
+TEST_F(PipelineArchiveTest, DamagedEntriesAreReportedAndCompiledAgain) {
   PipelineCache first(device_, "");
   for (int i = 0; i < entries; ++i) first.get(source_number(i));
   first.archive().save(path_);

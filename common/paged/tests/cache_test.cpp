@@ -54,7 +54,7 @@ class PagedKvCacheTest : public testing::Test {
   SequenceId a = cache.create();
 };
 
-TEST_F(PagedKvCacheTest, ASequenceTakesAPageWhenItsLastOneIsFull) {
+TEST_F(PagedKvCacheTest, ASequenceTakesAPageWhenItsLastPageIsFull) {
   EXPECT_EQ(cache.length(a), 0);
   EXPECT_EQ(pages_of(cache, a), Pages());
   EXPECT_EQ(cache.append(a, 0), std::nullopt);
@@ -85,7 +85,7 @@ TEST_F(PagedKvCacheTest, TableAndLengthsHaveARowForEachSequence) {
   EXPECT_EQ(cache.lengths(), Pages({1, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, WhatWasGivenBackLastIsTakenFirstInTheSameOrder) {
+TEST_F(PagedKvCacheTest, PagesGivenBackLastAreTakenFirstInTheSameOrder) {
   const SequenceId b = cache.create();
   cache.append(a, 12);
   cache.append(b, 8);
@@ -598,7 +598,7 @@ class Simulation {
   int64_t peak_ = 0;
 };
 
-TEST(CacheSimulation, SequencesReadTheirOwnTokensWhateverIsShared) {
+TEST(CacheSimulation, SequencesReadTheirOwnTokens) {
   for (const int64_t page_size : {1, 3, 4, 16}) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE("page_size " + std::to_string(page_size) + ", seed " + std::to_string(seed));

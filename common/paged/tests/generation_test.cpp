@@ -318,7 +318,7 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
   }
 }
 
-TEST_F(GenerationTest, WhatACallerDoesWrongIsCaught) {
+TEST_F(GenerationTest, MistakesOfACallerAreCaught) {
   for (const auto& [what, mistake] : {std::pair{"a stale page after a copy on write", Mistake::stale_page},
                                       {"no copy on write", Mistake::no_copy},
                                       {"pages given back while in use", Mistake::freed_too_early},

@@ -136,7 +136,7 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
   EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
 }
 
-TEST(ReadRecords, SkipsWhatIsNoRecord) {
+TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
   const TemporaryFolder folder;
   std::vector<std::string> problems;
   EXPECT_TRUE(read_records(folder.path() / "missing.jsonl", problems).empty());

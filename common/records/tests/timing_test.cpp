@@ -126,7 +126,7 @@ TEST(MeasureInterleaved, AnInterruptLeavesWholeRoundsOnly) {
   EXPECT_EQ(nothing[1].stop, "interrupted");
 }
 
-TEST(MeasureInterleaved, RefusesWhatCannotBeATime) {
+TEST(MeasureInterleaved, RefusesSamplesThatCannotBeTimes) {
   for (double seconds : {0.0, -1e-3, std::nan(""), HUGE_VAL}) {
     const std::vector<Sampler> broken{[=] { return std::vector<double>{seconds}; }};
     EXPECT_THROW(measure_interleaved(broken, {}), std::runtime_error) << seconds;
