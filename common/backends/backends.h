@@ -15,7 +15,7 @@ struct Backend {
   std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null if this build lacks the device
   std::string_view missing = {};  // "no CUDA device; it needs ..."; empty if `open` is set
   /// Opens the device for Device::open_for_caller(). Null if the device uses no threads and no stream of the caller;
-  /// and Device::open_for_caller() calls `open`.
+  /// Device::open_for_caller() then calls `open`.
   std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, const Caller& caller) = nullptr;
 };
 

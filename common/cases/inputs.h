@@ -18,11 +18,11 @@ namespace attn {
 ///            about the same, so the maximum of a row hardly grows after its first block of keys.
 ///   needles  the random values, changed in two ways. Every second query looks for one key, its needle, which is drawn
 ///            from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
-/// weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down to almost
-/// nothing. And
-///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
-/// block. A block that is missing, taken twice or replaced by another block changes the outputs of the queries without
-/// a needle. With signatures these outputs change five times as much as without.
+///            weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down
+///            to almost nothing. And every block of 64 keys has its own signature: for each column of V, 1 or -1 is
+///            added to all rows of the block. A block that is missing, taken twice or replaced by another block changes
+///            the outputs of the queries without a needle. With signatures these outputs change five times as much as
+///            without.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {

@@ -114,9 +114,8 @@ struct Trial {
 };
 
 /// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
-/// on. So a budget that
-/// ends early leaves out no claim completely. All duels of a claim with `gather` come with the first duels, because a
-/// conclusion needs all of their comparisons.
+/// on. So a budget that ends early leaves out no claim completely. All duels of a claim with `gather` come with the
+/// first duels, because a conclusion needs all of their comparisons.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {

@@ -1,7 +1,7 @@
 // The state of an Experiment. Each part of the loop has a file. Private to common/experiment.
 //   selection.cpp  the command line's selection, --resume and --replay
 //   verify.cpp     makes, launches and checks a case
-// measure.cpp times cases, which take turns
+//   measure.cpp    times cases, which take turns
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
 //   parts.cpp      measures pairs and cases again in other processes
