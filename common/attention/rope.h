@@ -33,18 +33,19 @@ struct RopeNtk {
   double factor;
   bool operator==(const RopeNtk&) const = default;
 };
-/// Peng et al. 2023. A pair that makes fewer than beta_slow turns in original_length has its frequency divided by
-/// `factor`. A pair that makes more than beta_fast turns keeps its frequency. Between these two groups of pairs is a
-/// ramp over the numbers of the pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and
-/// sines are multiplied by an attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if
-/// neither mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in
-/// transformers.
+/// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
+/// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
+/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. The ramp begins
+/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by an attention factor. If
+/// attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1 mscale
+/// ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
   bool operator==(const RopeYarn&) const = default;
 };
-/// Like YaRN, but the ramp is over the turns in original_length, and there is no attention factor (Llama 3.1).
+/// Like YaRN, but the ramp is over the number of full rotations over original_length, and there is no attention factor
+/// (Llama 3.1).
 struct RopeLlama3 {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
   bool operator==(const RopeLlama3&) const = default;

@@ -32,7 +32,8 @@ class Case {
   const std::string& text(std::string_view axis) const;  // throws as integer() does
   std::string value_text(std::string_view axis) const;   // of either type; empty where the axis is not set
   bool has(std::string_view axis) const;
-  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its place
+  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its position in the
+                                                             // list
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 
@@ -59,7 +60,7 @@ Axis texts(const std::string& name, const std::vector<std::string>& values);
 /// Axes. The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
-/// The union of its blocks, in order. A case that two blocks span counts once.
+/// The union of its blocks, in order. A case that two blocks span appears once.
 struct Sweep {
   std::vector<Block> blocks;
 };

@@ -281,7 +281,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    // A figure that moves in steps may not move at all here. In this case `unit` stays `largest`.
+    // A figure that changes in steps may not change at all here. In this case `unit` stays `largest`.
     if (const double slope = change([](const Comparison&) { return step; }) / step;
         slope > 0 && kind != FigureKind::absolute)
       unit = slope;

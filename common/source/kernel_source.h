@@ -64,7 +64,8 @@ struct KernelSource {
   /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
   /// does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
-  std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
+  std::string assembler = {};  // an option of the assembler (ptxas), for example "-O1"; empty on the cpu, which has
+                               // none
   /// Whether the source includes a user's text. If so, a device catches faults of the kernel if it can
   /// (common/backends/cpu/guard.h). `guarded` does not change the kernel's code.
   bool guarded = false;

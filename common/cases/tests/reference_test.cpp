@@ -335,7 +335,7 @@ TEST(ReferenceTest, TensorsThatDoNotFitTheShapeAreRefused) {
   EXPECT_THROW(attention(uneven, random_inputs(uneven)), std::invalid_argument);
 }
 
-TEST(ReferenceTest, AnExceptionOfTheScoreFunctionArrives) {
+TEST(ReferenceTest, AnExceptionOfTheScoreFunctionReachesTheCaller) {
   const AttentionShape shape{1, 1, 1, 64, 8, 4};
   EXPECT_THROW(attention(shape, random_inputs(shape), [](auto...) { throw std::domain_error("bad"); }),
                std::domain_error);

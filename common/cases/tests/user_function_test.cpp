@@ -110,7 +110,7 @@ TEST_F(FunctionFileTest, AByteOrderMarkIsNoPartOfTheText) {
   EXPECT_NE(refusal_of("\xEF\xBB\xBF").find("is empty"), std::string::npos);
 }
 
-TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
+TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();
   EXPECT_EQ(a, "file-dcd9ce46be08") << "printf '// a' | sha256sum";

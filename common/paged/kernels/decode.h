@@ -36,9 +36,9 @@ struct KvCacheView {
   const GLOBAL float *k_scales, *v_scales;
 };
 
-/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL the query sees keys up to
-/// its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The
-/// rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
+/// O = softmax(scale Q K^T) V: query i of q_len has the position of key length - q_len + i. With CAUSAL the query sees
+/// keys up to its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be
+/// null. The rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
   const GLOBAL void* q;
   GLOBAL void* o;

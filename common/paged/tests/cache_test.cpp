@@ -133,7 +133,7 @@ TEST_F(PagedKvCacheTest, ACopyHasTheTokensOfTheSequenceThatAppends) {
   EXPECT_EQ(cache.append(a, 1), std::nullopt);
 }
 
-TEST_F(PagedKvCacheTest, AFullPageIsSharedForGood) {
+TEST_F(PagedKvCacheTest, AFullPageStaysShared) {
   cache.append(a, 8);
   const SequenceId b = cache.fork(a), c = cache.fork(a, 4);
   EXPECT_EQ(cache.append(a, 1), std::nullopt);
@@ -251,7 +251,7 @@ TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
   EXPECT_EQ(cache, before);
 }
 
-TEST_F(PagedKvCacheTest, ChangesAreHandedOutOnce) {
+TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
   EXPECT_EQ(cache.take_changes(), Spans()) << "the new table has no pages";
   const SequenceId b = cache.create();
   cache.append(b, 9);
@@ -307,7 +307,7 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
   EXPECT_EQ(figures.fragmentation, 0);
 }
 
-TEST(CacheSizesTest, SizesThatCannotBeAreRefused) {
+TEST(CacheSizesTest, ImpossibleSizesAreRefused) {
   const auto refused = [](const CacheSizes& sizes) { return bad_input([&] { PagedKvCache cache(sizes); }); };
   EXPECT_EQ(refused({0, 16, 4, 4}), "paged cache: pages=0 is not allowed; allowed are 1 to 2147483647");
   EXPECT_EQ(refused({8, 0, 4, 4}), "paged cache: page_size=0 is not allowed; allowed are 1 to 2147483647");

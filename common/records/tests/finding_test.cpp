@@ -130,7 +130,7 @@ TEST(MakeFinding, RendersAgainFromItsOwnLine) {
   EXPECT_EQ(finding["id"], record_id(finding)) << "reading and writing again changes nothing";
 }
 
-TEST(ComparisonOf, IsTheComparisonOfWhichTheFindingWasMade) {
+TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
   const Comparison made = *compared().compare;
   const std::optional<Comparison> read = comparison_of(Json::parse(finding_of(compared()).dump()));
   ASSERT_TRUE(read);

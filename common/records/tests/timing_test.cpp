@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// Subjects that record their turns. A test says how many seconds a sample takes.
+/// Subjects that record the order in which they run. A test says how many seconds a sample takes.
 struct Script {
   std::string turns;
   std::vector<Sampler> samplers;
@@ -83,7 +83,7 @@ TEST(MeasureInterleaved, TheFirstScopeDecides) {
   EXPECT_EQ(measure_interleaved(noisy_first, {.max_samples = 30, .budget_s = 60})[0].stop, "max");
 }
 
-TEST(MeasureInterleaved, FewRoundsCarryNoInterval) {
+TEST(MeasureInterleaved, FewRoundsGiveNoInterval) {
   Script script("A", steady);
   const auto measured = measure_interleaved(
       script.samplers, {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1});
@@ -91,7 +91,7 @@ TEST(MeasureInterleaved, FewRoundsCarryNoInterval) {
   EXPECT_EQ(measured[0].series[0].size(), 6u);
 }
 
-TEST(MeasureInterleaved, BudgetEndsItButNotBeforeTheLeastRounds) {
+TEST(MeasureInterleaved, TheBudgetEndsMeasuringAfterTheLeastRounds) {
   Script script("AB", noisy);
   auto measured = measure_interleaved(script.samplers, {.warmup = 1, .budget_s = 0, .min_rounds = 4});
   EXPECT_EQ(measured[1].stop, "budget");
@@ -301,7 +301,7 @@ TEST(ScalingExponent, IntervalsCoverTheTruth) {
   EXPECT_NEAR(covered, 950, 25);
 }
 
-TEST(ScalingExponent, IntervalsThatLeanToOneSideDoSoHere) {
+TEST(ScalingExponent, IntervalsOfTheTimesBoundTheExponent) {
   const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
   const Estimate estimate = scaling_exponent(points);
   EXPECT_DOUBLE_EQ(estimate.value, 1.5);
