@@ -32,8 +32,7 @@ class Case {
   const std::string& text(std::string_view axis) const;  // throws as integer() does
   std::string value_text(std::string_view axis) const;   // of either type; empty where the axis is not set
   bool has(std::string_view axis) const;
-  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its position in the
-                                                             // list
+  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its position
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 

@@ -49,7 +49,7 @@ TEST(ToleranceTest, FollowsTheTypesAndTheHook) {
   EXPECT_LT(largest(DType::f32, DType::f32), largest(DType::f32, DType::f32, true));
 }
 
-TEST(ToleranceTest, ShrinksAsOutputsDo) {
+TEST(ToleranceTest, ShrinksWithTheOutputs) {
   double before = 1;
   for (const int64_t keys : {64, 1024, 16384}) {
     const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 2, .kv_len = keys, .head_dim = 64};
@@ -70,7 +70,7 @@ TEST(ToleranceTest, TheToleranceOfTheLogSumExpIsSmall) {
   }
 }
 
-TEST(ToleranceTest, ARowWithoutKeysHasNone) {
+TEST(ToleranceTest, ARowWithoutKeysHasNoTolerance) {
   const AttentionShape shape{
       .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 2, .kv_len = 1, .head_dim = 8, .causal = true};
   const AttentionInputs in = make_inputs(config_of(shape, DType::bf16), 1, InputKind::random);
