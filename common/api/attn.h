@@ -18,12 +18,12 @@
  *
  * Sizes: batch and heads up to 65535, tokens up to 2^30, widths that are multiples of 8 (attention on a GPU up to 256,
  * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows in all. Every size except a width may be 0. The
- * memory of an output overlaps no other memory of the call, and no two rows of an output overlap. A comment says where
- * an output may be an input. The magnitude of a scale is 0, or from 2^-126 to 2^127.
+ * memory of an output overlaps no other memory of the call, and no two rows of an output overlap. If an output may be
+ * an input, a comment says so. The magnitude of a scale is 0, or from 2^-126 to 2^127.
  *
  * A call with arguments that are not allowed returns ATTN_BAD_INPUT before it reads or writes a tensor. On the cpu the
- * library also checks the values of tables that hold places (lengths, table, documents, offsets). On a GPU it does not
- * check these values; a program can check the tables of a cache with attn_check_cache.
+ * library also checks the values of tables that hold positions or page numbers (lengths, table, documents, offsets). On
+ * a GPU it does not check these values; a program can check the tables of a cache with attn_check_cache.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -151,35 +151,36 @@ typedef struct {
   int64_t prefix;
   /* with a window: how many first tokens see all keys, and are seen by all queries */
   int64_t global_tokens;
-  /* 1: minus slope times (own key's number - key's number) is added to a score */
+  /* 1: slope times (own key's number - key's number) is subtracted from a score */
   int alibi;
-  /* float32 [q_heads]; NULL: 2^(-8 i / q_heads) for head i from 1 on if q_heads is a power of two, else the slopes of
-   * the next smaller power of two, and then every second slope of the next larger one (Press et al. 2022) */
+  /* float32 [q_heads]. NULL: 2^(-8 i / q_heads) for head i, counted from 1, if q_heads is a power of two. Else the
+   * first slopes are those of the next smaller power of two, and the others are every second slope of the next larger
+   * power of two (Press et al. 2022) */
   const DLTensor* alibi_slopes;
-  /* float32 [q_heads]: a logit for each head, which joins the denominators of its softmax */
+  /* float32 [q_heads]: a logit for each head. Its exponential is added to the denominator of the head's softmaxes */
   const DLTensor* sinks;
   /* int32 [batch], from 0 to kv_len: how many keys each sequence has; later keys are padding */
   const DLTensor* lengths;
-  /* int32 [kv_len, 2]: for each key, the first key of its document, and the last one plus 1. A query sees the document
-   * of its own key. Neither number decreases from a key to the next */
+  /* int32 [kv_len, 2]: for each key, the number of the first key of its document, and the number of the last key plus
+   * 1. A query sees the document of its own key. Neither number decreases from a key to the next */
   const DLTensor* documents;
   /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, a bit
    * for each block of 128 keys, the lowest bit of a word first. A query's position is the number of its own key */
   const DLTensor* blocks;
   /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], where each size may also be 1; added to the
-   * scores. -infinity hides a key, even one that holds NaN or infinity. Elements after kv_len are not used */
+   * scores. -infinity hides a key, even if the key holds NaN or infinity. Elements after kv_len are not used */
   const DLTensor* bias;
   /* float32 [batch, q_heads, q_len], written: natural log of the softmax's denominator */
   const DLTensor* lse;
   /* int32 [batch], from 0 to kv_len: the first key of each sequence; keys before it are padding, which no query sees.
    * Queries and keys keep their positions. With causal, queries before the first key see nothing */
   const DLTensor* starts;
-  /* int32 [sequences + 1], both or neither: the batch is 1, and its tokens are those of several sequences, one after
-   * the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i + 1], and the keys between the same elements of
-   * cu_seqlens_k, are sequence i. The first element is 0, and no element is less than the one before. A query sees only
-   * keys of its sequence, whose last query stands at the sequence's last key; prefix counts its sequence's keys. Tokens
-   * after the last element belong to no sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and
-   * starts */
+  /* int32 [sequences + 1], both or neither: the batch is 1, and its tokens belong to several sequences, one after the
+   * other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i + 1], and the keys between the same elements of
+   * cu_seqlens_k, are sequence i. The first element is 0, and no element is less than the previous element. A query
+   * sees only keys of its sequence. The last query of a sequence stands at the sequence's last key; prefix counts the
+   * keys of the sequence. Tokens after the last element belong to no sequence. Not with global_tokens, alibi, lengths,
+   * documents, blocks, bias and starts */
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;
 } attn_flash_options;
@@ -227,13 +228,13 @@ typedef struct {
   const DLTensor* k_scales;
   const DLTensor* v_scales;
   /* The q_len tokens that the call appends, in the type of the cache, which is the type of q; NULL: the cache has them
-   * already. Token i becomes key length - q_len + i; if that is negative, the token is left out. No page may take
-   * tokens of two entries of the table; the cpu checks this. */
+   * already. Token i becomes key length - q_len + i; if this number is negative, the token is left out. Two entries of
+   * the table must not append tokens to one page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
-  /* Queries and new keys turn by their positions (RoPE): float32 [positions, half of the elements that turn], with as
-   * many positions as a sequence may have tokens. attn_decode turns an even number of elements, attn_prefill a multiple
-   * of 8. NULL: nothing turns. */
+  /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
+   * rotated], with as many positions as a sequence may have tokens. attn_decode rotates an even number of elements of a
+   * row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
   const DLTensor* cosines;
   const DLTensor* sines;
   /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
@@ -250,8 +251,9 @@ typedef struct {
    * */
   const DLTensor* starts;
   /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
-   * of guesses. Bit i of a token's word, the lowest first, is new token i; the token itself has a bit too. All new
-   * tokens see the older keys. A token's position is still its number: cosines and sines are not allowed with a tree */
+   * of guesses. Bit i of a token's word, counted from the lowest bit, says whether the token sees new token i. The
+   * token sees itself only if its own bit is set. All new tokens see the older keys. A token's position is still its
+   * number, not its depth in the tree, so cosines and sines are not allowed with a tree */
   const DLTensor* tree;
 } attn_cache_options;
 #define ATTN_CACHE_OPTIONS     \
@@ -309,7 +311,7 @@ typedef struct {
   /* With causal, float32, logarithms of decays: [heads], [batch, heads, tokens], or for each row of S [batch, heads,
    * tokens, width]; NULL: nothing decays */
   const DLTensor* gate;
-  /* float32 [batch, heads, width, value width]; NULL: zeros, as normalised wants */
+  /* float32 [batch, heads, width, value width]; NULL: zeros. With normalised only NULL is allowed */
   const DLTensor* initial_state;
   /* float32 [batch, heads, width, value width], written; may be initial_state; NULL: unwanted */
   const DLTensor* final_state;
@@ -331,7 +333,7 @@ typedef enum {
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_rope_options) */
   attn_layout layout;
-  /* elements of a row that turn, an even number; 0: all */
+  /* how many elements of a row are rotated, an even number; 0: all */
   int64_t rotary_dim;
   /* as in attn_cache_options */
   int interleaved;
@@ -345,26 +347,26 @@ typedef struct {
   /* int32 [batch]: positions of the first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros
    * */
   const DLTensor* offsets;
-  /* of YaRN: a factor on the turned elements; 0: 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1
-   * mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
+  /* of YaRN: a factor on the rotated elements; 0: 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0,
+   * (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */
   double attention_factor;
   double mscale;
   double mscale_all_dim;
-  /* of YaRN: pairs that turn more than beta_fast times in original_length keep their frequency; the frequency of pairs
-   * that turn less than beta_slow times is divided by factor; between them is a ramp over pairs */
+  /* of YaRN: pairs that make more than beta_fast turns in original_length keep their frequency; the frequency of pairs
+   * that make fewer than beta_slow turns is divided by factor; between these two groups is a ramp over pairs */
   double beta_fast;
   double beta_slow;
   /* of YaRN, 1: the ramp begins and ends at whole pairs */
   int truncate;
-  /* of Llama 3: like beta_slow and beta_fast, but the ramp is over turns */
+  /* of Llama 3: as beta_slow and beta_fast, but the ramp is over the number of turns */
   double low_freq_factor;
   double high_freq_factor;
 } attn_rope_options;
 #define ATTN_ROPE_OPTIONS \
   {sizeof(attn_rope_options), ATTN_BHSD, 0, 0, 10000, ATTN_ROPE_PLAIN, 1, 8192, NULL, 0, 0, 0, 32, 1, 1, 1, 4}
 
-/* Turns q and k by the positions of their tokens, and writes q_out and k_out. q_out may be q, and k_out may be k, with
- * the same strides. k and k_out may both be NULL. options may be NULL. */
+/* Rotates q and k by the positions of their tokens, and writes q_out and k_out. q_out may be q, and k_out may be k,
+ * with the same strides. k and k_out may both be NULL. options may be NULL. */
 ATTN_API attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                const DLTensor* q_out, const DLTensor* k_out, const attn_rope_options* options);
 

@@ -51,7 +51,7 @@ DecodeTensors tensors_of(const CacheCall& call, const void* hook_data) {
           .sines = call.sines};
 }
 
-/// `part` is modified_part(call), simplified.
+/// `part` is the result of modified_part(call), after simplify().
 Key key_of(Key::Op op, const CacheCall& call, const ModifiedCall& part, void* stream, uint64_t capture) {
   Key key(op, stream, capture);
   key.all(types_of(call.q, call.k, call.o), call.q.batch, call.q.heads, call.k.heads, call.q.tokens, call.q.width,

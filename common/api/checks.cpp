@@ -43,7 +43,7 @@ constexpr int64_t most_int = std::numeric_limits<int>::max();
 struct Place {
   const char* name;
   int64_t begin, end;
-  const TensorView* tensor;  // null: a table
+  const TensorView* tensor;  // null: this place belongs to a table
 };
 
 Place place_of(const char* name, const void* table, int64_t bytes) {
@@ -71,7 +71,7 @@ Place place_of(const char* name, const TensorView& t) {
   return place;
 }
 
-/// The places of all tensors and tables that a call reads, or the places of all that it writes.
+/// The places of all tensors and tables that a call reads, or of all tensors and tables that it writes.
 class Places {
  public:
   void add(const Place& place) { places_.at(count_++) = place; }
@@ -115,10 +115,10 @@ struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
-/// Each entry of `steps` allows several numbers of steps. Returns whether some choice of these numbers leads from `at`
-/// to a place in [least, most]. `looks` is the number of choices that the function may still try. If the tensors'
-/// strides nest (each stride spans all steps of the smaller strides), fewer choices than meet() allows are enough. If
-/// `looks` reaches 0, the function does not know the answer, and returns false.
+/// For each entry of `steps` a number of steps is chosen, from the entry's `least` to its `most`. Returns whether some
+/// choice leads from byte `at` to a byte in [least, most]. `looks` is the number of choices that the function may still
+/// try. If the tensors' strides nest (each stride spans all steps of the smaller strides), fewer choices than meet()
+/// allows are enough. If `looks` reaches 0, the function does not know the answer, and returns false.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -436,7 +436,7 @@ bool check(const CacheCall& call, bool gpu) {
   const bool appends = call.new_k.there();
   require(appends == call.new_v.there(), "new_k and new_v go together");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
-          "cosines and sines: only tokens that are appended turn");
+          "cosines and sines: only appended tokens are rotated");
   require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
           "cosines and sines go together");
   require(!call.cosines || call.positions >= capacity_of(call),
@@ -557,7 +557,7 @@ bool check(const RopeCall& call, bool gpu) {
   check_written(written, read);
   check_apart(q_out, k);
   check_apart(k_out, q);
-  // Rows may turn in place.
+  // RoPE may rotate rows in place.
   if (!same(call.q, call.q_out)) check_apart(q_out, q);
   if (!same(call.k, call.k_out)) check_apart(k_out, k);
   if (call.offsets && !gpu) {

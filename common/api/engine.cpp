@@ -28,7 +28,7 @@ Engine::State& Engine::state() {
     throw DeviceMissing(spec_ + ": a process that was forked after the first use of CUDA has no GPU; spawn it instead");
   }
   EngineOptions options = options_;
-  options.caller = {};  // the caller's threads may be among the threads that the child lacks
+  options.caller = {};  // the child may lack the caller's threads too
   auto fresh = std::make_unique<State>(spec_, options);
   if (state_.compare_exchange_strong(old, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
   return *old;

@@ -61,8 +61,8 @@ struct CacheCall {
               *v_scales = nullptr;  // of a cache of 8 bits, for decode(): [pages or batch, kv_heads]
   double scale = 0;
   /// New tokens, which the call writes to the cache: [batch, kv_heads, q_len, head_dim], of the cache's type. Without
-  /// new tokens the cache must already have the tokens of the queries. If rotary_dim is not 0, the call turns queries
-  /// and new keys by cosines and sines. Both are dense [positions, rotary_dim / 2], and row i is for position i.
+  /// new tokens the cache must already have the tokens of the queries. If rotary_dim is not 0, the call rotates queries
+  /// and new keys by cosines and sines. Both tables are dense [positions, rotary_dim / 2], and row i is for position i.
   TensorView new_k, new_v;
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
@@ -88,7 +88,7 @@ struct LinearCall {
   float* final_state = nullptr;          // of the shape of initial_state; null: not written
 };
 
-/// Turns q, k or both (RoPE). An output may be its own input.
+/// Rotates q, k or both (RoPE). An output may be its own input.
 struct RopeCall {
   TensorView q, k, q_out, k_out;  // [batch, heads, tokens, head_dim]
   RopeConfig config;

@@ -31,7 +31,7 @@ concept HasStream = requires(const B& framework) {
 template <typename B>
 concept Framework = HasTensors<B> && ShowsTensors<B> && MakesTensors<B> && HasStream<B>;
 
-/// A framework that has attention. A FlashCall without tensors holds the options.
+/// A framework that has attention. Its attention() takes the options of attention as a FlashCall without tensors.
 template <typename B>
 concept AttentionFramework =
     Framework<B> && requires(B& framework, typename B::Tensor& tensor, const FlashCall& options) {
@@ -54,7 +54,7 @@ class WithAttention : public B {
     attend(q, k, v, o, options);
     return o;
   }
-  /// As attention(), but writes to an existing tensor `o`.
+  /// Does the same as attention(), but writes to an existing tensor `o`.
   void attend(Tensor& q, Tensor& k, Tensor& v, Tensor& o, const FlashCall& options = {}) {
     FlashCall call = options;
     call.q = this->view(q);

@@ -35,7 +35,7 @@ ScoreFunction each_score(Function function) {
 
 /// How a score hook, with the values of its constants, changes scores.
 ///   none    leaves scores as they are
-///   linear  only adds a slope times the place of the key; the text defines score_slope (kernels/score.h)
+///   linear  only adds a slope times the position of the key; the text defines score_slope (kernels/score.h)
 ///   any     may change scores in any way
 enum class ScoreChange { none, linear, any };
 
@@ -51,8 +51,8 @@ enum class Rotation { none, queries, all };
 /// A mask that allows one scope also allows the scopes that come after it in this list.
 enum class ListScope { none, all, sequence, head };
 
-/// Hooks of one attention: their texts for the kernel, the data and constants that these texts need, and the functions
-/// that do the same in the oracle.
+/// The hooks of one launch of attention: their texts for the kernel, the data and constants that these texts need, and
+/// the functions that do the same in the oracle.
 struct AttentionHooks {
   std::string text = {};                        // replaces common/attention/kernels/score.h; empty: the identity
   std::map<std::string, std::string> includes;  // path -> text: the other hooks, and headers that texts include

@@ -25,11 +25,11 @@ struct Modifiers {
   int64_t ragged = 0;     // 1: several sequences lie one after the other; 2: and queries see no later keys; 0: off
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
   /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
-  /// that the tensor lacks share elements. "none": no bias.
+  /// that the tensor lacks have the same bias. "none": no bias.
   std::string bias = "none";
-  /// How alibi, soft_cap and bias come into the kernel. "constant": a modifier that is off is not compiled. "run_time":
-  /// one kernel has all three, and branches on values in its data. "noinline": like "constant", but in a function that
-  /// is called for each score.
+  /// How the kernel is compiled for alibi, soft_cap and bias. "constant": a modifier that is off is not compiled.
+  /// "run_time": one kernel has all three, and branches on values in its data. "noinline": like "constant", but in a
+  /// function that is called for each score.
   std::string score_by = "constant";
   Rotary rotary = {};
   /// How many per cent of the blocks of 128 x 128 positions are seen, on average, apart from the blocks on the
@@ -45,7 +45,7 @@ struct Modifiers {
   bool window() const { return window_left >= 0 || window_right >= 0; }
   /// Whether the mask hook has a rule. Kernels ask the mask hook about each pair.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
-  /// Whether the modifiers change the kernel. Launches that turn Q and K before the kernel do not change it.
+  /// Whether the modifiers change the kernel. Launches that rotate Q and K before the kernel do not change it.
   bool change_kernel() const;
 };
 

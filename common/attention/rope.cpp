@@ -76,7 +76,8 @@ void rope_scale(const RopeNtk& ntk, const RopeConfig& config, std::vector<double
 }
 void rope_scale(const RopeYarn& yarn, const RopeConfig& config, std::vector<double>& frequencies) {
   const auto d = static_cast<double>(config.rotary_dim);
-  // Returns the number of the pair that turns `turns` times in the original length. The number need not be whole.
+  // Returns the index of the pair that makes `turns` full rotations over the original length. The index need not be a
+  // whole number.
   const auto pair_of = [&](double turns) {
     return d * std::log(yarn.original_length / (turns * rope_turn)) / (2 * std::log(config.theta));
   };
@@ -102,7 +103,7 @@ void rope_scale(const RopeLlama3& llama, const RopeConfig&, std::vector<double>&
   }
 }
 
-/// Returns the frequencies in turns per position, modulo one turn, in units of 2^-64.
+/// Returns the frequencies in full rotations per position, modulo one rotation, in units of 2^-64.
 std::vector<uint64_t> rope_turns(const std::vector<double>& frequencies) {
   std::vector<uint64_t> turns;
   for (const double frequency : frequencies) {

@@ -1,6 +1,6 @@
-// RoPE (rotary position embedding, Su et al. 2021): pairs of elements of the rows of Q and K are turned by angles that
+// RoPE (rotary position embedding, Su et al. 2021): pairs of elements of the rows of Q and K are rotated by angles that
 // grow with the row's position. This file has the frequencies and their scalings, the table of cosines and sines, and a
-// launch that turns Q and K.
+// launch that rotates Q and K.
 #pragma once
 
 #include <cstdint>
@@ -33,18 +33,19 @@ struct RopeNtk {
   double factor;
   bool operator==(const RopeNtk&) const = default;
 };
-/// Peng et al. 2023. Frequencies that turn fewer than beta_slow times in original_length are divided by `factor`.
-/// Frequencies that turn more than beta_fast times stay as they are. Between these two kinds of frequencies is a ramp
-/// over the numbers of the pairs. The ramp begins and ends at whole pairs unless `truncate` is off. Cosines and sines
-/// are multiplied by an attention factor. If attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither
-/// mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in
-/// transformers.
+/// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
+/// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
+/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. The ramp begins
+/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by an attention factor. If
+/// attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1 mscale
+/// ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
   bool operator==(const RopeYarn&) const = default;
 };
-/// Like YaRN, but the ramp is over the turns in original_length, and there is no attention factor (Llama 3.1).
+/// Like YaRN, but the ramp is over the number of full rotations over original_length, and there is no attention factor
+/// (Llama 3.1).
 struct RopeLlama3 {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
   bool operator==(const RopeLlama3&) const = default;
@@ -77,12 +78,12 @@ struct RopeTable {
 };
 RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first = 0);
 
-/// Sizes of the tensors that a launch turns. Q and K have the same number of rows.
+/// Sizes of the tensors that a launch rotates. Q and K have the same number of rows.
 struct RopeShape {
   int64_t batch = 1, q_heads = 1, kv_heads = 1;  // batch at most 65535; a tensor with 0 heads is left alone
   int64_t rows = 1;
   DType dtype = DType::f32;
-  int64_t table_positions = 0;  // in the table that the kernel reads; 0: the kernel works out cosines and sines itself
+  int64_t table_positions = 0;  // in the table that the kernel reads; 0: the kernel computes cosines and sines itself
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
@@ -102,7 +103,7 @@ struct RopeTensors {
 /// How a device cuts the rows.
 struct RopeTiles {
   int64_t group = 1;            // elements that the kernel reads at once (its constant GROUP)
-  int64_t rows = 1;             // rows that a threadgroup turns
+  int64_t rows = 1;             // rows that a threadgroup rotates
   int64_t alignment_bytes = 1;  // addresses of tensors, and strides in bytes, are multiples of this number
 };
 

@@ -10,7 +10,8 @@ namespace attn {
 namespace {
 
 // Adapters. An adapter stands after a user's text. Kernels call functions with a context as the last argument. If the
-// text leaves this argument out, an overload in the adapter takes the call. Else the compiler ignores the overload.
+// user's function has no such parameter, an overload in the adapter takes the call. Else the compiler ignores the
+// overload.
 constexpr const char* score_adapter = R"(
 template <typename S, typename Context>
 auto score(S s, int q, int k, const Context&) -> decltype(score(s, q, k)) {

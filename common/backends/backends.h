@@ -14,8 +14,8 @@ struct Backend {
   std::string_view options = {};  // the part of a spec after "cuda:", for example "N"; empty: no options
   std::unique_ptr<Device> (*open)(std::string_view spec) = nullptr;  // null if this build lacks the device
   std::string_view missing = {};  // "no CUDA device; it needs ..."; empty if `open` is set
-  /// Opens the device for Device::open_for_caller(). If the device uses nothing of the caller's this is null, and
-  /// Device::open_for_caller() calls `open`.
+  /// Opens the device for Device::open_for_caller(). Null if the device uses no threads and no stream of the caller;
+  /// Device::open_for_caller() then calls `open`.
   std::unique_ptr<Device> (*open_for_caller)(std::string_view spec, const Caller& caller) = nullptr;
 };
 

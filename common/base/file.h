@@ -12,9 +12,9 @@ namespace attn {
 /// Returns the bytes of a file, or nullopt if the file cannot be read.
 std::optional<std::string> read_file(const std::filesystem::path& path);
 
-/// A file while it is written, under the name TARGET.part. The file is locked: another process or thread that wants to
-/// write the same file waits in the constructor. If a process dies, its lock is released, and the next process takes
-/// over the file.
+/// A file that is being written. Until it is complete, its name is TARGET.part. The file is locked: another process or
+/// thread that wants to write the same target waits in the constructor. If a process dies, the system releases its
+/// lock, and the next process takes over the file.
 class PendingFile {
  public:
   explicit PendingFile(std::filesystem::path target);

@@ -13,7 +13,7 @@
 namespace attn {
 
 /// Cuts [0, count) into parts of at most `grain` items, and calls body(begin, end) for each part. At most `most`
-/// threads work on the parts, the calling thread included; a free thread takes the next part. Returns when all parts
+/// threads, the calling thread included, work on the parts; a free thread takes the next part. Returns when all parts
 /// are done. Rethrows an exception of `body`.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body, int64_t most = std::thread::hardware_concurrency()) {

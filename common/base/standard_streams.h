@@ -21,8 +21,8 @@ void to_stdout(std::string_view text);
 /// Whether a text for stdout was lost.
 bool stdout_lost();
 
-/// Says whether the two functions above wait until somebody reads a full pipe. If they do not wait, they give a stream
-/// up after a fifth of a second. A signal handler may call this function.
+/// Sets whether to_stderr() and to_stdout() wait until somebody reads a full pipe. If they do not wait, they give up on
+/// a full pipe after a fifth of a second, and the text is lost. A signal handler may call this function.
 void wait_for_readers(bool wait) noexcept;
 
 }  // namespace attn

@@ -8,7 +8,7 @@ namespace attn {
 
 class Stopwatch {
  public:
-  /// Seconds since construction or the last lap.
+  /// Seconds since construction or since the last lap().
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   /// Returns seconds(), and starts again.
   double lap() {

@@ -19,7 +19,7 @@ std::string wrapped(const std::string& text, size_t width, size_t indent);
 
 /// A time with four digits and the unit that fits: "1.234 ms".
 std::string format_seconds(double seconds);
-/// "1.07x"; three digits from 10 on.
+/// A ratio as "1.07x"; at least 10 as "12.3x", at least 100 as "123x", less than 0.1 as "0.052x".
 std::string format_ratio(double ratio);
 
 /// Returns "1 case", "2 cases".

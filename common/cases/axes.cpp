@@ -87,7 +87,7 @@ std::vector<Axis> flash_input_axes(const std::string& path) {
                             integers("kv_len", {k.shape[2]}),
                             integers("head_dim", {q.shape[3]}),
                             texts("dtype", {std::string(name(q.dtype))})};
-  // A file may hold only the shapes that the command line allows.
+  // Throws BadInput if the file has a shape that the command line would not allow.
   const std::vector<AxisInfo> known = flash_axes();
   for (const Axis& axis : axes) parse_axis(axis.name + "=" + to_string(axis.values.front()), known);
   return axes;

@@ -34,8 +34,9 @@ Check compare_rows(const std::vector<Row>& rows, size_t columns, const Load& loa
   return check;
 }
 
-/// Compares the oracle's rows with attention's output `o` and its log-sum-exps, [batch, heads, queries]. Batch entry 0
-/// of the oracle's rows stands for batch entry `first_batch` of the output. name(row) is a row's name in messages.
+/// Compares the oracle's rows with attention's output `o` and with the log-sum-exps `lse`, [batch, heads, queries]. The
+/// oracle's rows of batch entry b are compared with the output's rows of batch entry `first_batch` + b. name(row) is a
+/// row's name in messages.
 template <typename Name>
 Check compare_attention(const Tensor& o, std::span<const float> lse, const ReferenceRows& want,
                         const AttentionTolerance& allowed, const Name& name, int64_t first_batch = 0) {

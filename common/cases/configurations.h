@@ -7,7 +7,7 @@
 
 namespace attn {
 
-// Both functions throw BadInput for a case that makes no sense on any device.
+// Both functions throw BadInput for a case that no device can run.
 FlashConfig flash_config_of(const Case& config);
 DecodeConfig decode_config_of(const Case& config);
 

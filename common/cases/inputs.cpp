@@ -73,8 +73,8 @@ void change_rows(Tensor& tensor, const Change& change) {
   });
 }
 
-// Adds `factor` times a key to every second query. With the default scale this raises that key's score by about
-// factor sqrt(dim), and gives the scores of the other keys a standard deviation of `factor`.
+// Adds `factor` times a key, the needle, to every second query. With the default scale this raises the needle's score
+// by about factor sqrt(dim). The scores of the other keys get a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {
@@ -132,7 +132,7 @@ Memory flash_memory(const FlashConfig& config, int copies) {
   const double inputs =
       (rows + 2 * number(shape.batch) * number(shape.kv_heads) * keys) * dim * number(size_bytes(config.dtype));
   const double outputs = rows * (dim * number(size_bytes(config.out_dtype)) + sizeof(float));
-  // The oracle has a head's keys and values in double, the scores and weights of a row on each thread, and three
+  // The oracle's memory: a head's keys and values in double; on each thread, the scores and weights of a row; three
   // doubles for each element of its rows.
   const double threads = number(std::thread::hardware_concurrency());
   const double oracle =

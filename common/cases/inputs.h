@@ -1,4 +1,4 @@
-// Q, K and V of a shape on a device, with the oracle's answer. The cases of one comparison share these inputs.
+// Q, K and V of a shape on a device, with the oracle's results. The cases of one comparison share these inputs.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ namespace attn {
 ///            about the same, so the maximum of a row hardly grows after its first block of keys.
 ///   needles  the random values, changed in two ways. Every second query looks for one key, its needle, which is drawn
 ///            from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
-///            weight: the running maximum jumps at the needle, and outputs from earlier keys shrink to little. And
-///            every block of 64 keys has its own signature: for each column of V, 1 or -1 is added to all rows of the
-///            block. A missing, doubled or foreign block moves the outputs of the queries that look for no needle. With
-///            signatures such a block moves these outputs five times as far as without signatures.
+///            weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down
+///            to almost nothing. And every block of 64 keys has its own signature: for each column of V, 1 or -1 is
+///            added to all rows of the block. A block that is missing, taken twice or replaced by another block changes
+///            the outputs of the queries without a needle. With signatures these outputs change five times as much as
+///            without.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -53,8 +54,8 @@ class FlashInputs {
   Buffer& q_buffer() { return q_buffer_; }
   Buffer& k_buffer() { return k_buffer_; }
   Buffer& v_buffer() { return v_buffer_; }
-  /// Returns the oracle's answer, which is computed once for each `name`. Calls with the same `name` must pass the same
-  /// `score` and `sink`.
+  /// Returns the oracle's results, which are computed once for each `name`. Calls with the same `name` must pass the
+  /// same `score` and `sink`.
   const ReferenceRows& reference(const std::string& name = "", const ScoreFunction& score = {},
                                  const SinkFunction& sink = {});
 

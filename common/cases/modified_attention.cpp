@@ -201,7 +201,7 @@ void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t b
   };
   const auto [begin, end] = range_of(q, shape_.kv_len);
   if (m.global_tokens == 0 || own < m.global_tokens) return add_blocks(begin, end);
-  // The keys in the window, the global keys before the window, and the global keys after the window.
+  // Three ranges: the keys in the window, the global keys before it, and the global keys after it.
   const auto [first, last] = window(own);
   const int64_t global = std::min(end, m.global_tokens);
   add_blocks(std::max(begin, first), std::min(end, last));
@@ -218,8 +218,8 @@ double ModifiedAttention::visible_pairs() const {
     }
     return pairs * static_cast<double>(shape_.batch) * heads;
   }
-  // The queries that see each key, without the rules of lengths and starts: first as the difference from the key
-  // before.
+  // How many queries see each key, without the rules of lengths and starts. The loop stores differences from the
+  // previous key; a sum over the differences then gives the counts.
   std::vector<int64_t> seen_by(static_cast<size_t>(shape_.kv_len) + 1);
   for (int64_t q = 0; q < shape_.q_len; ++q) {
     for_ranges(q, [&](int64_t begin, int64_t end) {

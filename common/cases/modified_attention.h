@@ -38,7 +38,7 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  /// range() for a sequence with so many keys.
+  /// range() for a sequence that has `keys` keys.
   std::pair<int64_t, int64_t> range_of(int64_t q, int64_t keys) const;
   /// Calls `add` for each range of keys that all rules but `lengths` let a query see. The ranges do not overlap.
   void for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const;

@@ -23,7 +23,7 @@ std::vector<std::string> modifiers_on(const Case& config);
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
 /// modifiers_of() returns the modifiers that a case asks for, and rotary_of() its RoPE. modifiers_of() and rotary_of()
-/// throw BadInput for a case that makes no sense on any device.
+/// throw BadInput for a case that no device can run.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
 /// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns

@@ -36,11 +36,11 @@ class FlashProblem : public Problem {
   void dump(const std::string& path) const override;
 
   /// Makes launches read queries and keys from `q` and `k`, with the strides of the inputs. For example, `q` and `k`
-  /// are rows that RoPE has not turned yet.
+  /// are rows that RoPE has not rotated yet.
   void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
   /// Allows scores to be off by this share of their size, in addition to the hooks' score_error. A problem calls this
-  /// function if other launches round Q or K on the device, because an element may round to another neighbour than in
-  /// the oracle.
+  /// function if other launches round Q or K on the device, because the device may round an element to another
+  /// neighbour than the oracle.
   void allow_score_error(double share) { score_error_ = share; }
   /// Makes check() include the result of a check of another problem with the same kernel.
   void also(const Check& other) { others_.merge(other); }
@@ -61,7 +61,7 @@ class FlashProblem : public Problem {
 };
 
 /// Returns a function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's
-/// answer. Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the
+/// results. Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the
 /// tensors come from the user's file, or the sweep of this run has checked the kernel (Experiment::is_part()).
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 

@@ -161,7 +161,7 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
   const double least_weight = v.dtype == DType::f16 ? 0x1p-14 : 0;
   const int64_t queries_per_kv_head = shape.q_heads / shape.kv_heads;
 
-  // Consecutive rows that read the same keys and values share the conversion of these to double.
+  // The keys and values of a head are converted to double once for all consecutive rows that read them.
   for (auto first = result.rows.begin(); first != result.rows.end();) {
     const int64_t batch = first->batch, kv_head = first->head / queries_per_kv_head;
     const auto last = std::find_if(first, result.rows.end(), [&](const RowIndex& row) {

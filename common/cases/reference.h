@@ -17,9 +17,9 @@ struct RowIndex {
   bool operator==(const RowIndex&) const = default;
 };
 
-/// all_rows() returns all query rows. sample_rows() returns `count` of them: the first and the last query of the first
-/// and the last head, even if these rows are more than `count`, and other rows drawn with `seed`. Both lists are in
-/// order of (batch, head, q), without duplicates.
+/// all_rows() returns all query rows. sample_rows() returns `count` rows: the first and the last query of the first and
+/// the last head (even if `count` is less than the number of these rows), and other rows drawn with `seed`. Both lists
+/// are in order of (batch, head, q), without duplicates.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
@@ -28,9 +28,9 @@ struct ReferenceRows {
   std::vector<double> o;    // rows x head_dim
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
 
-  // The sizes that bound rounding errors (tolerance.cpp). w are the weights of a row; they sum to 1.
+  // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row, whose sum is 1.
   std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
-  std::vector<double> swing;          // rows x head_dim: the largest |sum of w v over the first n keys| of all n
+  std::vector<double> swing;          // rows x head_dim: the maximum over n of |sum of w v over the first n keys|
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
   std::vector<double> mean_score;     // per row: sum over keys of w |score|
   std::vector<int64_t> tiny_weights;  // per row: how many keys have a w below 2^-22
@@ -49,7 +49,7 @@ ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, 
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});
 
-/// Returns the rows of `tensor`, turned by RoPE in double precision, as [batch, heads, seq, head_dim]. Row s of batch
+/// Returns the rows of `tensor`, rotated by RoPE in double precision, as [batch, heads, seq, head_dim]. Row s of batch
 /// entry b has position offsets[b] + s, or s without offsets. Throws std::invalid_argument where the tensor or the
 /// offsets do not fit.
 std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tensor, std::span<const int> offsets = {});

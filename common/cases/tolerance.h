@@ -1,5 +1,5 @@
-// How far a kernel's outputs may be from the oracle's. The tolerance depends on the kernel's arithmetic and on the
-// weights and values of the row.
+// How far a kernel's outputs may be from the oracle's outputs. The tolerance depends on the kernel's arithmetic and on
+// the weights and values of the row.
 #pragma once
 
 #include <vector>

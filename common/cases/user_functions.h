@@ -39,15 +39,15 @@ void require_compiles(Device& device, const UserFunction& function);
 /// double precision, else in float as the kernels of attention do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
-/// Returns a score function for the oracle. The score function runs in double precision: on `device` if `device` is the
-/// host and runs users' functions, else on a cpu device if the build has one, else on `device`. The score function
-/// keeps references to `device` and `pipelines`.
+/// Returns a score function for the oracle, in double precision. The function runs on `device` if `device` is the host
+/// and can run users' functions, else on a cpu device if the build has one, else on `device`. The score function keeps
+/// references to `device` and `pipelines`.
 ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const UserFunction& function,
                                const AttentionShape& shape);
 
 /// Returns a feature map for the oracle. The feature map changes numbers in place. The map runs in double precision, on
-/// the device on which a score function would run. Only one thread at a time may call the map. The map keeps references
-/// to `device` and `pipelines`.
+/// the same device as a score function for the oracle. Only one thread at a time may call the map. The map keeps
+/// references to `device` and `pipelines`.
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 

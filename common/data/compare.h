@@ -13,7 +13,8 @@ struct Check {
   double max_abs = 0;  // largest finite |got - want|
   double max_rel = 0;  // largest finite |got - want| / |want| among want != 0
   int64_t rows_checked = 0;
-  /// Place and values of the element with the largest |got - want| / allowed, or the reason of fail(). Empty when ok.
+  /// Name and values of the element with the largest |got - want| / allowed, or the reason that fail() got. Empty if
+  /// ok.
   std::string worst = {};
   double max_used = 0;  // largest finite |got - want| / allowed: at most 1 when ok
 
@@ -25,9 +26,9 @@ struct Check {
 };
 
 /// Compares each element of `got` with its element of `want`. Element i passes if `want` is finite and |got - want| <=
-/// allowed, or if both are the same infinity, or if both are NaN. A NaN does not pass where a number is wanted, nor a
-/// number where a NaN is wanted. where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws
-/// std::invalid_argument if the sizes differ.
+/// allowed, or if both are the same infinity, or if both are NaN. If only one of the two is NaN, the element fails.
+/// where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws std::invalid_argument if the
+/// sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,
               const std::function<std::string(size_t)>& where);
 

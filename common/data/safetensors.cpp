@@ -37,7 +37,7 @@ struct Source {
   }
 };
 
-/// The place of a tensor in the file, from its header entry.
+/// Where a tensor lies in the file, from its header entry.
 struct Entry {
   DType dtype;
   std::vector<int64_t> shape;

@@ -27,8 +27,8 @@ struct Float {
 };
 
 /// A floating-point format of 16 bits, or e4m3. In e4m3 the largest exponent belongs to numbers too; only the largest
-/// mantissa with this exponent means NaN. encode() rounds a double to the format in one step, because a conversion by
-/// way of float would round twice.
+/// mantissa with this exponent means NaN. encode() rounds a double to the format in one step, because a conversion to
+/// float first would round twice.
 template <typename Unsigned, int exponent_bits, int mantissa_bits>
 struct SmallFloat {
   using Bits = Unsigned;

@@ -100,7 +100,7 @@ class Kernel {
 struct Caller {
   std::optional<void*> stream = {};  // the only stream that a GPU's device works on; none: any stream
   /// Calls piece(work, number) once for each number from 0 to pieces - 1, on any threads, one after another or at the
-  /// same time, and returns when all calls have returned. Null: a device on the host makes threads of its own.
+  /// same time. Returns when all calls have returned. Null: a device on the host makes threads of its own.
   void (*run)(void* context, size_t pieces, void (*piece)(void* work, size_t number), void* work) = nullptr;
   void* context = nullptr;
 };
@@ -153,12 +153,12 @@ class Device {
   /// an encoder with timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands
   /// before that command are under way.
   virtual void enqueue(const CommandEncoder& encoder);
-  /// As enqueue(), on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a device of
-  /// open_for_caller().
+  /// Does what enqueue() does, on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a
+  /// device of open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
-  /// A thread that did not open the device holds a Scope while it encodes, because tensor maps are made within a
-  /// context. While the Scope lives, the GPU's context is current to the thread. The destructor restores the previous
-  /// context.
+  /// A thread that did not open the device must hold a Scope while it encodes: encoding may make tensor maps, which
+  /// needs the GPU's context. While the Scope lives, this context is current to the thread. The destructor restores the
+  /// previous context.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -174,8 +174,8 @@ class Device {
   virtual uint64_t capture_of(void* /*stream*/) const { return 0; }
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
-  /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost, and on a GPU every other
-  /// function that needs the GPU throws it too, except release().
+  /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost. On a GPU every other function
+  /// that needs the GPU also throws DeviceLost, except release().
   bool lost() const { return lost_; }
   /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }

@@ -36,7 +36,7 @@ struct CeilingKernels {
   double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;            // bytes of the source, and bytes of the target; meant to exceed the caches
+  size_t copy_bytes;            // bytes of the source, and bytes of the target; more than the caches hold
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
@@ -78,7 +78,7 @@ struct SweepSpan {
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
   const FlashOperation* flash = nullptr;            // attention; with pages also attention of prompts over a cache
-  const RopeOperation* rope = nullptr;              // rotation of Q and K in a launch of its own
+  const RopeOperation* rope = nullptr;              // rotation of Q and K in a separate launch
   const DecodeOperation* decode = nullptr;          // few queries over a cache, also over shared pages
   const LinearOperation* linear = nullptr;          // linear attention
   const CeilingOperation* ceilings = nullptr;       // measurements of the device's ceilings

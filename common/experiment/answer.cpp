@@ -55,8 +55,8 @@ Case without(const Case& config, const std::vector<std::string>& axes) {
   return rest;
 }
 
-/// Returns the time of `option` / the time of `best`: the ratio of a comparison of the two, else the ratio of their
-/// medians.
+/// Returns the time of `option` divided by the time of `best`: the ratio that a comparison of the two measured, else
+/// the ratio of their medians.
 double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
   for (const Comparison& comparison : comparisons) {
     if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
@@ -111,7 +111,7 @@ Names common(const Names& a, const Names& b) {
   return both;
 }
 
-/// The line of a choice for shapes; null where no option is as good as the fastest in all shapes.
+/// The line of a choice for `shapes`. Null if no option is as good as the fastest option in all of these shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
   std::map<std::string, double> ratios;  // the largest of all shapes
@@ -275,7 +275,7 @@ std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& inp
       const Judged known = judge_record(*record->second);
       recorded.erase(record);
       if (own.state == State::inconclusive) {
-        // An undecided figure of this run says no more than the record.
+        // If this run leaves the case undecided, the record's verdict counts.
         if (known.state != State::inconclusive) own = known;
       } else if (known.state != State::inconclusive) {
         own.contradicted = known.state != own.state;

@@ -24,7 +24,7 @@ struct Choice {
   size_t at_least = 3;  // smaller groups of options are left out
 };
 
-/// What an experiment's answer has. If `choices` and `claims` are both empty, the answer has all claims.
+/// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has
@@ -80,8 +80,8 @@ struct AnswerInput {
 /// other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as at most `most_lines` lines of at most `width` characters. If it has more lines, its last advices are
-/// named only.
+/// The answer as at most `most_lines` lines of at most `width` characters. If it has more lines, the last lines of
+/// advice are replaced by the names of their claims.
 std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

@@ -20,7 +20,8 @@ namespace attn {
 namespace {
 
 // The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
-// shared machine, some of many short repetitions run in a quiet moment; perhaps none of a few long repetitions does.
+// shared machine, some of many short repetitions run while no other program disturbs them. Of a few long repetitions
+// perhaps none does.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
@@ -141,7 +142,7 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Ceiling
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
-  // Double the iterations until a launch is long compared with its overhead, then scale them to the wanted length.
+  // Doubles the iterations until a launch is long compared with its overhead, then scales them to the wanted length.
   long long iterations = 1024;
   double seconds = run_once(device, encode(iterations));
   while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {

@@ -24,8 +24,8 @@ namespace attn {
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// Runs the arithmetic of a ceiling in interleaved rounds, in turn with the kernels. The time of the arithmetic shows
-/// the rate that the device reaches during these rounds.
+/// Runs the arithmetic of a ceiling in the same rounds as the kernels. The time of the arithmetic shows the rate that
+/// the device reaches during these rounds.
 class MatrixCeiling {
  public:
   /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.
@@ -53,8 +53,8 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// Runs a copy between large buffers, or a read of one large buffer, in interleaved rounds, in turn with the kernels.
-/// A flush of the caches runs before each launch.
+/// Runs a copy between large buffers, or a read of one large buffer, in the same rounds as the kernels. A flush of the
+/// caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };

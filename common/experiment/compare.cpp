@@ -117,7 +117,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
   ClockLog clocks(*device);
   Scope scope = Scope::device_hot;
   if (all_ok()) {
-    // A failure while the trials run in turn belongs to no single trial. The contender's record takes it.
+    // While the trials take turns, a failure cannot be blamed on one trial. The contender's record gets the failure.
     guarded(trials[1].record, [&] {
       const auto any = [&](const auto& is) { return std::any_of(trials.begin(), trials.end(), is); };
       if (any([](const Trial& trial) { return trial.host != nullptr; })) scope = Scope::host;
@@ -145,7 +145,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
     });
   }
   if (interrupted()) return std::nullopt;
-  // A' is the case of A on other inputs, and no figure is about A' alone. So the check of A suffices.
+  // A' is the case of A on other inputs, and no record is about A' alone. So the check of A suffices.
   for (Trial& trial : std::span(trials).first(2)) {
     at(trial);
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });

@@ -23,7 +23,7 @@ namespace attn {
 
 class Experiment;
 
-/// One case made concrete: its tensors on the device, and its launches.
+/// One case, ready to run: its tensors on the device, and its launches.
 class Problem {
  public:
   virtual ~Problem() = default;
@@ -87,7 +87,7 @@ struct ExperimentSpec {
   /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
   std::function<void(Case&, const DeviceInfo&)> complete = {};
   /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
-  /// case that makes no sense on any device.
+  /// case that no device can run.
   std::function<CasePlan(const Case&, const Setting&)> plan;
   /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` is for plans
   /// about the host.
@@ -113,9 +113,9 @@ struct Trial {
   double launch_s = 0;  // seconds of the launch or sample that was checked
 };
 
-/// Orders duels: the first duel of each claim, then the second duel of each claim, and so on. So a budget that
-/// ends early leaves out no claim completely. All duels of a claim with `gather` come with the first duels, because a
-/// conclusion needs all of their comparisons.
+/// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
+/// on. So a budget that ends early leaves out no claim completely. All duels of a claim with `gather` come with the
+/// first duels, because a conclusion needs all of their comparisons.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -134,15 +134,15 @@ class Experiment {
   std::string file(const std::string& option) const;
   const Files& files() const;
 
-  /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group are measured
-  /// interleaved.
+  /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group take turns while they
+  /// are measured.
   std::vector<std::vector<Case>> groups();
   /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends with
   /// status 2.
   void compile(const std::function<void()>& step);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Times the verified cases in turn, checks them again and records them.
+  /// Times the verified cases, which take turns, checks them again and records them.
   void measure(std::vector<Trial> trials);
   /// Measures with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
@@ -159,7 +159,7 @@ class Experiment {
   /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
   /// exit status.
   int run();
-  /// The last two steps of run(), for a body whose earlier steps differ from those of run().
+  /// The last two steps of run(), for a body that replaces the earlier steps.
   int compare_and_conclude();
   /// Judges, writes findings, prints table and answer. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);

@@ -22,7 +22,7 @@ constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold 
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start of a run
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 100;  // a higher share means: another program used the device in the ceiling's turns
+constexpr double max_ceiling_pct = 100;  // above it, another program used the device during the ceiling's samples
 
 constexpr Rounds sweep_rounds{3, 50};
 // The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
@@ -54,14 +54,14 @@ class GroupTimer {
   GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed, std::function<void(size_t trial)> on_turn)
       : trials_(trials), clocks_(device), seed_(seed), on_turn_(std::move(on_turn)) {}
 
-  /// Says whose turn begins.
+  /// Shows the progress: trial number `trial` is now being timed.
   void begin(size_t trial) {
     running_ = trial;
     on_turn_(trial);
   }
   Trial& running() { return trials_[running_]; }
 
-  /// Calls the samplers of `subjects` and of `ceilings` in turn. Returns the results of the subjects, followed by the
+  /// Lets the samplers of `subjects` and of `ceilings` take turns. Returns the results of the subjects, followed by the
   /// results of the ceilings.
   using Subjects = std::vector<std::pair<size_t, Sampler>>;
   std::vector<Measured> take_turns(const Subjects& subjects, const std::vector<Sampler>& ceilings,
@@ -125,8 +125,8 @@ std::string Experiment::State::launch_limit() const {
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {
-  // The ceilings take time to measure. A launch that is short at this rate needs no ceilings: each unit of a device
-  // has a higher rate.
+  // Every unit of a device reaches a higher rate than this. A launch that would be short at this rate is short, so the
+  // ceilings, which take time to measure, are not needed.
   constexpr double least_unit_flops = 1e9;
   const DeviceInfo& info = device->info();
   if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
@@ -310,7 +310,7 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
     fail_lost(culprit.record, error);
     store(std::move(culprit.record));  // does not return
   } catch (const std::exception& error) {
-    // The trials ran in turn, so any of them may have caused the failure.
+    // The trials took turns, so any of them may have caused the failure.
     failure = first_line(error.what());
   }
   measured_s += stopwatch.seconds();

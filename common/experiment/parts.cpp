@@ -1,5 +1,5 @@
-// Measures comparisons, and the cases that claims are judged by, in processes of their own. A process has an address
-// space, memory and a warm-up of its own. So the spread between processes shows how far the next run may differ.
+// Measures comparisons, and the cases by which claims are judged, in separate processes. Each process has its own
+// address space, memory and warm-up. So the spread between processes shows how far the next run may differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Duel duel_from_json(const Json& json) {
 /// What a process has to measure.
 struct Experiment::State::Task {
   std::vector<Duel> duels;
-  std::vector<std::vector<Case>> groups;  // the cases of a group are measured in turn
+  std::vector<std::vector<Case>> groups;  // the cases of a group take turns
 
   bool empty() const { return duels.empty() && groups.empty(); }
 };

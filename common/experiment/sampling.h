@@ -1,5 +1,5 @@
-// Samplers of a problem. A sampler takes one sample. measure_interleaved() of common/records/timing.h calls several
-// samplers in turn.
+// Samplers of a problem. A sampler takes one sample. measure_interleaved() of common/records/timing.h lets several
+// samplers take turns.
 #pragma once
 
 #include "common/experiment/ceilings.h"

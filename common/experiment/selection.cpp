@@ -16,7 +16,7 @@
 namespace attn {
 namespace {
 
-/// A condition of a record; null in a record that is older than the condition.
+/// A condition of a record's run; null if the record was written before this condition existed.
 Json condition(const Json& run, const char* name) { return run.contains(name) ? run[name] : Json(nullptr); }
 
 /// Thrown if a record of the run to resume is from another session.
@@ -367,7 +367,7 @@ bool Experiment::State::is_done(const Measurement& record) {
   const bool lost = record.reason.starts_with(device_lost);
   if (record.status == "failed" && !lost) return false;
   if (record.reason == budget_spent) return false;
-  // --max-launch may allow a launch now that was too long.
+  // A case that was skipped because its launch was too long may be allowed now, by another --max-launch.
   if (record.status == "skipped" && !record.pipeline.is_null() && !record.reason.ends_with(launch_limit()))
     return false;
   const Timing* timing = record.main_timing();

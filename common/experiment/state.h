@@ -1,7 +1,7 @@
 // The state of an Experiment. Each part of the loop has a file. Private to common/experiment.
 //   selection.cpp  the command line's selection, --resume and --replay
 //   verify.cpp     makes, launches and checks a case
-//   measure.cpp    times cases in turn
+//   measure.cpp    times cases, which take turns
 //   record.cpp     writes the measurement of a case
 //   compare.cpp    measures pairs
 //   parts.cpp      measures pairs and cases again in other processes
@@ -81,7 +81,7 @@ struct Experiment::State {
   /// The command line that goes on with this run.
   std::vector<std::string> resuming() const;
   void resume();
-  /// Takes over the comparisons from findings whose measurements --resume has taken over.
+  /// Takes over the comparisons of those findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.
   bool is_done(const Measurement& record);
@@ -185,8 +185,8 @@ struct Experiment::State {
   bool was_measured(const Case& config) const;
 
   // parts.cpp
-  /// Compares the duels, and measures the cases of the claims again, in processes of their own. With one process:
-  /// compares in this process, and measures no case again.
+  /// Compares the duels, and measures the cases of the claims again, in separate processes. With one process: compares
+  /// in this process, and measures no case again.
   void measure_in_processes(const std::vector<Duel>& duels);
   struct Task;
   struct PartResults;
@@ -197,7 +197,7 @@ struct Experiment::State {
   /// Reads the results file of a process: adds its lines to `found`, and removes from `left` what need not be
   /// measured again. Returns whether the file had a line.
   bool take_results(const std::string& path, Task& left, PartResults& found);
-  /// Pools each pair by all processes that measured it, for the duels `asked`.
+  /// Pools the figures of each pair from all processes that measured it, for the duels `asked`.
   void pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,
                   const std::vector<Duel>& asked);
   /// Does the work of a process that has a task (--part). Returns the exit status.

@@ -39,7 +39,7 @@ bool launched(const Measurement& result) {
   return result.main_timing() && result.main_timing()->scope == Scope::device_hot;
 }
 
-/// The cases that `options.filter` leaves.
+/// The cases that have the words of `options.filter`.
 Results selected(const std::vector<Measurement>& results, const TableOptions& options) {
   std::istringstream text(options.filter);
   std::vector<std::string> words;
@@ -58,8 +58,8 @@ Results selected(const std::vector<Measurement>& results, const TableOptions& op
   return found;
 }
 
-/// The seconds with which each case is compared, by the key of the case's group: the seconds of the fastest baseline of
-/// the group, whether or not the table shows this baseline.
+/// The time with which each case is compared, in seconds, by the key of the case's group: the seconds of the fastest
+/// baseline of the group, whether or not the table shows this baseline.
 class Baselines {
  public:
   Baselines(const std::vector<Measurement>& results, const TableOptions& options)
@@ -185,7 +185,7 @@ Rows rows_of(const Results& results, const std::vector<std::string>& axes, const
   return rows;
 }
 
-/// The place where the shared column begins; npos where there is none.
+/// The index at which the shared column begins; npos if there is none.
 size_t place_of_also(const std::string& text) {
   const std::string head = text.substr(0, text.find('\n'));
   return head.ends_with(also) ? head.size() - std::string_view(also).size() : head.npos;

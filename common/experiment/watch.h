@@ -1,4 +1,4 @@
-// Runs the loop in a process of its own, the worker, and watches it. A worker may be ended at any moment: the records
+// Runs the loop in a separate process, the worker, and watches it. A worker may be ended at any moment: the records
 // that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a user's function
 // that overwrites the stack, by a compiler that fills its stack, for lack of memory), only this case is lost. And a
 // signal can end a launch that nothing else can end.
@@ -31,7 +31,7 @@ class Activity {
   /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
   void at(int number);
   int at() const;
-  /// The case that the worker was at before it was at none, or null.
+  /// The last case that the worker was at; null if there was none.
   nlohmann::ordered_json last_case() const;
   /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
   /// with this status and reason.
@@ -58,7 +58,7 @@ struct Before {
   bool interrupted = false;     // the worker only has to show what was measured
 };
 
-/// A worker's side of the watch.
+/// What a worker has of the watch.
 struct Worker {
   Activity& activity;
   const Before& before;

@@ -12,7 +12,8 @@ DEVICE void copy_16(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
 }
-/// Like copy_16, for threads that together copy 128 bytes: the second-level cache then fetches all 128 bytes at once.
+/// Does what copy_16 does, for threads that together copy 128 bytes: the second-level cache then fetches all 128 bytes
+/// at once.
 DEVICE void copy_16_of_line(unsigned target, const void* source, bool there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(there ? 16 : 0)
                : "memory");
@@ -43,7 +44,7 @@ DEVICE void load_blocks(unsigned (&blocks)[4], unsigned row) {
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
                : "r"(row));
 }
-/// Like load_blocks, for blocks of 16-bit elements; each block is transposed.
+/// Does what load_blocks does, for blocks of 16-bit elements, and transposes each block.
 DEVICE void load_blocks_transposed(unsigned (&blocks)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])

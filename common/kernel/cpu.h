@@ -6,7 +6,7 @@
 
 #include "common/kernel/types.h"
 
-/// The place of a threadgroup in the grid, and its scratch memory (aligned to 4096 bytes, contents undefined).
+/// The position of a threadgroup in the grid, and its scratch memory (aligned to 4096 bytes, contents undefined).
 struct Threadgroup {
   unsigned index[3];
   unsigned count[3];

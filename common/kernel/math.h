@@ -30,7 +30,7 @@ INLINE float fmaxf(float a, float b) { return a > b ? a : b; }
 INLINE float sqrtf(float x) { return __builtin_sqrtf(x); }
 [[maybe_unused]] static float logf(float x) { return __builtin_logf(x); }  // calls the host's library
 
-/// Like exp4 of common/attention/kernels/softmax.h, but in base 2, for a single number of either sign. Adding `shifter`
+/// Computes 2^x for a number of either sign, in the way of exp4 (common/attention/kernels/softmax.h). Adding `shifter`
 /// rounds x to the nearest integer n. The lowest bits of the sum are n + 127, the exponent of 2^n.
 INLINE float exp2f(float x) {
   constexpr float shifter = 12582912.0f + 127;  // 1.5 * 2^23 + 127

@@ -213,9 +213,9 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 }
 
 /// Stores the registers o FROM to o FROM + 7 of each thread to shared memory, in 16 bits each. The registers of a warp
-/// hold two groups of eight columns. `address` of lane l is the place of 16 bytes: row l % 16 of the warp, in group l /
-/// 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite, some sum
-/// is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16 adds
+/// hold two groups of eight columns. `address` of lane l is the address of 16 bytes: row l % 16 of the warp, in group l
+/// / 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite, some
+/// sum is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16 adds
 /// elements times 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \

@@ -35,7 +35,7 @@ struct Plan {
   std::vector<Launch> launches = {};
   Work work = {};           // of all launches together
   bool host = false;        // the case is about the host (HostProblem)
-  std::string unable = {};  // the reason, with figures, why the device cannot run the plan; empty if it can
+  std::string unable = {};  // the reason, with numbers, why the device cannot run the plan; empty if it can
 };
 
 }  // namespace attn

@@ -25,7 +25,7 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 // ---- scans
 
 /// Returns how many chunks a span has. With look-back a span has few chunks, so that each span publishes its state soon
-/// after the span before it. In passes one span has all chunks, unless units of the device would be idle.
+/// after the previous span. In passes one span has all chunks, unless units of the device would be idle.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;

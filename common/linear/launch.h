@@ -35,7 +35,7 @@ struct LinearConfig {
   bool normalised = false;
   double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 if normalised
   Feature feature;
-  int64_t segments = 0;     // for fused: parts of a sequence that run at once; 0: linear_segments()
+  int64_t segments = 0;     // for fused: into how many parts a sequence is cut; 0: a rule chooses (linear_segments())
   int64_t span_chunks = 0;  // for scans on the device: chunks of a span; 0: chosen by rule
   int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
 
@@ -75,7 +75,7 @@ class LinearOperation {
   /// Adds the constants, grid, threads and threadgroup memory that only this device's kernel needs. The launch's entry
   /// names the kernel.
   virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// Returns the workspace of a form that needs memory that LinearLaunch does not have; null for the other forms.
+  /// Returns the workspace of a form that needs memory beyond what every LinearLaunch has; null for the other forms.
   virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
     return nullptr;
   }
@@ -133,7 +133,7 @@ class LinearLaunch {
   /// BadInput if the device does not take the plan.
   LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
-  /// Encodes all launches in turn. Throws std::logic_error if the scan is "host".
+  /// Encodes all launches in order. Throws std::logic_error if the scan is "host".
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
 
   /// With scan "host": the launches before the scan, the scan, and the launches after it. scan_on_host() copies to the

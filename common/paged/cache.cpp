@@ -211,9 +211,9 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
   lengths_[row] = tokens;
 }
 
-// Only the last page of a sequence has slots without a token of the sequence. If a page is the last page of all
-// sequences that hold it, the slots after the last token of the longest of these sequences are wasted. Otherwise a
-// longer sequence holds the page, and fills all its slots.
+// Only the last page of a sequence can have empty slots. Suppose that a page is the last page of every sequence that
+// holds it: then the slots after the last token of the longest of these sequences are wasted. Otherwise some sequence
+// goes on after the page, and fills all its slots.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

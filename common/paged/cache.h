@@ -28,8 +28,8 @@ struct CacheSizes {
   bool operator==(const CacheSizes&) const = default;
 };
 
-/// Names a sequence of one cache. The id is stale once the sequence is freed, even if another sequence has the row
-/// then.
+/// Names a sequence of one cache. The id is stale once the sequence is freed, even if another sequence then gets the
+/// row.
 struct SequenceId {
   int32_t row = -1;  // of the page table and of the lengths
   int64_t generation = 0;
@@ -43,7 +43,7 @@ struct PageCopy {
   bool operator==(const PageCopy&) const = default;
 };
 
-/// The place of a token in the pool.
+/// Where a token lies in the pool.
 struct TokenPlace {
   int32_t page;
   int64_t slot;  // of the page
@@ -108,7 +108,7 @@ class PagedKvCache {
   int64_t length(SequenceId id) const { return lengths_[checked(id)]; }
   /// Returns the sequence's pages in the order of their tokens. The span is valid until the sequence changes.
   std::span<const int32_t> pages(SequenceId id) const;
-  /// Returns the place of a token. Tokens count from 0. Throws BadInput for a token that the sequence does not have.
+  /// Returns where a token lies. Tokens count from 0. Throws BadInput for a token that the sequence does not have.
   TokenPlace place(SequenceId id, int64_t token) const;
 
   /// [max_sequences, max_pages]: the pages of each row's sequence, then -1.

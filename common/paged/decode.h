@@ -27,7 +27,7 @@ struct DecodeConfig {
   int64_t workers = 0;                                                         // 0: decode_workers()
   bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
-  /// is not 0, the launch turns the queries and keys of these tokens by the angles of DecodeTensors.
+  /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors.
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
@@ -55,7 +55,8 @@ class DecodeOperation {
   /// Returns the threadgroup memory of the launch "join". attend_bytes is the threadgroup memory of the launch
   /// "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
-  /// As complete(), for the kernel that joins the results of a shared prefix and of each sequence's own keys.
+  /// Does what complete() does, for the kernel that joins the result over a shared prefix and the result over each
+  /// sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };
 
@@ -102,7 +103,7 @@ struct DecodeTensors {
 /// Returns the new tokens in the form that kernels take.
 NewTokens new_tokens(const DecodeTensors& tensors);
 
-/// Writes new values, and new keys without a turn, to the cache.
+/// Writes new values, and new keys without a rotation, to the cache.
 class AppendLaunch {
  public:
   /// encode() runs the launch "append" of `plan`, which must be the plan of `config`. Throws CompileError, and BadInput

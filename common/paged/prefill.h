@@ -22,8 +22,8 @@ std::string prefill_unable(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. The
 /// work follows from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences
-/// together. A mask hook is left out. With `appends` the launch turns the queries and the new keys, writes the new keys
-/// and values to the cache, and attends.
+/// together. A mask hook is left out. With `appends` the launch rotates the queries and the new keys, writes the new
+/// keys and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -39,7 +39,7 @@ class PrefillLaunch {
   /// Reads all members of `tensors` except the scales. If lengths, table, hook_data or the new tokens differ from the
   /// previous call's, encode() uploads the kernel's PrefillData anew; no launch may run at that time.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// The same, but without the upload: the caller has written data(tensors) to `data` on the device, in the order of
+  /// Does the same without the upload: the caller has written data(tensors) to `data` on the device, in the order of
   /// its stream.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;

@@ -45,7 +45,7 @@ std::string allowed(const AxisInfo& axis) {
   throw BadInput(fmt::format("axis {}: '{}' is not allowed; {}", axis.name, value, allowed(axis)));
 }
 
-/// The values of one axis in the order in which they are named: checked, and without duplicates.
+/// The values of one axis, checked and without duplicates, in the order in which the text names them.
 class Values {
  public:
   explicit Values(const AxisInfo& axis) : axis_(axis) {}
@@ -309,7 +309,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // A part is every n-th group: shapes grow along a sweep, and each part must get its share of the long shapes.
+  // A part has every n-th group. Shapes grow along a sweep, so each part gets its share of the long shapes.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

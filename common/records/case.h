@@ -32,7 +32,7 @@ class Case {
   const std::string& text(std::string_view axis) const;  // throws as integer() does
   std::string value_text(std::string_view axis) const;   // of either type; empty where the axis is not set
   bool has(std::string_view axis) const;
-  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its place
+  void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its position
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
   const std::vector<std::pair<std::string, AxisValue>>& axes() const { return axes_; }
 
@@ -59,7 +59,7 @@ Axis texts(const std::string& name, const std::vector<std::string>& values);
 /// Axes. The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
-/// The union of its blocks, in order. A case that two blocks span counts once.
+/// The union of its blocks, in order. A case that two blocks span appears once.
 struct Sweep {
   std::vector<Block> blocks;
 };
@@ -77,7 +77,7 @@ std::vector<Case> expand(const Sweep& sweep, const std::vector<AxisInfo>& known,
                          const std::function<void(Case&)>& complete);
 
 /// Returns the cases in groups, in the order of the groups' first cases. The cases of a group differ only in the axes
-/// `compared`, and are measured interleaved.
+/// `compared`, and take turns while they are measured.
 std::vector<std::vector<Case>> group(const std::vector<Case>& cases, const std::vector<std::string>& compared);
 
 /// The axes that do not have the same value in all cases.

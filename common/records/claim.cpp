@@ -115,7 +115,8 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   if (!(estimate.next_lo <= estimate.next_hi) || lo_holds != holds(estimate.next_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("{} crosses {:.4g}", interval, threshold)};
   }
-  // The distance to the threshold counts, not the distance to 1: a ratio of 1 soundly refutes "10 % slower".
+  // What counts is the distance to the threshold, not the distance to 1: a ratio of 1 refutes "10 % slower" beyond
+  // doubt.
   const double distance = conclusion.relative ? std::abs(std::log(value / threshold)) : std::abs(value - threshold);
   if (distance < conclusion.floor) {
     return {State::inconclusive, fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval,
@@ -229,7 +230,7 @@ int rounds_of(const Evidence& evidence) {
   return rounds == std::numeric_limits<int>::max() ? 0 : rounds;
 }
 
-/// The figure if the ratio of each comparison, and the contender's time, were larger by the factor
+/// The figure that would result if the ratio of each comparison, and the contender's time, were larger by the factor
 /// exp(shift(comparison)).
 double shifted_figure(const Claim& claim, const Evidence& evidence,
                       const std::function<double(const Comparison&)>& shift) {
@@ -270,8 +271,8 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     largest = std::max(largest, std::abs(figure.value));
   }
   // With comparisons, `unit` is the change of the figure when the figure's ratios change by a factor of e. An absolute
-  // figure, such as a time, keeps `largest`: the figure changes with the speed of the machine, as times without
-  // comparisons do.
+  // figure, such as a time, keeps `largest`: like a time without a comparison, it changes with the speed of the
+  // machine.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -280,7 +281,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    // A figure that moves in steps may not move at all here. In this case `unit` stays `largest`.
+    // A figure that changes in steps may not change at all here. In this case `unit` stays `largest`.
     if (const double slope = change([](const Comparison&) { return step; }) / step;
         slope > 0 && kind != FigureKind::absolute)
       unit = slope;
@@ -308,7 +309,7 @@ bool ran_warm(const Evidence& evidence) {
   for (size_t i = 0; i < evidence.results.size(); ++i) {
     const Measurement& result = *evidence.results[i];
     if (!result.work || result.work->bound != Bound::memory) continue;
-    // The results 2 i and 2 i + 1 are of comparison i.
+    // The results 2 i and 2 i + 1 belong to comparison i.
     const bool compared = i / 2 < evidence.comparisons.size();
     const std::vector<Timing> times = compared ? evidence.comparisons[i / 2]->time : std::vector{*result.main_timing()};
     if (!times.empty() && times.front().scope == Scope::device_hot) return true;

@@ -44,10 +44,10 @@ struct Duel {
   Case baseline, contender;
 };
 
-/// What a reader should do if the hypothesis is supported or refuted. Each sentence has to be true wherever the figure
-/// lies on its side of the threshold: a claim of "at most 0.6 of the time" is also refuted by 0.7, which still saves
-/// time. "{threshold:.3g}" stands for the threshold. An inconclusive verdict gives no advice. A claim without words
-/// advises nothing.
+/// What a reader should do if the hypothesis is supported or refuted. Each sentence has to be true for every figure
+/// that leads to its verdict. For example, 0.7 refutes the claim "at most 0.6 of the time", but still saves time.
+/// "{threshold:.3g}" stands for the threshold. An inconclusive verdict gives no advice. A claim without words advises
+/// nothing.
 struct Advice {
   std::string holds, refuted;
 };
@@ -91,7 +91,7 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
 /// verdict. For a decided verdict the probability is at most 0.8 with one session, 0.9 with several sessions of one
-/// machine, and 0.6 if the device throttled one side only. Returns nothing for an exact figure.
+/// machine, and 0.6 if the device throttled in only one case of a pair. Returns nothing for an exact figure.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -106,8 +106,8 @@ struct Evidence {
 using Pick = std::function<std::vector<Results>(const Results& group)>;
 using Figure = std::function<Estimate(const Evidence& evidence)>;
 
-/// A row of an experiment's table of claims: a hypothesis, the choice of results for this hypothesis, the figure that
-/// is computed from the results, and the texts of the finding.
+/// A row of an experiment's table of claims: a hypothesis, the results that take part, the figure that is computed from
+/// them, and the texts of the finding.
 struct Claim {
   Hypothesis hypothesis;
 
@@ -121,9 +121,9 @@ struct Claim {
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
-  /// True: the picks are pairs, which are measured again in turn. The new measurement is not biased by the choice of
-  /// the pair. False: the figure is computed from results that other processes measured for the cases of the pick.
-  /// Without other processes, the figure is computed from the results of the sweep.
+  /// True: the picks are pairs. The two cases of a pair are measured again, and take turns. The new measurement is not
+  /// biased by the choice of the pair. False: the figure is computed from results that other processes measured for the
+  /// cases of the pick. Without other processes, the figure is computed from the results of the sweep.
   bool compared = true;
   /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
   /// conclusion.
@@ -145,7 +145,7 @@ struct Claim {
 };
 
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
-/// The pairs that the claims want measured, claim by claim.
+/// The pairs that are to be measured for the claims, claim by claim.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 /// Returns the cases by whose times the claims without comparisons are judged. Other processes measure these cases
 /// again, so that a figure is not judged by the samples that picked its case.
@@ -183,8 +183,8 @@ Pick against(const std::string& axis, const std::string& value);
 /// `at_least_values` values.
 Pick fastest_at_each(const std::string& axis, size_t at_least_values);
 
-/// Time of the second result / time of the first. The two results were not measured in turn, so the interval spans all
-/// ratios that the intervals of the two times allow.
+/// Time of the second result / time of the first. The two results did not take turns while they were measured, so the
+/// interval spans all ratios that the intervals of the two times allow.
 Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);

@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// A baseline and a contender, measured interleaved as A B A'. A' is the baseline again, on tensors of its own: its
-/// difference from A is the noise floor of the comparison.
+/// A baseline and a contender, which take turns as A B A'. A' is the baseline again, with separate tensors. The
+/// difference between A' and A is the noise floor of the comparison.
 struct Comparison {
   std::string hypothesis;  // id of the hypothesis that asked for the comparison
   Case baseline, contender;
@@ -37,7 +37,7 @@ struct PairSamples {
   Scope scope = Scope::device_hot;
   std::string stop;
   Series baseline, contender, again;
-  Json clocks = {};  // of both sides, which took turns; null where the device has no clocks to read
+  Json clocks = {};  // of both cases together, which took turns; null where the device has no clocks to read
 };
 
 /// The samples of a series in one list, each with six digits.

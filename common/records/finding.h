@@ -33,16 +33,16 @@ std::optional<Comparison> comparison_of(const Json& finding);
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 
-/// Gives findings in finding/2, the second format of findings, the fields `run` and `env` that findings in finding/1,
-/// the first format, have, from the headers (run/1) among the records. A finding without a header keeps the id of its
-/// run.
+/// Findings in the first format, finding/1, have the fields `run` and `env`. Findings in the second format, finding/2,
+/// have only the id of their run, and the header of the run (run/1) has the fields. This function copies the fields
+/// from the headers among the records into the findings. A finding whose header is missing keeps the id.
 void join_runs(std::vector<Json>& records);
 
 /// Returns a text that two findings share if they judge the same cases of the same run. `data` is Json of a finding's
 /// data, with or without join_runs(). Claims with different thresholds often judge one measurement.
 std::string measured_by(const Json& data);
 
-/// 1 - confidence of each verdict that is decided and not exact, by measured_by().
+/// For each decided verdict that is not exact: 1 - its confidence. The key is measured_by() of the finding.
 using Doubts = std::map<std::string, std::vector<double>>;
 /// Returns the number of wrong verdicts to expect, where each measurement counts once: the sum over the measurements of
 /// their verdicts' mean doubt.

@@ -54,9 +54,9 @@ struct Measurement {
   std::optional<Work> work;
   std::vector<Timing> time;
   DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
-  std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling in the same rounds, sample by sample
+  std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling; samples of case and ceiling took turns
   std::optional<Estimate> copy_pct;    // per cent of the copy ceiling in the same rounds, cold, if memory is the bound
-  std::optional<Estimate> read_pct;    // per cent of the read ceiling, under the same conditions
+  std::optional<Estimate> read_pct;    // per cent of the read ceiling, measured as copy_pct is
   Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
   std::vector<Phase> phases;           // the launches of a case that has several launches; else empty
   Json values;                         // further values from the experiment; null where there are none

@@ -1,11 +1,12 @@
 // Pools the estimates that several processes made of one figure, and says where the next run is expected.
 //
-// Two runs of the same code differ by more than the samples of either run show: memory lies elsewhere, the machine is
-// in another state. The model: a run of K processes (a session) estimates log(figure) with the variance B sigma^2 +
-// sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the variance of the
-// mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between. sigma^2 of a claim
-// is unknown. Over the claims of a device and an experiment, sigma^2 has a scaled inverse chi-squared distribution
-// (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures that this model stands on.
+// Two runs of the same code differ by more than the samples of either run show: memory lies at other addresses, and the
+// machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance B
+// sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
+// variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
+// sigma^2 of a claim is unknown. Over the claims of a device and an experiment, sigma^2 has a scaled inverse
+// chi-squared distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures
+// that this model stands on.
 #pragma once
 
 #include <optional>

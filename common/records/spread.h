@@ -38,8 +38,8 @@ Spread spread_from_json(const Json& json);
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
 std::string without_units(const std::string& device);
 
-/// A text with devices' names as readers see it: "1 unit" in place of "1 units". Records keep "1 units", because keys
-/// of claims, --resume and pooling compare the names of devices.
+/// A text with devices' names as readers see it: "1 unit" instead of "1 units". Records keep "1 units", because keys of
+/// claims, --resume and pooling compare the names of devices.
 std::string with_one_unit(std::string text);
 /// "cuda" for a GPU, else "cpu".
 std::string kind_of_device(const std::string& device);

@@ -42,7 +42,8 @@ class Resampler {
   }
 
   double draw(std::mt19937_64& random) {
-    // A single round does not show the spread between rounds. So the extremes of this round stand in for the spread.
+    // A single round does not show the spread between rounds. So the spread of the samples in this round serves
+    // instead.
     if (rounds() == 1) return random() >> 63 ? sorted_.back().value : sorted_.front().value;
     weights_.assign(rounds(), 0);
     size_t total = 0;
@@ -74,7 +75,7 @@ class Resampler {
   std::vector<size_t> sizes_, weights_;  // per round
 };
 
-/// The 95 % percentile interval of the values that `draw` returns.
+/// The interval from the 2.5th to the 97.5th percentile of the values that `draw` returns.
 template <typename Draw>
 Estimate bootstrap(double value, uint64_t seed, Draw draw) {
   std::mt19937_64 random(seed);
@@ -134,8 +135,9 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     }
   }
 
-  // A test of the interval costs a bootstrap and lets the device cool down. Many tests would also favour intervals that
-  // are narrow by chance. The tests are therefore rare: the number of rounds grows by a quarter between them.
+  // To test whether the interval is narrow costs a bootstrap, during which the device cools down. Frequent tests would
+  // also stop at intervals that are narrow by chance. So there are few tests: from one test to the next the number of
+  // rounds grows by a quarter.
   int next_look = std::max({policy.min_rounds, min_rounds_for_ci,
                             (policy.min_samples + policy.samples_per_round - 1) / policy.samples_per_round});
   for (int rounds = 1;; ++rounds) {

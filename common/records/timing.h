@@ -1,5 +1,5 @@
-// Statistics of samples: rounds of interleaved samples, medians with bootstrap confidence intervals, and ratios taken
-// pair by pair. docs/measuring.md explains the constants.
+// Statistics of samples: rounds in which several subjects take turns, medians with bootstrap confidence intervals, and
+// ratios of paired samples. docs/measuring.md explains the constants.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::string_view name(Scope scope);
 /// Throws BadInput for a text that names no scope.
 Scope parse_scope(const std::string& text);
 
-/// Samples in seconds. A round has the samples that a subject takes between two turns of the other subjects.
+/// Samples in seconds. In a round each subject has one turn. A Round has the samples of one subject's turn.
 using Round = std::vector<double>;
 using Series = std::vector<Round>;
 

@@ -33,7 +33,7 @@ PipelineArchive PipelineArchive::load(const std::string& path) {
     if (newline == std::string_view::npos || space == std::string_view::npos ||
         std::from_chars(rest.data() + space + 1, rest.data() + newline, bytes).ptr != rest.data() + newline ||
         bytes > rest.size() - newline - 1) {
-      ++archive.damaged_;  // the place of the next entry is unknown
+      ++archive.damaged_;  // where the next entry begins is unknown
       break;
     }
     const std::string key(rest.substr(0, space));

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view assembler_key = "assembler";  // differs from all constants, whose names are upper case
 
-// Returns the place of `name` in the sorted entries, or the place where `name` would be inserted.
+// Returns an iterator to `name` in the sorted entries, or to where `name` would be inserted.
 template <typename Entries>
 auto place_of(Entries& entries, std::string_view name) {
   return std::lower_bound(entries.begin(), entries.end(), name,
@@ -313,8 +313,8 @@ std::string without_words(std::string line) {
   return line;
 }
 
-/// Returns a text without what headers of all dialects have for Metal only: lines from #ifdef __METAL_VERSION__ to its
-/// #else or #endif, and words of spaces.h.
+/// Returns a text without the parts that are only for Metal: lines from #ifdef __METAL_VERSION__ to its #else or
+/// #endif, and words of spaces.h.
 std::string without_metal(std::string_view text) {
   enum class Block { other, metal, after_else };
   std::vector<Block> open;  // the blocks of #if in which a line stands

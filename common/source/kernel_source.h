@@ -64,9 +64,10 @@ struct KernelSource {
   /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
   /// does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
-  std::string assembler = {};  // an option of the assembler (ptxas), as "-O1"; empty on the cpu, which has none
-  /// Whether the source includes a user's text. A device survives the text's faults as far as it can. `guarded` does
-  /// not change the kernel's code.
+  std::string assembler = {};  // an option of the assembler (ptxas), for example "-O1"; empty on the cpu, which has
+                               // none
+  /// Whether the source includes a user's text. If so, a device catches faults of the kernel if it can
+  /// (common/backends/cpu/guard.h). `guarded` does not change the kernel's code.
   bool guarded = false;
 
   /// Returns the values of `run_time`. Throws BadInput for a name that is not a constant, or a value that does not fit

@@ -163,7 +163,7 @@ def small_models():
 # ---- large scores, rows that begin or end without keys
 
 @report("pytorch/pytorch/issues/121558", "NaN for large bf16 inputs",
-        "queries, keys and values of 133120, bf16, 1 and 40 rows")
+        "every element of the queries, keys and values is 133120, in bf16; 1 row, and 40 rows: every output is 133120")
 def large_inputs(t):
     for rows in (1, 40):
         x = torch.full((1, 1, rows, 64), 133120.0, dtype=torch.bfloat16, device=t.device)
@@ -172,9 +172,9 @@ def large_inputs(t):
 
 
 @report("ROCm/aotriton/issues/54",
-        "NaN: from a large score that was rounded once, the kernel subtracts the same score rounded twice, "
-        "and exp2 of the difference overflows",
-        "one element of 133120 in each row, scale 0.25, bf16, 40 keys: the mean of the values")
+        "NaN: the kernel rounds a large score twice and subtracts it from the same score, rounded once; exp2 of "
+        "the difference overflows",
+        "40 keys in bf16, scale 0.25, one element of each query and key is 133120: the mean of the values")
 def rounded_once(t):
     q, k, v = t.qkv(1, 1, 40, 8, dtype=torch.bfloat16)
     q, k = torch.zeros_like(q), torch.zeros_like(k)
@@ -184,7 +184,7 @@ def rounded_once(t):
 
 @report("pytorch/pytorch/issues/127055",
         "`MultiheadAttention` gives NaN for 600 tokens, each of which sees the last 10 keys",
-        "the same mask in f32 and bf16, against `need_weights=True`")
+        "this mask in f32 and bf16: the result that `need_weights=True` gives")
 def band(t):
     full = torch.full((600, 600), -INF, device=t.device)
     mask = torch.triu(full, diagonal=1) + torch.tril(full, diagonal=-10)
@@ -201,9 +201,9 @@ def band(t):
 
 
 @report("pytorch/pytorch/issues/108503",
-        "packed sequences give other results than each sequence alone, in bf16 with a mask",
-        "600 rows of width 80, bf16; rows of a sequence see this sequence alone, rows between the sequences "
-        "see no key and are 0; given as documents (with five scales) and as a mask")
+        "in bf16 with a mask, several sequences in one batch row give other results than each sequence alone",
+        "600 tokens of width 80 in bf16, with four sequences and unused tokens among them, given as documents "
+        "(with five scales) and as a mask: a token sees only its own sequence, and the unused tokens are 0")
 def packed(t):
     q, k, v = t.qkv(1, 2, 600, 80, dtype=torch.bfloat16)
     mask = torch.zeros(600, 600, dtype=torch.bool, device=t.device)
@@ -217,8 +217,8 @@ def packed(t):
         t.exact(t.sdpa(q, k, v, attn_mask=mask), q, k, v, mask=mask)
 
 
-@report("Dao-AILab/flash-attention/issues/1778", "more queries than keys under a causal mask",
-        "40 queries, 20 keys, bf16, width 200: the first 20 rows are 0")
+@report("Dao-AILab/flash-attention/issues/1778", "a wrong result for more queries than keys under a causal mask",
+        "40 queries and 20 keys of width 200 in bf16: the first 20 queries see no key, and their rows are 0")
 def more_queries(t):
     q, k, v = t.qkv(1, 1, 40, 200, keys=20, dtype=torch.bfloat16)
     o = attn_proto.flash(q, k, v, causal=True)
@@ -227,7 +227,7 @@ def more_queries(t):
 
 
 @report("ikawrakow/ik_llama.cpp/issues/2344", "NaN if the mask of the first rows of a batch is all -inf, with sinks",
-        "100 rows, 8 heads with sinks, 14 rows whose mask is all -inf: these rows are 0")
+        "100 rows, 8 heads with sinks; the mask of the first 14 rows is all -inf: these rows are 0")
 def leading_rows(t):
     q, k, v = t.qkv(1, 8, 100, 64)
     bias, sinks = torch.zeros(1, 1, 100, 100, device=t.device), t.normal(8)
@@ -239,9 +239,10 @@ def leading_rows(t):
 
 # ---- causal masks that a missing mask stands for
 
-@report("huggingface/transformers/pull/30437", "a static cache without a mask: causal attention over the whole cache",
-        "Llama, a prompt of 20 tokens, then a step of one token, in a cache for 32 tokens: the logits of "
-        "eager attention", needs="transformers")
+@report("huggingface/transformers/pull/30437",
+        "with a static cache and without a mask, attention is causal over the whole cache, unused entries included",
+        "Llama with a cache for 32 tokens: a prompt of 20 tokens, then a step of one token: the logits of eager "
+        "attention", needs="transformers")
 def static_cache(t):
     with small_models() as small:
         plain, ours = (small.model("llama", name).to(t.device) for name in ("eager", "attn_proto"))
@@ -251,7 +252,7 @@ def static_cache(t):
         t.like_eager(got, plain(ids).logits)
 
 
-@report("huggingface/transformers/pull/30652", "`output_attentions=True` makes `sdpa` lose the causal mask",
+@report("huggingface/transformers/pull/30652", "with `output_attentions=True`, `sdpa` does not apply the causal mask",
         "Llama with `output_attentions=True`: the logits of eager attention, or an error", needs="transformers")
 def output_attentions(t):
     with small_models() as small:
@@ -266,7 +267,7 @@ def output_attentions(t):
 
 
 @report("huggingface/transformers/issues/46273",
-        "a single layer of a model, called without a mask, is silently not causal",
+        "a single layer of a model, called without a mask, is not causal, and no error says so",
         "one attention layer of Llama without a mask: the result of eager attention", needs="transformers")
 def layer_alone(t):
     with small_models() as small:
@@ -277,8 +278,8 @@ def layer_alone(t):
         t.like_eager(got, want)
 
 
-@report("pytorch/pytorch/issues/144858", "`is_causal` with a cache: one query sees only the first key",
-        "1, 5 and 20 queries over 40 keys: with `flash(causal=True)` the last query sees all keys")
+@report("pytorch/pytorch/issues/144858", "with `is_causal` and a cache, a single query sees only the first key",
+        "`flash(causal=True)` for 1, 5 and 20 queries over 40 keys: the last query sees all keys")
 def cached_queries(t):
     for rows in (1, 5, 20):
         q, k, v = t.qkv(2, 4, rows, 64, keys=40)
@@ -286,9 +287,9 @@ def cached_queries(t):
 
 
 @report("pytorch/executorch/issues/22426",
-        "with `is_causal`, another backend lets the last query see all keys; in PyTorch the first query sees "
-        "the first key alone",
-        "1, 9 and 16 queries over 16 keys, `is_causal=True`, by the drop-in: the result of PyTorch")
+        "with `is_causal` and fewer queries than keys, the backend lets the last query see all keys; in PyTorch "
+        "the first query sees only the first key",
+        "`is_causal=True` for 1, 9 and 16 queries over 16 keys, by the drop-in: the result of PyTorch")
 def first_key(t):
     for rows in (1, 9, 16):
         q, k, v = t.qkv(1, 4, rows, 64, keys=16)
@@ -296,10 +297,10 @@ def first_key(t):
 
 
 @report("pytorch/pytorch/issues/103082",
-        "`is_causal` does not say which causal mask it means if the numbers of queries and keys differ; "
-        "`torch.nn.attention.bias` names both masks",
+        "if the numbers of queries and keys differ, two causal masks are possible, and `is_causal` does not say "
+        "which one it means; `torch.nn.attention.bias` has names for both masks",
         "`causal_lower_right` and `causal_upper_left` as `attn_mask`, for 1 query over 8 keys and for 40 queries "
-        "over 80 keys")
+        "over 80 keys: the mask that the name says")
 def causal_bias(t):
     for rows, keys in ((1, 8), (40, 80)):
         q, k, v = t.qkv(2, 4, rows, 64, keys=keys)
@@ -313,7 +314,7 @@ def causal_bias(t):
 
 @report("huggingface/transformers/pull/47014",
         "T5's position bias reaches the attention interface as a separate argument",
-        "T5 with a large bias, and with padding: the logits of eager attention", needs="transformers")
+        "T5 with a large bias, without and with padding: the logits of eager attention", needs="transformers")
 def position_bias(t):
     with small_models() as small:
         plain, ours = (small.transformers.T5ForConditionalGeneration(small.transformers.T5Config(
@@ -328,9 +329,9 @@ def position_bias(t):
         t.like_eager(got, want)
 
 
-@report("sgl-project/sglang/issues/33915",
-        "the soft cap of Gemma 2, and a window, are dropped on their way to the kernel",
-        "a cap of 5 on large scores, with a window of 10; Gemma 2: the logits of eager attention", needs="transformers")
+@report("sgl-project/sglang/issues/33915", "the kernel does not get the soft cap of Gemma 2, nor a window",
+        "a cap of 5 on large scores with a window of 10, and the model Gemma 2: the logits of eager attention",
+        needs="transformers")
 def soft_cap(t):
     q, k, v = t.qkv(1, 4, 50, 64)
     seen = torch.ones(50, 50, dtype=torch.bool).tril().triu(-10)
@@ -341,14 +342,15 @@ def soft_cap(t):
         t.like_eager(ours(ids).logits, plain(ids).logits)
 
 
-@report("ggml-org/llama.cpp/pull/29034", "with a soft cap, the keys that pad the last tile take part in the softmax",
-        "65 keys, a cap of 5")
+@report("ggml-org/llama.cpp/pull/29034",
+        "with a soft cap, the keys that fill up the last tile take part in the softmax",
+        "65 keys with a cap of 5: only these keys take part")
 def capped_padding(t):
     q, k, v = t.qkv(1, 2, 65, 64)
     t.exact(attn_proto.flash(4 * q, k, v, soft_cap=5), 4 * q, k, v, cap=5)
 
 
-@report("unslothai/unsloth/issues/3142", "GPT-OSS: PyTorch's attention has no sinks",
+@report("unslothai/unsloth/issues/3142", "GPT-OSS needs sinks, and PyTorch's attention has none",
         "GPT-OSS: the logits of eager attention", needs="transformers")
 def sinks(t):
     with small_models() as small:
@@ -357,8 +359,9 @@ def sinks(t):
         t.like_eager(ours(ids).logits, plain(ids).logits)
 
 
-@report("huggingface/transformers/pull/48769", "Doge sees the future under `sdpa`, which gets no mask",
-        "Doge: the logits of eager attention; another last token changes no logits of the tokens before it",
+@report("huggingface/transformers/pull/48769",
+        "with `sdpa` the tokens of Doge see later tokens, because `sdpa` gets no mask",
+        "Doge: the logits of eager attention; if the last token is replaced, the logits of all earlier tokens stay",
         needs="transformers")
 def doge(t):
     with small_models() as small:
@@ -376,7 +379,7 @@ def doge(t):
 
 
 @report("huggingface/optimum-habana/pull/1115",
-        "MPT is wrong with a fused attention in bf16, apparently because of its bias for each head",
+        "MPT gives wrong results with a fused attention in bf16; the reason seems to be its bias for each head",
         "a bias for each head, by the drop-in", "the model MPT", needs="transformers")
 def own_attention(t):
     q, k, v = t.qkv(2, 4, 24, 32)
@@ -402,7 +405,7 @@ def left_padding(t):
         t.like_eager(got[1:, 7:], ours(ids[1:, 7:]).logits)
 
 
-@report("huggingface/transformers/pull/46672", "beam search does not reorder a model's cache",
+@report("huggingface/transformers/pull/46672", "beam search does not reorder the cache of a model",
         "Llama, three beams in a `PagedCache`: the same tokens as with eager attention", needs="transformers")
 def beams(t):
     with small_models() as small:
@@ -458,8 +461,9 @@ def full_cache(t):
     t.right(buffer, before, 1e-30)
 
 
-@report("vllm-project/vllm/issues/50427", "offsets overflow from 65,536 pages on: a crash, or another page's keys",
-        "the last 4 of 65,600 pages of 16 tokens")
+@report("vllm-project/vllm/issues/50427",
+        "with 65,536 pages or more, offsets overflow: the kernel crashes, or reads the keys of another page",
+        "a sequence on the last 4 pages of 65,600 pages of 16 tokens")
 def many_pages(t):
     k, v, lengths, table = t.cache([60], 16, 1, 8, pages=65600, dtype=torch.float16)
     table = table[:, :4].contiguous()
@@ -467,8 +471,9 @@ def many_pages(t):
     t.exact(attn_proto.paged_decode(q, k, v, lengths, table), q, of_pages(k, table, 0, 60), of_pages(v, table, 0, 60))
 
 
-@report("Dao-AILab/flash-attention/issues/1745", "NaN after a sequence's last token in the cache reaches its output",
-        "lengths of 1 and 3 tokens in pages of 16 tokens, whose other tokens are NaN; f16")
+@report("Dao-AILab/flash-attention/issues/1745",
+        "NaN in the cache after the last token of a sequence reaches the output of the sequence",
+        "sequences of 1 and 3 tokens in f16 on pages of 16 tokens; all other elements of the pages are NaN: no NaN")
 def nan_after_the_end(t):
     k, v, lengths, table = t.cache([1, 3], 16, 1, 64, pages=2, dtype=torch.float16)
     for pages in (k, v):
@@ -480,8 +485,8 @@ def nan_after_the_end(t):
 
 
 @report("Dao-AILab/flash-attention/issues/2374",
-        "NaN in unused entries of V reaches the output if each sequence has a length",
-        "lengths of 32, 64, 96 and 48 of 128 keys; the keys and values after each length are NaN; bf16")
+        "if each sequence has its own length, NaN in V after this length reaches the output",
+        "128 keys in bf16, lengths of 32, 64, 96 and 48; keys and values after each length are NaN: no NaN")
 def nan_in_padding(t):
     q, k, v = t.qkv(4, 8, 20, 64, keys=128, dtype=torch.bfloat16)
     counts = (32, 64, 96, 48)
@@ -492,7 +497,8 @@ def nan_in_padding(t):
 
 
 @report("vllm-project/vllm/pull/49077",
-        "NaN of float8 e4m3 is read as 480", "a NaN in a key of one sequence and in a value of another, in e4m3")
+        "NaN of float8 e4m3 is read as 480",
+        "e4m3, a NaN in a key of one sequence and in a value of another sequence: NaN in the outputs")
 def nan_of_e4m3(t):
     pages = [t.normal(4, 1, 16, 64).to(torch.float8_e4m3fn) for _ in range(2)]
     q, lengths, table = t.normal(2, 2, 1, 64, dtype=torch.bfloat16), t.table([20, 20]), t.table([[0, 1], [2, 3]])
@@ -505,8 +511,8 @@ def nan_of_e4m3(t):
         t.exact(o[i:i + 1], q[i:i + 1], of_pages(k, table, i, 20), of_pages(v, table, i, 20))
 
 
-@report("flashinfer-ai/flashinfer/issues/996", "7 query heads for a key head are not supported",
-        "28 query heads, 4 key heads, keys on pages")
+@report("flashinfer-ai/flashinfer/issues/996", "7 query heads for each key head are not supported",
+        "28 query heads and 4 key heads, keys on pages")
 def seven_heads(t):
     k, v, lengths, table = t.cache([30], 16, 4, 128, pages=2, dtype=torch.bfloat16)
     q = t.normal(1, 28, 1, 128, dtype=torch.bfloat16)
@@ -514,7 +520,7 @@ def seven_heads(t):
 
 
 @report("flashinfer-ai/flashinfer/issues/4450", "keys with scores below -5e4 count as hidden, and the result is 0",
-        "all scores are -524288, all values 1, keys on pages: 1")
+        "keys on pages; all scores are -524288, all values are 1: every output is 1")
 def low_scores(t):
     k, v, lengths, table = t.cache([20], 16, 1, 64, pages=2)
     q = torch.full((1, 1, 1, 64), -1024.0, device=t.device)
@@ -524,8 +530,9 @@ def low_scores(t):
 
 # ---- bounds of options
 
-@report("Dao-AILab/flash-attention/issues/1133", "a window that reaches every key gives another result than causal",
-        "windows of 299, 300, 2^31 - 1 and 2^63 - 1 keys to the left over 300 tokens, bf16")
+@report("Dao-AILab/flash-attention/issues/1133",
+        "causal attention with a window that reaches every key differs from causal attention without a window",
+        "300 tokens in bf16, windows of 299, 300, 2^31 - 1 and 2^63 - 1 keys to the left: causal attention")
 def whole_windows(t):
     q, k, v = t.qkv(1, 2, 300, 64, dtype=torch.bfloat16)
     for window in (299, 300, 2 ** 31 - 1, sys.maxsize):
@@ -533,7 +540,7 @@ def whole_windows(t):
         t.exact(attn_proto.flash(q, k, v, window_left=window, window_right=0), q, k, v, causal=True)
 
 
-@report("huggingface/transformers/issues/39408", "a sliding window of n lets n + 1 keys be seen",
+@report("huggingface/transformers/issues/39408", "with a sliding window of n keys a token sees n + 1 keys",
         "Mistral with a window of 8: the logits of eager attention", needs="transformers")
 def sliding_window(t):
     with small_models() as small:
@@ -542,8 +549,8 @@ def sliding_window(t):
         t.like_eager(ours(ids).logits, plain(ids).logits)
 
 
-@report("jax-ml/jax/pull/39576", "a window to the left, without causal, sees all of the future",
-        "`window_left=5`, `window_right=0`")
+@report("jax-ml/jax/pull/39576", "with a window to the left and without causal, a token sees all later tokens",
+        "`window_left=5`, `window_right=0`: a token sees itself and the 5 tokens before it")
 def window_to_the_left(t):
     q, k, v = t.qkv(1, 2, 80, 64)
     seen = torch.ones(80, 80, dtype=torch.bool).tril().triu(-5)
@@ -551,7 +558,8 @@ def window_to_the_left(t):
 
 
 @report("jax-ml/jax/issues/32300", "a window is ignored if there is no mask",
-        "180 queries, 200 keys, no mask; `window_right=31` and `window_right=0`, each with `window_left=0`")
+        "180 queries and 200 keys without a mask, `window_left=0` with `window_right=31` and with `window_right=0`: "
+        "the windows")
 def window_alone(t):
     q, k, v = t.qkv(1, 2, 180, 64, keys=200, dtype=torch.bfloat16)
     for right in (31, 0):
@@ -571,7 +579,7 @@ def no_numbers(t):
         t.right(t.sdpa(q, k, v, scale=scale, served=False), original(q, k, v, scale=scale), 1e-9)
 
 
-@report("SKaiNET-developers/SKaiNET/issues/860", "a scale of 0 is applied, although 0 stands for the usual scale",
+@report("SKaiNET-developers/SKaiNET/issues/860", "0 should stand for the usual scale, but scores are multiplied by 0",
         "`scale=0`, by the operator", "`scale=0`, by DLPack", "`scale=0`, by the drop-in")
 def scale_of_zero(t):
     from attn_proto import dlpack
@@ -582,7 +590,7 @@ def scale_of_zero(t):
     t.right(t.sdpa(q, k, v, scale=0.0, served=False), v.mean(2, keepdim=True).expand(v.shape), 1e-5)
 
 
-@report("pytorch/pytorch/pull/105202", "a negative scale is wrong",
+@report("pytorch/pytorch/pull/105202", "a negative scale gives a wrong result",
         "a scale of -0.3, by the operator and by the drop-in")
 def negative_scale(t):
     q, k, v = t.qkv(1, 2, 40, 64)
@@ -591,7 +599,7 @@ def negative_scale(t):
 
 
 @report("ml-explore/mlx/issues/343", "ALiBi's slopes are wrong if the number of heads is no power of two",
-        "causal attention with ALiBi, 6 heads")
+        "causal attention with ALiBi for 6 heads: the slopes of the authors' code")
 def slopes(t):
     q, k, v = t.qkv(1, 6, 40, 64)
     slope = torch.tensor([2.0 ** -n for n in (2, 4, 6, 8, 1, 3)])
@@ -599,8 +607,10 @@ def slopes(t):
     t.exact(attn_proto.flash(q, k, v, causal=True, alibi=True), q, k, v, causal=True, mask=-slope[:, None, None] * away)
 
 
-@report("lucidrains/rotary-embedding-torch/issues/11", "a second offset gets the angles of the first offset",
-        "`rope()` of two sequences with offsets 0 and 0, then of the same sequences with offsets 100 and 7")
+@report("lucidrains/rotary-embedding-torch/issues/11",
+        "a second call with another offset gets the angles of the first call",
+        "`rope()` of two sequences with offsets 0 and 0, then with offsets 100 and 7: the angles of each call's "
+        "offsets")
 def offsets(t):
     q, k = t.normal(2, 2, 20, 64), t.normal(2, 2, 20, 64)
     for at in ([0, 0], [100, 7]):
@@ -612,7 +622,7 @@ def offsets(t):
 # ---- NaN, infinity, and masks that are numbers
 
 @report("pytorch/pytorch/issues/141128", "NaN in the queries gives zeros on a CPU",
-        "one query is NaN, f32 and bf16: its row is NaN, all other rows are right")
+        "one query is NaN, in f32 and in bf16: the row of this query is NaN, all other rows are right")
 def nan_query(t):
     for dtype in (torch.float32, torch.bfloat16):
         q, k, v = t.qkv(2, 4, 40, 64, dtype=dtype)
@@ -622,8 +632,8 @@ def nan_query(t):
 
 
 @report("pytorch/pytorch/issues/101967", "NaN in a key that the mask hides reaches the output",
-        "the second of 24 keys is NaN and hidden: 24 rows by the operator and by the drop-in, 2 rows by the "
-        "operator")
+        "24 keys, the second key is NaN and hidden; 24 rows by the operator and by the drop-in, 2 rows by the "
+        "operator: no NaN")
 def hidden_nan(t):
     for rows in (2, 24):
         q, k, v = t.qkv(1, 1, rows, 8, keys=24)
@@ -636,8 +646,9 @@ def hidden_nan(t):
 
 
 @report("pytorch/pytorch/issues/110213",
-        "a mask whose row is all `finfo.min` gives NaN on a GPU, the mean of the values on a CPU",
-        "20 rows, one with a mask of `finfo.min`, by the operator and by the drop-in: the mean of the values")
+        "a row whose mask is all `finfo.min` is NaN on a GPU, and the mean of the values on a CPU",
+        "20 rows, one row with a mask of `finfo.min`, by the operator and by the drop-in: this row is the mean of the "
+        "values")
 def least_numbers(t):
     q, k, v = t.qkv(1, 1, 20, 8)
     bias = torch.ones(1, 1, 20, 20, device=t.device)
@@ -649,7 +660,7 @@ def least_numbers(t):
 
 
 @report("pytorch/pytorch/issues/109517", "NaN if the mask is `finfo.min` for the first 128 keys",
-        "441 tokens, 2 heads of width 64")
+        "this mask for 441 tokens, 2 heads of width 64")
 def least_first(t):
     q, k, v = t.qkv(2, 2, 441, 64)
     bias = torch.zeros(2, 1, 1, 441, device=t.device)
@@ -657,8 +668,8 @@ def least_first(t):
     t.exact(t.sdpa(q, k, v, attn_mask=bias), q, k, v, mask=bias)
 
 
-@report("pytorch/pytorch/issues/103749", "NaN in rows of padding, whose mask is `False`",
-        "6 rows over 10 keys, as reported; the last row sees no key: it is 0")
+@report("pytorch/pytorch/issues/103749", "rows of padding, whose mask is all `False`, are NaN",
+        "6 rows over 10 keys, as in the report; the last row sees no key: this row is 0")
 def padding_rows(t):
     q, k, v = t.qkv(1, 2, 6, 8, keys=10)
     mask = torch.ones(6, 10, dtype=torch.bool, device=t.device).tril()
@@ -668,8 +679,8 @@ def padding_rows(t):
 
 
 @report("microsoft/onnxruntime/issues/28904",
-        "a row whose keys are all hidden is the mean of the values, because a hidden key's score gets a "
-        "finite number, not -inf", "causal attention and a mask that hides the first 9 keys: the first 9 rows are 0")
+        "a row that sees no key is the mean of the values, because hidden keys get a finite score, not "
+        "-inf", "causal attention and a mask that hides the first 9 keys: the first 9 rows are 0")
 def hidden_rows(t):
     q, k, v = t.qkv(1, 2, 40, 64)
     mask = torch.ones(40, 40, dtype=torch.bool, device=t.device).tril()
@@ -683,7 +694,7 @@ def hidden_rows(t):
 
 
 @report("pytorch/pytorch/issues/116176", "NaN in f16, because scores overflow",
-        "queries and keys down to -900, f16, width 64")
+        "queries and keys down to -900 in f16, width 64")
 def overflow(t):
     q, k, v = (t.normal(2, 2, 128, 64).abs().clamp(max=1).mul(-900).half() for _ in range(3))
     v = (v / 900).half()
@@ -693,7 +704,7 @@ def overflow(t):
 
 # ---- arguments that are ignored, tensors that lie apart
 
-@report("pytorch/pytorch/issues/122753", "a mask is ignored by a fused kernel", "a mask, by the drop-in",
+@report("pytorch/pytorch/issues/122753", "a fused kernel ignores the mask", "a mask, by the drop-in",
         "`attn_mask` by DLPack, whose functions have no such argument")
 def ignored_mask(t):
     from attn_proto import dlpack
@@ -704,9 +715,9 @@ def ignored_mask(t):
     t.refused(lambda: dlpack.flash(q, k, v, attn_mask=mask), "takes no attn_mask")
 
 
-@report("ROCm/pytorch/issues/3230", "values that are a transposed view give another result",
-        "bf16, 16 heads of 62 tokens: values that are a transposed view; queries, keys and values in rows of "
-        "129 elements, of which 128 are used")
+@report("ROCm/pytorch/issues/3230", "if the values are a transposed view of a tensor, the result differs",
+        "16 heads of 62 tokens in bf16: values that are a transposed view; then queries, keys and values whose "
+        "rows lie 129 elements apart and have 128 elements")
 def transposed(t):
     q, k, _ = t.qkv(1, 16, 62, 128, dtype=torch.bfloat16)
     v = t.normal(1, 62, 16, 128, dtype=torch.bfloat16).transpose(1, 2)
@@ -728,7 +739,7 @@ def apart(t):
 
 
 @report("facebookresearch/xformers/issues/813", "a bias whose number of keys is no multiple of 8 is refused",
-        "43 keys, a bias for each query")
+        "43 keys with a bias for each query")
 def odd_bias(t):
     q, k, v = t.qkv(2, 2, 30, 64, keys=43)
     mask = t.normal(2, 1, 30, 43)
@@ -757,8 +768,8 @@ def many_heads(t):
     t.refused(lambda: attn_proto.flash(x, x, x), "at most [65535, 65535")
 
 
-@report("pytorch/pytorch/issues/124464", "dropout is applied in evaluation too",
-        "`dropout_p=1` by the drop-in: zeros, as in PyTorch")
+@report("pytorch/pytorch/issues/124464", "dropout is also applied in evaluation",
+        "`dropout_p=1` by the drop-in: zeros, as PyTorch gives")
 def dropout(t):
     q, k, v = t.qkv(1, 2, 40, 64)
     t.right(t.sdpa(q, k, v, dropout_p=1.0, served=False), torch.zeros(q.shape), 1e-30)
@@ -794,7 +805,7 @@ def versions(t):
 
 
 @report("pytorch/pytorch/issues/151558", "a mask under `vmap` is refused",
-        "`vmap` over queries, keys, values and masks of the drop-in, and over the operator")
+        "`vmap` of the drop-in over queries, keys, values and masks, and `vmap` of the operator")
 def under_vmap(t):
     q, k, v = (t.normal(3, 2, 2, 24, 32) for _ in range(3))
     masks = t.normal(3, 1, 1, 24, 24)
@@ -810,7 +821,7 @@ def under_vmap(t):
 
 
 @report("pytorch/pytorch/issues/99012", "a float32 mask fails under autocast on a CPU",
-        "the drop-in with a float32 mask, under autocast to bf16: a result in bf16, as in PyTorch")
+        "the drop-in with a float32 mask, under autocast to bf16: a result in bf16, as PyTorch gives")
 def autocast(t):
     q, k, v = t.qkv(1, 8, 64, 32)
     mask = t.normal(1, 1, 1, 64)
@@ -833,7 +844,7 @@ def operations(t):
 
 
 @report("pytorch/pytorch/issues/113007", "`make_fx` fails on attention",
-        "`make_fx` of the drop-in with a mask, then run")
+        "the drop-in with a mask, traced by `make_fx`; then the graph runs")
 def traced(t):
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -846,7 +857,7 @@ def traced(t):
 
 @report("pytorch/pytorch/issues/115262",
         "attention cannot be traced as a whole if `is_causal` depends on the number of queries",
-        "`torch.compile(fullgraph=True)` over 1 and 20 queries")
+        "`torch.compile(fullgraph=True)`, called with 1 and with 20 queries")
 def whole_graph(t):
     def attention(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
@@ -860,8 +871,8 @@ def whole_graph(t):
     torch.compiler.reset()
 
 
-@report("pytorch/pytorch/pull/177495", "an export with a mask and a range of lengths fails",
-        "exported with 20 tokens, run with 33 tokens")
+@report("pytorch/pytorch/pull/177495", "`torch.export` fails for attention with a mask and a range of lengths",
+        "an export with 20 tokens that runs with 33 tokens")
 def exported(t):
     class Layer(torch.nn.Module):
         def forward(self, q, k, v, mask):
@@ -878,15 +889,16 @@ def exported(t):
 
 # ---- linear attention, memory
 
-@report("MoonshotAI/FlashKDA/pull/32", "a batch of empty sequences aborts; its final state should be the initial state",
-        "linear attention over 0 tokens, from a state")
+@report("MoonshotAI/FlashKDA/pull/32",
+        "a batch of empty sequences ends the program; the final state should be the initial state",
+        "linear attention over 0 tokens with an initial state: the initial state")
 def no_tokens(t):
     empty, state = t.normal(2, 2, 0, 64, dtype=torch.bfloat16), t.normal(2, 2, 64, 64)
     t.right(attn_proto.linear(empty, empty, empty, None, state)[1], state, 1e-30)
 
 
-@report("fla-org/flash-linear-attention/issues/351", "an initial state gives a wrong result",
-        "linear attention over 8 tokens, with gates, from a state, f32")
+@report("fla-org/flash-linear-attention/issues/351", "with an initial state the result is wrong",
+        "linear attention over 8 tokens in f32, with gates and an initial state")
 def initial_state(t):
     q, k, v = t.qkv(2, 2, 8, 64)
     gate, state = -t.normal(2, 2, 8).abs(), t.normal(2, 2, 64, 64)
@@ -895,8 +907,8 @@ def initial_state(t):
         t.right(each, want, allowed)
 
 
-@report("pytorch/pytorch/issues/27971", "memory grows with each new input shape",
-        "masks for 50 lengths from 900 tokens on, 8 sequences")
+@report("pytorch/pytorch/issues/27971", "the memory of the process grows with each new input shape",
+        "8 sequences with masks, for 50 lengths from 900 tokens on: the memory stays within a quarter of all masks")
 def memory(t):
     lengths = range(900, 950 if t.device == "cpu" else 1100)
 

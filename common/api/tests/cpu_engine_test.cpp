@@ -127,7 +127,7 @@ TEST(EngineTest, RefusesWhatNoKernelTakes) {
   EXPECT_THROW(Engine("cpu", {.archive = "/no/such/file"}), BadInput);
 }
 
-TEST(EngineTest, ThreadsShareIt) {
+TEST(EngineTest, SeveralThreadsShareAnEngine) {
   Engine engine("cpu:threads=2");
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
@@ -145,7 +145,7 @@ TEST(EngineTest, ThreadsShareIt) {
   EXPECT_EQ(engine.prepared(), 3u);
 }
 
-TEST(EngineTest, AForkBeginsAnew) {
+TEST(EngineTest, AForkedProcessPreparesEverythingAnew) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
 #endif

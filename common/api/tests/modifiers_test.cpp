@@ -64,7 +64,7 @@ struct Named {
   Rules rules;
 };
 
-/// Starts for sequences of 37, 130, 1 and 0 keys: one leaves nothing of its sequence.
+/// Starts for sequences of 37, 130, 1 and 0 keys. The third start hides the only key of its sequence.
 const std::vector<int> some_starts = {3, 64, 1, 0};
 
 std::vector<Named> single_rules() {
@@ -131,8 +131,9 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     call.starts = table(rules.starts);
   }
 
-  /// Returns the largest difference of o and lse from the oracle's; infinity where one is NaN, or infinite and the
-  /// other is not. `rows` are the rows of one sequence, in the order of q.
+  /// Returns the largest difference between an element of o or lse and the oracle's element. The difference is infinity
+  /// if one of the two elements is NaN, or if only one is infinite. `rows` are the rows of one sequence, in the order
+  /// of q.
   double worst_of(const ReferenceRows& rows, const std::vector<float>& o, const std::vector<float>& lse,
                   int64_t first) {
     double worst = 0;
@@ -149,7 +150,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     return worst;
   }
 
-  /// Runs attn_flash's call, and returns the largest difference from the oracle.
+  /// Calls Engine::flash(), and returns the largest difference from the oracle.
   double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
                const std::vector<int>& lengths = {}) {
     const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
@@ -196,7 +197,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     call.sequences = static_cast<int64_t>(queries.size()) - 1;
     set_rules(call, rules);
     engine_->flash(call);
-    // One sequence with the pairs of other sequences hidden.
+    // The oracle sees one long sequence, in which the pairs of a query and a key of different sequences are hidden.
     const AttentionShape shape{1, q_heads, kv_heads, q_len, kv_len, width, false};
     const ScoreFunction all = [&](std::span<double> scores, int64_t, int64_t head, int64_t row) {
       const auto after = std::ranges::upper_bound(queries, static_cast<int>(row));
@@ -223,7 +224,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     constexpr int64_t batch = 4, capacity = 144;
     const int64_t rows = given.q_len, page = given.page == 0 ? capacity : given.page, max_pages = capacity / page;
     const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
-    // The values of the cache, as the kernel reads them.
+    // The elements of the cache, as the kernel reads them.
     Tensor k = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 1);
     Tensor v = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 2);
     const int64_t pages = batch * max_pages;

@@ -1,6 +1,6 @@
 // Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores, at 16
-// times the rate of multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter
-// 18.)
+// times the rate of vector multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+// chapter 18.)
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
 // tiles adds 16 x 32 values times 32 x 16 values to 16 x 16 sums. Four tiles of sums, and two tiles of each operand,
@@ -132,8 +132,8 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit, factor;        // an element of `scores` times `unit` is the score in base e, times `factor` in base 4;
-                             // both are more than 0
+  // An element of `scores` times `unit` is a score in base e, and times `factor` a score in base 4. Both are positive.
+  float unit, factor;
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     q = reinterpret_cast<unsigned short*>(group.memory + layout.q);

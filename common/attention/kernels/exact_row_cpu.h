@@ -34,7 +34,7 @@ INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const V
     const int columns = HEAD_DIM - first < most_columns ? HEAD_DIM - first : most_columns;
     float maximum = sink;
     double sum = sink == hidden_score ? 0 : 1, sums[most_columns] = {};
-    bool some_number = true;  // whether some sum is no NaN; if all are NaN, no further key changes the row
+    bool some_number = true;  // whether some sum is not NaN; if all are NaN, no further key changes the row
     for (int key = keys.begin; key < keys.end && some_number; ++key) {
       const float s = score_of(key);
       if (s == hidden_score) continue;

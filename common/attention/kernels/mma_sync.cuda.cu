@@ -22,7 +22,8 @@
 // The largest tiles that fit the registers (and the threadgroup memory of a Hopper):
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// With 192 rows a multiprocessor has room for one threadgroup only, and nothing hides the waits of this threadgroup.
+// With 192 rows a multiprocessor has room for only one threadgroup. While this threadgroup waits, the multiprocessor is
+// idle.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -243,8 +244,8 @@ struct Warp {
     commit_copies();
   }
 
-  // Turns ROWS rows in threadgroup memory, in place. Eight threads turn a row; all of them have read it before any of
-  // them writes.
+  // Applies the rotate hook to ROWS rows in threadgroup memory, in place. Eight threads rotate a row: all eight read
+  // the row before any of them writes to it.
   template <int ROWS, typename Turn>
   DEVICE void turn_rows(long long place, Turn turn) {
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
@@ -324,9 +325,9 @@ struct Warp {
     }
   }
 
-  // O += P V, for f32. The sum may take keys in any order. Of each eight keys the product expects keys `quarter` and
-  // `quarter + 4` from this thread. This function passes keys 2 quarter and 2 quarter + 1 instead, because this thread
-  // has their weights.
+  // O += P V, for f32. The sum may take keys in any order. From each group of eight keys the product takes keys
+  // `quarter` and `quarter + 4` of this thread. This function passes keys 2 quarter and 2 quarter + 1 instead, because
+  // this thread has the weights of these two keys.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -434,9 +435,9 @@ struct Warp {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shift follows the maximum
-  // only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4, 2025),
-  // and weights stay below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shift is set to the maximum
+  // only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
+  // 2025), and weights stay below 2^8.
   DEVICE void softmax(int tile) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];

@@ -1,8 +1,8 @@
-// RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup turns
-// a tile of rows of all heads, and works out the angles of the rows once.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup
+// rotates a tile of rows of all heads, and computes the angles of the rows once.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are worked out), GROUP
+// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP
 // (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
 // Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
 // batch).
@@ -97,7 +97,7 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    // Rows are turned in the order in which they lie in memory.
+    // Rows are rotated in the order in which they lie in memory.
     const bool heads_first = t.in_strides.head < t.in_strides.row;
     const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
     for (int outer = 0; outer < outer_count; ++outer) {

@@ -1,13 +1,13 @@
-// RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits this
-// kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and then works
-// out their angles.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits
+// this kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and then
+// computes their angles.
 //
 // A unit is two groups of a row that one thread takes. The two groups hold GROUP pairs: each group has one element of
 // every pair, or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only
 // copies.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are worked out), GROUP
+// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP
 // (divides ROTARY_DIM / 2; a group has at most 16 bytes, and addresses and strides are multiples of its size).
 // Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); threads: tile_rows times the units.
 //

@@ -1,9 +1,9 @@
-// RoPE: turns pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread turns a
-// pair of a row in rope_heads heads, and works out its angle once. It has not run on Apple hardware yet.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread rotates
+// a pair of a row in rope_heads heads, and computes the pair's angle once. It has not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are worked out), GROUP
-// (1: a thread turns single pairs). Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); any
+// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP
+// (1: a thread rotates single pairs). Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); any
 // number of threads. Accumulators a lane: 4.
 #include "common/attention/kernels/rope.h"
 #include "common/kernel/metal.h"

@@ -17,7 +17,7 @@
 #define ROTATE_IS_IDENTITY 1
 /// Whether rotate_key leaves keys as they are.
 #define ROTATE_LEAVES_KEYS 1
-/// For `wgmma`, which turns rows in place. The results of the four columns from d on depend on these columns and on
+/// For `wgmma`, which rotates rows in place. The results of the four columns from d on depend on these columns and on
 /// their partners, the four columns from rotate_partner(d) on. The partners may be the same columns; the partner of the
 /// partner is d. So a row has rotate_units() units: unit `number` is the four columns from rotate_unit(number) on, and
 /// their partners.

@@ -16,8 +16,8 @@ INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
 }
 
-// Kernels raise 4 to a power, not 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base 4
-// does not overflow if s does not overflow.
+// Kernels compute powers of 4, not of 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base
+// 4 does not overflow if s does not overflow.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
 /// If the size of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor - shift *

@@ -252,7 +252,7 @@ struct Tile {
     }
   }
 
-  // Copies `keys` rows of K or V from `first_key` on to `block`, as floats. TURN: the rotate hook turns the rows.
+  // Copies `keys` rows of K or V from `first_key` on to `block`, as floats. TURN: the rotate hook rotates the rows.
   template <bool TURN>
   INLINE void stage(const void* tensor, const TensorStrides& strides, int first_key, int keys, float* block) {
     for (int key = 0; key < keys; ++key) {
@@ -329,7 +329,7 @@ struct Tile {
           visible[v][lane] = min(seen.end - first_key, keys);
           hidden[v][lane] = seen.begin - first_key;
         }
-      } else if (CAUSAL) {  // each lane sees one key more than the lane before
+      } else if (CAUSAL) {  // each lane sees one key more than the previous lane
         const Ints seen = lane_numbers() + (keys_of(first + v * VECTOR_WIDTH).end - first_key);
         visible[v] = seen < keys ? seen : visible[v];
       }

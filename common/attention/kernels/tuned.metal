@@ -64,8 +64,8 @@ struct Tile {
         first_query(first),
         keys_there(KEYS_END_EARLY ? min(params.kv_len, end_of_keys(context)) : params.kv_len) {}
 
-  /// Copies row `query` of Q, turned; a row that does not exist becomes zeros. `unit` of `units` threads copies every
-  /// units-th element. Returns whether its elements are finite.
+  /// Copies row `query` of Q, rotated by the rotate hook; a row that does not exist becomes zeros. `unit` of `units`
+  /// threads copies every units-th element. Returns whether its elements are finite.
   bool copy_q(threadgroup Element* to, int query, int unit, int units) const {
     const RowElements<IN_TYPE> from{p.q, index_of(p.q_strides, context.batch, context.head, query)};
     bool finite = true;
@@ -96,7 +96,7 @@ struct Tile {
     }
     return finite;
   }
-  /// As copy_k(), of V.
+  /// Does for V what copy_k() does for K.
   bool copy_v(threadgroup Element* to, int first_key, int thread_number) const {
     bool finite = true;
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {

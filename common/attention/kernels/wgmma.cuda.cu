@@ -23,11 +23,11 @@
 // the kernel applies it inside the exponential), PING_PONG (there are several consumers, and they take turns). Grid: at
 // most as many threadgroups as run at the same time; (1 + CONSUMERS) * 128 threads; WgmmaLayout's threadgroup memory.
 //
-// One turn of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
-// buffer i. The block of the previous turn, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of struct
-// Barriers; `copy ... -> B` arrives at B with its bytes. [first] and [last] are the turns of the first and of the last
-// block. The producer counts all blocks of the tile, a consumer counts only the blocks that it walks. A consumer has
-// one more turn, [end], after [last].
+// One iteration of the main loop, in the order of the code: produce() on the left, attend() on the right. Block b is in
+// buffer i. The block of the previous iteration, b + 1, is in buffer j. `wait B` and `arrive B` name a barrier of
+// struct Barriers; `copy ... -> B` arrives at B with its bytes. [first] and [last] are the iterations with the first
+// and the last block: for the producer, of all blocks of the tile; for a consumer, of the blocks that it walks. A
+// consumer has one more iteration, [end], after [last].
 //
 //   producer                                       consumer c
 //   ---------------------------------              --------------------------------------------------------------------
@@ -230,9 +230,8 @@ using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// Returns x, which is the same in all threads of the warp. The reduction tells the compiler that x is the same in all
-// threads. The compiler then keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 %
-// faster at head_dim 64).
+// Returns x, which must be the same in all threads of the warp. The reduction tells the compiler so. The compiler then
+// keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 % faster at head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 /// A place in a sequence, for hooks that take it as int and for hooks that take it as float (exact up to 2^24).
@@ -606,9 +605,9 @@ struct Consumer {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shift follows the
-  // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
-  // 2025), and weights stay below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shift is set to the
+  // maximum only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled
+  // (FlashAttention-4, 2025), and weights stay below 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row, because all else waits for them
@@ -770,9 +769,9 @@ struct Consumer {
     const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and so do blocks before `hidden`
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
-    // A turn issues Q K^T of a block, and P V of the block that was walked before this block. The first turn has no P
-    // V. The last turn is an additional turn without a block and without Q K^T. The code of the turn stands here only
-    // once, because one copy compiles faster than several.
+    // An iteration issues Q K^T of a block, and P V of the block before it in the walk. The first iteration has no P V.
+    // After the last block comes one more iteration, which has no Q K^T. The loop's body stands here only once, because
+    // one copy compiles faster than several.
     Ring<STAGES> previous = kv;
     bool first = true;
 #pragma unroll 1

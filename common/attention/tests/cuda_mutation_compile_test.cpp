@@ -38,7 +38,8 @@ TEST_F(CudaMutationsTest, OfSmallShapesCompileToOtherCode) {
 
 TEST_F(CudaMutationsTest, OfBlocksCompileToOtherCode) {
   for (const test::KernelPath& path : test::kernel_paths(true)) {
-    if (path.dtype == DType::f16) continue;  // the code for f16 is like bf16, except for the names of two instructions
+    // The code for f16 equals the code for bf16, except for the names of two instructions.
+    if (path.dtype == DType::f16) continue;
     const std::string unbroken = code_of(path);
     for (const test::BlockMutation& mutation : test::block_mutations()) {
       if (!mutation.is_of(path)) continue;

@@ -1,6 +1,6 @@
 // Hidden pairs of a query and a key (common/attention/kernels/attention.h): rows that see no key in the first or last
-// blocks, at many scales; scores and values of any size; and NaN and infinity, which reach only the rows that see them.
-// The tests compare every kernel with the oracle, on the device under test.
+// blocks, at many scales; scores and values of any size; NaN and infinity in K, V or tables, which may reach only the
+// rows that see them. The tests compare every kernel with the oracle, on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ class HiddenVariants : public test::OnDevice<testing::TestWithParam<std::string>
 INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels()),
                          [](const auto& test) { return test.param; });
 
-// ---- rows that begin or end without keys
+// ---- rows that see no key in the first or last blocks
 
 // A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
@@ -369,7 +369,8 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
   }
 }
 
-// If all elements are finite numbers, no row takes the slow way (repair.h), even if it begins or ends without keys.
+// If all elements are finite numbers, no row is computed anew (repair.h), even if it sees no key in the first or last
+// blocks.
 TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",

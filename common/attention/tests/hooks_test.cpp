@@ -1,4 +1,4 @@
-// Hooks of the kernels: which keys a row sees, where keys lie, and how rows are turned. The tests compare every kernel
+// Hooks of the kernels: which keys a row sees, where keys lie, and how rows are rotated. The tests compare every kernel
 // with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. The
 // tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run on the
 // device under test.
@@ -198,7 +198,7 @@ TEST_P(HooksTest, RowsAnyDistanceApart) {
   }
 }
 
-// Returns the numbers of the pages of every sequence, in a shuffled order.
+// Returns the numbers of the pages of every sequence, in random order.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
   const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
   std::vector<int> table;
@@ -270,9 +270,9 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
-// ---- how rows are turned
+// ---- how rows are rotated
 
-// Rotary positions: element d of the first half and element d of the second half are turned by an angle.
+// Rotary positions: element d of the first half and element d of the second half are rotated by an angle.
 double angle(int64_t position, int64_t d, int64_t half) {
   return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(d) / static_cast<double>(half));
 }
@@ -342,7 +342,7 @@ std::string rotate_difference(const std::string& name, Tested setup, PipelineCac
 
 bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
 
-TEST_P(HooksTest, RowsTurnedOnTheWayInAreRowsTurnedBefore) {
+TEST_P(HooksTest, RowsThatTheKernelRotatesEqualRowsRotatedBefore) {
   if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes no rotate hook";
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
@@ -366,7 +366,7 @@ TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }
 
-// The rotate, pages and keys hooks at once: turned keys on pages, with a window.
+// The rotate, pages and keys hooks at once: rotated keys on pages, with a window.
 TEST_P(HooksTest, HooksTogether) {
   Tested setup = tested(GetParam());
   setup.copies = true;
@@ -423,7 +423,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
   }
 }
 
-TEST_F(HooksCudaCompileTest, PagesAndTurnedRows) {
+TEST_F(HooksCudaCompileTest, PagesAndRotatedRows) {
   const auto compiles = [&](const char* variant, DType dtype, int64_t head_dim, const Includes& includes) {
     FlashConfig config;
     config.variant = variant;

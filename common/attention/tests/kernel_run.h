@@ -35,7 +35,7 @@ inline std::string only_within(const std::string& index, const std::string& leng
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels. If a variant has different code for different element types, each code has a name.
+// ---- the kernels. If a variant has different code for different element types, each of these codes has a name.
 
 struct Tested {
   FlashConfig config;

@@ -1,4 +1,4 @@
-// AttentionLaunch runs the plan that it is given, and does not plan anew.
+// AttentionLaunch and RopeLaunch run the plan that they are given, and do not plan anew.
 #include "common/attention/launch.h"
 
 #include <gtest/gtest.h>

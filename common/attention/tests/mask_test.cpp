@@ -312,7 +312,7 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
 
 // With lists that differ from the mask, a kernel reads only the listed blocks, and asks the hook only about listed
 // blocks with the flag.
-TEST_P(MaskVariants, WalkTheListAndNoMore) {
+TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
   if (path().variant == std::string("naive")) GTEST_SKIP() << "has no tiles";
   const Mask& stripes = mask_of("stripes");
   FlashConfig config = config_of(path());

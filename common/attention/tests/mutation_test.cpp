@@ -1,5 +1,5 @@
-// The tests break kernels on purpose, and expect that the checks of the results catch this. The shapes are small, or
-// the kernel is wrong in only one block among many blocks of keys. The tests run on the device under test.
+// The tests break kernels on purpose, and expect that the checks of the results notice. Some kernels are wrong on small
+// shapes; others are wrong in only one of many blocks of keys. The tests run on the device under test.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -48,7 +48,7 @@ TEST_P(Mutations, AreCaught) {
   test::expect_caught(device(), passes, mutation.what);
 }
 
-// --- A block of keys among many -------------------------------------------------------------------------------------
+// ---- a wrong block of keys among many
 
 struct BlockCase {
   KernelPath path;

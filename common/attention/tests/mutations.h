@@ -145,7 +145,7 @@ inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
   config.block_r = of_cuda ? 64 : 16;
   config.block_c = 16;
   if (config.variant == "wgmma") config.dtype = DType::bf16;
-  if (mutation.head_dim > 128) {  // the outputs of these head_dims leave in two halves
+  if (mutation.head_dim > 128) {  // with these head_dims the outputs are stored in two halves
     config.block_r = 128;
     config.block_c = 64;
   }
@@ -154,14 +154,14 @@ inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
     config.block_r = 48;  // not a multiple of the rows of two tiles
     config.shape.scale = 2;
   }
-  if (of_cuda) config.shape.scale = 2;  // so that maxima grow by more than the slack of the lazy rescaling
+  if (of_cuda) config.shape.scale = 2;  // so that maxima grow by more than 8 in base 2, and outputs are rescaled
   return config;
 }
 
-// ---- a block of keys among 16384
+// ---- a wrong block among the blocks of 16384 keys
 
-/// How a test reaches a kernel: by a variant, a type and a host. `name` is part of the tests' names. If `host` is not
-/// empty, the cpu is described as this host.
+/// The variant, the type and the host with which a test gets a kernel. `name` is part of the tests' names. If `host` is
+/// not empty, the cpu is described as this host.
 struct KernelPath {
   const char *name, *variant, *file;
   DType dtype;
@@ -185,7 +185,7 @@ inline std::vector<KernelPath> kernel_paths(bool of_cuda) {
           {"bf16_amx", "tuned", amx_file, DType::bf16}};
 }
 
-/// How many keys the shape for block mutations has. The kernels take them in blocks of 64.
+/// How many keys the shape for block mutations has. The kernels take these keys in blocks of 64.
 inline constexpr int64_t block_mutation_keys = 16384;
 
 struct BlockMutation {

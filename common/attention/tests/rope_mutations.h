@@ -19,7 +19,7 @@ inline const char* rope_file(bool of_cuda) {
   return of_cuda ? "common/attention/kernels/rope.cuda.cu" : "common/attention/kernels/rope.cpu.cpp";
 }
 
-/// A configuration that catches the mutations: only a part of a row turns, there is an attention factor, and the
+/// A configuration that catches the mutations: only a part of a row is rotated, there is an attention factor, and the
 /// offsets of sequences differ.
 inline RopeConfig rope_mutation_config(const RopeMutation& mutation) {
   return {.head_dim = 96,

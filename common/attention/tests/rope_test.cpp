@@ -1,5 +1,5 @@
-// Tests of RoPE. The tests compare the frequencies with values that were worked out by hand, and test the oracle. On
-// the device under test they compare the kernel with the oracle.
+// Tests of RoPE. The tests compare the frequencies with values that were computed by hand, and test the oracle. On the
+// device under test they compare the kernel with the oracle.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
@@ -45,9 +45,9 @@ void expect_frequencies(const RopeConfig& config, const std::vector<double>& wan
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-12 * wanted[i]) << i;
 }
 
-TEST(RopeFormulas, FrequenciesWorkedOutByHand) {
+TEST(RopeFormulas, FrequenciesComputedByHand) {
   expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
-  expect_frequencies(rope_of(8, 4), {1, 0.01});  // frequencies of the part of a row that turns
+  expect_frequencies(rope_of(8, 4), {1, 0.01});  // frequencies of the part of a row that is rotated
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
   // theta becomes 10000 * 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
@@ -111,7 +111,7 @@ TEST(RopeFormulas, TheTableHasCosinesAndSinesOfAllPositions) {
   }
 }
 
-TEST(RopeFormulas, TheOracleTurnsPairs) {
+TEST(RopeFormulas, TheOracleRotatesPairs) {
   Tensor row = Tensor::zeros(2, 1, 1, 8, DType::f32, Layout::bhsd);
   for (int64_t b = 0; b < 2; ++b) {
     row.set(b, 0, 0, 0, 1);
@@ -161,8 +161,8 @@ struct RopeSide {
   }
   Buffer& target(const RopeCase& test) { return test.in_place ? in_buffer : out_buffer; }
 
-  /// Elements that do not turn must stay as they are. Other elements may differ from the oracle's by the rounding of
-  /// the output and of a few operations in f32.
+  /// Elements that are not rotated must stay as they are. Other elements may differ from the oracle's by the rounding
+  /// of the output and of a few operations in f32.
   std::string difference(const RopeCase& test) {
     target(test).download(out.data.data(), out.bytes());
     if (!in_buffer.guards_intact() || !out_buffer.guards_intact()) return "a guard band was overwritten";
@@ -304,7 +304,7 @@ TEST_F(RopeTest, MoreTilesThanAGridHas) {
   expect_right(test);
 }
 
-// Some rows of a longer cache are turned, the other rows stay as they are.
+// Some rows of a longer cache are rotated, the other rows stay as they are.
 TEST_F(RopeTest, WritesIntoACache) {
   constexpr int64_t capacity = 50, rows = 7, first = 20, heads = 2, dim = 64;
   const RopeConfig config = rope_of(dim, dim);
@@ -339,7 +339,7 @@ TEST_F(RopeTest, WritesIntoACache) {
   }
 }
 
-// A NaN in an element that does not turn is copied bit by bit.
+// A NaN in an element that is not rotated is copied bit by bit.
 TEST_F(RopeTest, CopiesTheRestBitByBit) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(40, 12, pairing), .shape = {}};

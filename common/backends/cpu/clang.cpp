@@ -21,7 +21,7 @@ std::unique_ptr<llvm::Module> run_clang(const std::string& main_file,
   clang::CompilerInstance clang;
   clang.createDiagnostics();
   clang::CompilerInvocation::CreateFromArgs(clang.getInvocation(), raw, clang.getDiagnostics());
-  // Creates the diagnostics a second time, because only now the options for warnings are known.
+  // Creates the diagnostics a second time, because the options for warnings are known only now.
   clang.createDiagnostics(new clang::TextDiagnosticPrinter(stream, &clang.getDiagnosticOpts()));
   clang.setVerboseOutputStream(std::make_unique<llvm::raw_null_ostream>());  // drops "1 error generated."
   clang.createFileManager(std::move(files));

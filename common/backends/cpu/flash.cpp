@@ -164,11 +164,11 @@ class CpuFlash : public FlashOperation {
   }
 
  private:
-  // Returns the relative time of a launch, in rows times keys. The time of a tile for one key grows with the tile's
-  // rows, and with a constant number of further rows, `reading`: the tile reads the key once, however many rows it has
-  // (on recorded CPUs without AMX, tiles of 16 rows take 1.12 to 1.7 times as long as tiles of 256 rows; with AMX,
-  // tiles of 128 rows take 1.1 times as long). Threads take tiles in turn, and causal tiles begin with the longest. At
-  // the end a thread waits for a part of a tile.
+  // Returns the relative time of a launch. Its unit is the time of one row and one key. The time of a tile for one key
+  // grows with the tile's rows, and with a constant number of further rows, `reading`: the tile reads the key once,
+  // however many rows it has (on recorded CPUs without AMX, tiles of 16 rows take 1.12 to 1.7 times as long as tiles of
+  // 256 rows; with AMX, tiles of 128 rows take 1.1 times as long). A thread that is free takes the next tile; of causal
+  // tiles the longest come first. At the end of the launch a thread is idle for the time of a part of a tile.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device) {
     constexpr double waiting = 1 / 8.;
     const double reading = uses_amx(config, device, nullptr) ? 25 : 4;

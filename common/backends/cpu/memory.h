@@ -19,7 +19,7 @@ class CpuMemory {
 
   static constexpr size_t huge_page_bytes = size_t{2} << 20;
 
-  /// Null if there is too little memory.
+  /// Returns null if there is too little memory.
   void* allocate(size_t bytes);
   void release(void* block) noexcept;
 

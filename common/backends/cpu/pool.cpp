@@ -16,7 +16,7 @@ inline void pause() {
 #endif
 }
 
-// After this many idle turns a spinning thread yields its core. On a machine with fewer free cores than threads, a
+// After this many iterations a spinning thread yields its core. On a machine with fewer free cores than threads, a
 // thread that did not yield could occupy the core that the awaited thread needs.
 constexpr int spins_before_yield = 2000;
 

@@ -30,8 +30,9 @@ struct CpuTarget {
 /// The first call in a process starts the parts of LLVM that compile for this host. Later calls do nothing.
 void initialize_llvm();
 
-/// Returns the info of a device with this target: backend, arch, toolchain, features and vectors. A target says nothing
-/// of units and caches. So the info has one unit, and 256 KiB of cache, which every core of the last decade has.
+/// Returns the info of a device with this target: backend, arch, toolchain, features and vectors. A target does not say
+/// how many units and which caches the device has. So the info has one unit, and 256 KiB of cache, which every core of
+/// the last decade has.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

@@ -94,7 +94,7 @@ class CudaDevice : public Device {
     if (in_primary_) {
       check(cuda_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
       current.emplace(*this);
-    } else {  // each device has a context of its own
+    } else {  // the device gets a context of its own
       check(cuda_.cuCtxCreate_v2(&context_, CU_CTX_SCHED_AUTO, device_), "cuCtxCreate");
     }
     check(cuda_.cuStreamCreate(&own_stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
@@ -159,7 +159,7 @@ class CudaDevice : public Device {
     check(cuda_.cuMemcpyDtoHAsync(target, address(source), bytes, stream_), "download");
     wait();
   }
-  // There is no deadline and no lock here, because the work that the stream does before the copy is the caller's.
+  // There is no deadline and no lock here, because the stream first does the caller's work, which may take any time.
   void download_after(void* stream, void* target, const void* source, size_t bytes) override {
     if (bytes == 0) return;
     const Current current(*this);

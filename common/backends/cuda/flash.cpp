@@ -98,8 +98,8 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
-// Whether consumers take turns at multiplying. Turns save time if the exponentials take as long as the products.
-// Without a causal mask turns also save a little time if the products take longer and the outputs leave enough
+// Whether consumers take turns at issuing products (PING_PONG). This saves time if the exponentials take as long as the
+// products. Without a causal mask it also saves a little time if the products take longer and the outputs leave enough
 // registers (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
@@ -335,10 +335,11 @@ class CudaFlash : public FlashOperation {
     return {{128, 64, 19.8}, {64, 64, 13.2}, {64, 16, 25}};
   }
 
-  // Returns the relative time of a launch. A tile takes time for its keys, and for its begin and end (`ends`, in keys).
-  // Multiprocessors take tiles in turn. Causal tiles are shared out equally, because the long tiles come first. With a
-  // window all rows of a tile see the same number of keys, but not the same keys. So for each end of the window that
-  // moves with the rows, a tile reads additional keys, half as many as it has rows.
+  // Returns the relative time of a launch. A tile takes time for its keys, and a constant time for its start and its
+  // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets an equal share
+  // of causal tiles, because the long tiles come first. With a window all rows of a tile see the same number of keys,
+  // but not the same keys. So for each end of the window that moves with the rows, a tile reads additional keys, half
+  // as many as it has rows.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";

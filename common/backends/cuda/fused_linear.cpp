@@ -35,10 +35,10 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
 // Returns how many segments back a task looks: as many as run at the same time, up to most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
-// Returns how many chunks a segment has: the number with which the tasks of the multiprocessors take the least time.
-// The unit of time is the time in which a chunk is read and written once. Keys and values of a segment are read twice,
-// except in a sequence's last segment. The second read costs little if the cache still has these keys and values. Each
-// task also takes time to look back.
+// Returns how many chunks a segment has. Tries each number of segments up to most_segments, and chooses the number with
+// the shortest expected time of all tasks. The unit of time is the time in which a chunk is read and written once. Keys
+// and values of a segment are read twice, except in a sequence's last segment. The second read costs little if the
+// cache still has these keys and values. Each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried

@@ -39,12 +39,12 @@ bool reports_entry(const std::string& log, const std::string& entry) {
   return log.find(compiling(entry)) != std::string::npos;
 }
 
-// The report of ptxas on the entry (--ptxas-options=-v):
+// What ptxas reports about the entry (--ptxas-options=-v):
 //   Compiling entry function 'run' for 'sm_90a'
 //   Function properties for run
 //   .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 //   Used 10 registers, used 1 barriers, 256 bytes smem
-// The linker's report, if the entry was linked with functions that use more:
+// What the linker reports, if the entry was linked with functions that use more registers:
 //   Function properties for 'run':
 //   used 24 registers, used 0 barriers, 0 stack, 0 bytes smem, ...
 void read_report(const std::string& log, const std::string& entry, Binary& binary) {

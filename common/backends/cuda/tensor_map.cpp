@@ -45,8 +45,8 @@ CUtensorMapSwizzle swizzle_mode(Swizzle swizzle) {
   throw BadInput("tensor map: no such swizzle");
 }
 
-// Returns the largest number of bytes that the inner box may have with a swizzle. Without a swizzle only the other
-// limits hold.
+// Returns the largest number of bytes that a row of the box may have with a swizzle. A box without a swizzle has no
+// such limit.
 uint64_t max_inner_bytes(Swizzle swizzle) {
   return swizzle == Swizzle::none ? UINT64_MAX : uint64_t{16} << static_cast<int>(swizzle);
 }

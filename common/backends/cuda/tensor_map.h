@@ -11,8 +11,8 @@
 
 namespace attn {
 
-/// How a row of the box is permuted in shared memory, so that reading a column causes no bank conflicts. With bytes_N
-/// the inner box has at most N bytes. For rows of N bytes, the 16-byte chunk c of row r lands at chunk
+/// How a row of the box is permuted in shared memory, so that reading a column causes no bank conflicts. With bytes_N a
+/// row of the box has at most N bytes. For rows of N bytes, the 16-byte chunk c of row r lands at chunk
 /// c ^ ((r * N / 128) modulo (N / 16)), where r * N / 128 is rounded down.
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 

@@ -71,8 +71,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });
 }
 
-// The number of NVRTC's warning about an unused variable. The warning is not made an error, because a header may
-// declare variables that only other kernels use.
+// The number of NVRTC's warning about an unused variable. No option turns the warning into an error, because a header
+// may declare variables that only other kernels use.
 constexpr std::string_view unused_warning = "#177-D: ";
 
 bool reports_unused(const std::string& log, const FunctionConstants& constants) {

@@ -27,7 +27,7 @@ class HostMemoryTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// As `ulimit -v` limits it.
+// `ulimit -v` sets such a limit.
 TEST_F(HostMemoryTest, AProcessMayHaveALimit) {
   const pid_t child = fork();
   if (child == 0) {

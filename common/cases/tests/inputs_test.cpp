@@ -28,15 +28,15 @@ FlashConfig config_of(int64_t kv_len, DType dtype = DType::f32, Layout layout = 
   return config;
 }
 
-// The results of records depend on these random values, so the values must stay the same.
-TEST(InputsTest, RandomOnesAreTheStreamsOfTheSeed) {
+// Recorded results depend on these random values, so the values must stay the same.
+TEST(InputsTest, RandomInputsAreTheStreamsOfTheSeed) {
   const AttentionInputs in = make_inputs(config_of(30, DType::bf16, Layout::bshd), 7, InputKind::random);
   EXPECT_EQ(in.q.data, random_tensor(2, 4, 12, 64, DType::bf16, Layout::bshd, 7, 0).data);
   EXPECT_EQ(in.k.data, random_tensor(2, 2, 30, 64, DType::bf16, Layout::bshd, 7, 1).data);
   EXPECT_EQ(in.v.data, random_tensor(2, 2, 30, 64, DType::bf16, Layout::bshd, 7, 2).data);
 }
 
-TEST(InputsTest, NeedlesAreRandomOnesWithEverySecondQueryAndTheValuesChanged) {
+TEST(InputsTest, NeedlesChangeEverySecondQueryAndTheValues) {
   const AttentionInputs random = make_inputs(config_of(200), 7, InputKind::random);
   const AttentionInputs needles = make_inputs(config_of(200), 7, InputKind::needles);
   EXPECT_EQ(needles.k.data, random.k.data);

@@ -145,7 +145,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
 }
 
 // The last tile has only 40 rows. The threads of its missing rows have to stay in step with the threads of the 40 rows.
-// A launch has many blocks of keys, and a GPU runs the launch many times, so that threads that lose step are found.
+// A launch has many blocks of keys, and a GPU runs the launch many times, so that a thread out of step makes a wrong
+// result likely.
 TEST_P(Variants, RowsBeyondTheEnd) {
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {
@@ -244,7 +245,7 @@ TEST_P(Variants, NeedlesAmongManyKeys) {
   }
 }
 
-// --- The score hook -------------------------------------------------------------------------------------------------
+// ---- the score hook
 
 AttentionHooks alibi() {
   AttentionHooks hook;
@@ -301,7 +302,7 @@ TEST_P(Variants, AttentionHooks) {
   }
 }
 
-// --- Everything else ------------------------------------------------------------------------------------------------
+// ---- the problem itself
 
 class FlashProblemTest : public OnDevice<testing::Test> {};
 

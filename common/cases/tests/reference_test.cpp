@@ -52,7 +52,7 @@ TEST(ReferenceTest, HandComputedCase) {
   expect_near(result.lse, {std::log(a + b)}, 1e-13);
 }
 
-// The sizes that bound rounding errors, for the case above.
+// The quantities that bound rounding errors, for the case above.
 TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
   const ReferenceRows result = hand_computed();
   const double a = std::exp(0.5) / (std::exp(0.5) + std::numbers::e), b = 1 - a;
@@ -260,7 +260,7 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
   }
 }
 
-// NaN and infinity in V reach the rows that see their key, in the column where they stand.
+// A NaN or an infinity in V reaches the rows that see its key, and only in its own column.
 TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {
@@ -319,7 +319,7 @@ TEST(ReferenceTest, RowsMayComeInAnyOrder) {
   }
 }
 
-TEST(ReferenceTest, WhatDoesNotFitTheShapeIsRefused) {
+TEST(ReferenceTest, TensorsThatDoNotFitTheShapeAreRefused) {
   const AttentionShape shape{1, 4, 2, 3, 5, 8};
   const Inputs in = random_inputs(shape);
   EXPECT_THROW(reference_attention(shape, in.k, in.k, in.v, {}), std::invalid_argument);
@@ -335,7 +335,7 @@ TEST(ReferenceTest, WhatDoesNotFitTheShapeIsRefused) {
   EXPECT_THROW(attention(uneven, random_inputs(uneven)), std::invalid_argument);
 }
 
-TEST(ReferenceTest, AnExceptionOfTheScoreFunctionArrives) {
+TEST(ReferenceTest, AnExceptionOfTheScoreFunctionReachesTheCaller) {
   const AttentionShape shape{1, 1, 1, 64, 8, 4};
   EXPECT_THROW(attention(shape, random_inputs(shape), [](auto...) { throw std::domain_error("bad"); }),
                std::domain_error);

@@ -1,4 +1,5 @@
-// Correct kernels use about half of the tolerances, and a wrong block of keys at any place exceeds them.
+// A correct kernel uses about half of the tolerances. A kernel with a wrong block of keys, anywhere in the sequence,
+// exceeds them.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ TEST(ToleranceTest, FollowsTheTypesAndTheHook) {
   EXPECT_LT(largest(DType::f32, DType::f32), largest(DType::f32, DType::f32, true));
 }
 
-TEST(ToleranceTest, ShrinksAsOutputsDo) {
+TEST(ToleranceTest, ShrinksWithTheOutputs) {
   double before = 1;
   for (const int64_t keys : {64, 1024, 16384}) {
     const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 2, .kv_len = keys, .head_dim = 64};
@@ -60,7 +61,7 @@ TEST(ToleranceTest, ShrinksAsOutputsDo) {
   }
 }
 
-TEST(ToleranceTest, OfLogSumExpIsSmall) {
+TEST(ToleranceTest, TheToleranceOfTheLogSumExpIsSmall) {
   for (const int64_t keys : {1, 64, 1024, 16384}) {
     const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 4, .kv_len = keys, .head_dim = 64};
     const AttentionInputs in = make_inputs(config_of(shape, DType::f32), 1, InputKind::random);
@@ -69,14 +70,14 @@ TEST(ToleranceTest, OfLogSumExpIsSmall) {
   }
 }
 
-TEST(ToleranceTest, ARowWithoutKeysHasNone) {
+TEST(ToleranceTest, ARowWithoutKeysHasNoTolerance) {
   const AttentionShape shape{
       .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 2, .kv_len = 1, .head_dim = 8, .causal = true};
   const AttentionInputs in = make_inputs(config_of(shape, DType::bf16), 1, InputKind::random);
   for (size_t i = 0; i < 8; ++i) EXPECT_LE(tolerance(shape, in, DType::bf16, DType::bf16).o[i], 1e-30);
 }
 
-TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
+TEST(ToleranceTest, ARowOfNaNHasNoTolerance) {
   const AttentionShape shape{.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 2, .head_dim = 8};
   AttentionInputs in = make_inputs(config_of(shape, DType::f32), 1, InputKind::random);
   in.k.set(0, 0, 0, 0, std::nan(""));
@@ -84,7 +85,7 @@ TEST(ToleranceTest, WhatIsNotANumberAllowsNothing) {
   EXPECT_TRUE(std::isnan(allowed.o[0]) && std::isnan(allowed.lse[0]));
 }
 
-// --- Wrong blocks ---------------------------------------------------------------------------------------------------
+// ---- wrong blocks
 
 constexpr int64_t block = 64;
 constexpr size_t dim = 64;
@@ -109,7 +110,7 @@ std::vector<Block> blocks_of(const AttentionShape& shape, const AttentionInputs&
   std::vector<Block> blocks(keys / block);
   for (size_t key = 0; key < keys; ++key) {
     Block& of = blocks[key / block];
-    const size_t other = (key + keys - block) % keys;  // the block before the first is the last
+    const size_t other = (key + keys - block) % keys;  // the last block counts as the block before the first
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(key), 0), v);
     in.v.load(in.v.offset(0, 0, static_cast<int64_t>(other), 0), before);
     of.weight += weights[key];
@@ -138,10 +139,10 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// With a wrong block at any place, at least one of 8 rows is off by more than twice the tolerance. (With needles, if
-// only the keys are those of another block, the row is off by more than the tolerance itself.) The kernel's own errors
-// take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of these
-// rows have nearly all their weight at one key.
+// With a wrong block, anywhere in the sequence, at least one of 8 rows is off by more than twice the tolerance. (With
+// needles, and if only the keys come from another block, one row is off by more than the tolerance.) The kernel's own
+// errors take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of
+// these rows have nearly all their weight at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
   for (const InputKind kind : {InputKind::random, InputKind::needles}) {
     for (const int64_t keys : {64, 1024, 16384, 65536}) {
@@ -175,14 +176,15 @@ TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
       if (count == 1) continue;
       EXPECT_GT(least(lost), 2) << where;
       EXPECT_GT(least(other), 2) << where;
-      // The weights of another block of keys move the output little, because the block's values share a signature.
+      // If only the keys come from another block, the output changes little, because all values of the block have the
+      // same signature.
       EXPECT_GT(least(other_keys), kind == InputKind::random ? 2 : 1) << where;
       EXPECT_GT(least(other_values), 2) << where;
     }
   }
 }
 
-// --- Correct kernels ------------------------------------------------------------------------------------------------
+// ---- correct kernels
 
 class Margins : public test::OnPath<test::KernelPath> {
  protected:

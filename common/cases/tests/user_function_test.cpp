@@ -57,7 +57,7 @@ class FunctionFileTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(FunctionFileTest, WhatNoFunctionMayUseIsToldWithItsLine) {
+TEST_F(FunctionFileTest, ForbiddenWordsAreReportedWithTheirLine) {
   for (const auto& [text, what] :
        std::vector<std::pair<std::string, std::string>>{{"// one\n#include <cmath>\n", "#include in line 2"},
                                                         {"\n\n  # /* a\nb */ include \"x.h\"\n", "#include in line 4"},
@@ -83,7 +83,7 @@ TEST_F(FunctionFileTest, CommentsAndLiteralsAreFree) {
   }
 }
 
-TEST_F(FunctionFileTest, WhatIsNoTextIsToldInOneLine) {
+TEST_F(FunctionFileTest, AFileThatIsNoTextIsReportedInOneLine) {
   EXPECT_NE(refusal_of(std::string("float score\n\0(", 13)).find("line 2 has the byte 0x00"), std::string::npos);
   EXPECT_NE(refusal_of("float \xFF").find("0xff"), std::string::npos);
   EXPECT_NE(refusal_of("// \xC3").find("0xc3"), std::string::npos) << "cut off";
@@ -110,7 +110,7 @@ TEST_F(FunctionFileTest, AByteOrderMarkIsNoPartOfTheText) {
   EXPECT_NE(refusal_of("\xEF\xBB\xBF").find("is empty"), std::string::npos);
 }
 
-TEST_F(FunctionFileTest, ACaseKnowsTheTextOfItsFile) {
+TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();
   EXPECT_EQ(a, "file-dcd9ce46be08") << "printf '// a' | sha256sum";
@@ -158,7 +158,7 @@ TEST_F(UserFunctionTest, TheContextMayBeLeftOut) {
   }
 }
 
-TEST_F(UserFunctionTest, PairsAreCountedWithinWhatOtherRulesLeave) {
+TEST_F(UserFunctionTest, OnlyPairsThatOtherRulesLeaveAreCounted) {
   const auto pairs = [&](const std::string& text, const MaskOracle::Range& range) {
     return MaskOracle(device(), pipelines(), mask_of(text), shape_).visible_pairs(range);
   };
@@ -177,7 +177,7 @@ TEST_F(UserFunctionTest, PairsAreCountedWithinWhatOtherRulesLeave) {
   }
 }
 
-TEST_F(UserFunctionTest, OneLineSaysWhatDoesNotCompile) {
+TEST_F(UserFunctionTest, ACompileErrorIsReportedInOneLine) {
   const auto message = [](const UserFunction& function) {
     return function_refusal([&] { require_compiles(device(), function); });
   };
@@ -204,7 +204,7 @@ TEST_F(UserFunctionTest, OneLineSaysWhatDoesNotCompile) {
 
 using UserFunctionCudaTest = test::CudaCompilerTest;
 
-TEST_F(UserFunctionCudaTest, OneLineSaysWhatDoesNotCompile) {
+TEST_F(UserFunctionCudaTest, ACompileErrorIsReportedInOneLine) {
   Device& device = *compiler_;
   const auto message = [&](const UserFunction& function) {
     return function_refusal([&] { require_compiles(device, function); });

@@ -278,7 +278,7 @@ TEST_F(SafetensorsFile, WritesOnlyWhatFitsItsShape) {
   EXPECT_TRUE(fs::is_empty(folder()));
 }
 
-TEST_F(SafetensorsFile, WhatCannotBeReadIsNamed) {
+TEST_F(SafetensorsFile, AFileThatCannotBeReadIsNamed) {
   const auto message = [&](const std::string& file) -> std::string {
     try {
       read_safetensors(path(file), {"q"});

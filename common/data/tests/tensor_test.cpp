@@ -186,7 +186,7 @@ TEST(ConversionTest, EveryF16AndBf16ValueSurvives) {
 }
 
 // Between two neighbours: the midpoint rounds to the even neighbour, other values to the nearer one. The tested values
-// differ from the midpoint by one unit of double, so rounding by way of float fails here.
+// differ from the midpoint by one unit of double, so a conversion that first rounds to float fails here.
 TEST(ConversionTest, RoundsToNearestEvenBetweenAllNeighbours) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (uint16_t low = 0; low + 1 < infinity_bits(dtype); ++low) {

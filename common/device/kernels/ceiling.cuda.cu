@@ -2,7 +2,7 @@
 // memory from which the matrix units read.
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
-// latency divided by the warps that take turns), IN_TYPE (of the matrices; F32 stands for tf32). Launch:
+// latency divided by the number of warps of a scheduler), IN_TYPE (of the matrices; F32 stands for tf32). Launch:
 // ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills

@@ -1,5 +1,5 @@
-// The duties of every device: memory, dispatches, parameters, fills and order. Built for one device at a time;
-// ATTN_TEST_DEVICE names it.
+// What every device must do: memory, dispatches, parameters, fills and order. The test is built once for each device;
+// the macro ATTN_TEST_DEVICE names the device.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -149,8 +149,8 @@ struct Poke {
   long long offset;
 };
 
-// Writes one byte beyond either end of the data, and the last byte of either guard band. With AddressSanitizer the
-// cpu's write itself is reported.
+// Writes one byte beyond either end of the data, and the last byte of either guard band. On the cpu, AddressSanitizer
+// reports the write itself.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const KernelSource poke = any_kernel(device_->info(), R"(

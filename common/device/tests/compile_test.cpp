@@ -190,7 +190,7 @@ TEST_F(CompileTest, IncludesStandInForFiles) {
   EXPECT_NE(source_sha256(source), source_sha256(hooked));
 }
 
-TEST_F(CompileTest, WhatIsReadAtRunTimeIsNoConstantExpression) {
+TEST_F(CompileTest, AConstantReadAtRunTimeIsNoConstantExpression) {
   KernelSource source = returns("VALUE", {{"VALUE", 5}});
   source.run_time = {"VALUE"};
   EXPECT_EQ(value_of(source), 5);
@@ -263,8 +263,8 @@ TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
   EXPECT_EQ(calls(Linking::after_code_generation), 1);
 }
 
-// A program that writes an object file takes the place of a source. The source's hash covers the program's arguments
-// and the program's text.
+// A fragment's file may be a program that writes an object file. The source's hash covers the program's arguments and
+// the program's text.
 TEST_F(CompileTest, AFragmentMayBeAProgram) {
   const std::string object =
       device_->compile(fragment_text("extern \"C\" long long part(long long x) { return x + 1; }")).code;
@@ -352,7 +352,7 @@ TEST_F(CompileTest, AFunctionInBothIsAnError) {
   for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
 }
 
-TEST_F(CompileTest, WhatDecidesTheCodeOfAFragmentIsInTheHash) {
+TEST_F(CompileTest, TheHashCoversTheFragments) {
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
   const KernelSource source = with_fragment(part, Linking::before_optimizer);
   std::vector<KernelSource> others(4, source);

@@ -52,7 +52,7 @@ TEST(CpuMemoryTest, LargeBlocksAreFresh) {
   }
 }
 
-TEST(CpuMemoryTest, WhatDoesNotFitIsNull) {
+TEST(CpuMemoryTest, ABlockThatDoesNotFitIsNull) {
   CpuMemory memory;
   EXPECT_EQ(memory.allocate(SIZE_MAX), nullptr);
   EXPECT_EQ(memory.allocate(SIZE_MAX / 2), nullptr);

@@ -99,7 +99,7 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
 }
 
 // Code for a family, without the features that this host lacks, runs on this host.
-TEST(CpuTargetTest, RunsWhatIsCompiledForAFamilyWithinThisHost) {
+TEST(CpuTargetTest, RunsCodeThatIsCompiledForAFamilyWithinThisHost) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {
     CpuTarget target = CpuTarget::named(family);

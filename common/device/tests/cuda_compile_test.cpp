@@ -103,7 +103,7 @@ TEST_F(CudaCompileTest, PrecompiledHeadersChangeNoCode) {
   EXPECT_EQ(compiler_->compile(source).code_sha256, without.code_sha256);
 }
 
-TEST_F(CudaCompileTest, WhatAHeaderDeclaresNeedNotBeUsed) {
+TEST_F(CudaCompileTest, DeclarationsOfAHeaderNeedNotBeUsed) {
   KernelSource source = stores("USED", {{"USED", 1}});
   source.includes[source.path] = "#include \"test/header.h\"\n" + source.includes[source.path];
   source.includes["test/header.h"] = "constexpr int spare = 1;\nstatic inline int idle() { return 2; }\n";

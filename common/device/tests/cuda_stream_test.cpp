@@ -89,7 +89,7 @@ TEST_F(GpuStreamTest, WorksAfterWhatTheProgramPutOnTheStream) {
   EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "it is still the program's";
 }
 
-TEST_F(GpuStreamTest, WhatIsEnqueuedMayBeCaptured) {
+TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   Buffer count = buffer_of(*device_, std::vector<unsigned>{0});
   CommandEncoder encoder;
   encoder.fill(count.data(), 0, sizeof(unsigned));

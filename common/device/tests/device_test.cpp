@@ -1,4 +1,5 @@
-// Duties that only the cpu device has, or that need its kernels. any_device_test.cpp has the duties of all devices.
+// What only the cpu device must do, and tests that need its kernels. any_device_test.cpp tests what all devices must
+// do.
 #include "common/device/device.h"
 
 #include <fmt/format.h>
@@ -112,7 +113,7 @@ TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
       __atomic_fetch_add(p->visits, 1u, __ATOMIC_RELAXED);
     })");
   const size_t most = device_->info().threadgroup_memory_bytes;
-  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // also smaller sizes after larger ones
+  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // larger, then smaller
     KernelSource sized = source;
     sized.constants = {{"BYTES", static_cast<int64_t>(bytes)}};
     unsigned visits = 0, wrong = 0;
@@ -149,7 +150,7 @@ KernelSource guarded_text(const std::string& what) {
   return source;
 }
 
-TEST_F(DeviceTest, WhatAGuardedKernelDoesWrongLosesTheDeviceAndNotTheProcess) {
+TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   std::vector<std::pair<std::string, std::string>> wrongs = {
       {"*reinterpret_cast<volatile int*>(72) = 1;", "met an illegal address (0x48)"},

@@ -1,4 +1,4 @@
-// Duties that only the cuda device has. any_device_test.cpp has the duties of every device. Tests that cause faults on
+// What only the cuda device must do. any_device_test.cpp tests what all devices must do. Tests that cause faults on
 // purpose have Fault in their names. Tests that need a device at its usual speed have Timing in their names. So
 // compute-sanitizer can leave both out: --gtest_filter='-*Fault*:*Timing*'.
 #include <fmt/format.h>
@@ -257,7 +257,7 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
 }
 
 // The driver caches code that it compiles from PTX, but not code that is already machine code. So the time of a
-// compilation here is the time of NVRTC. The driver reads the place of its cache when it starts, so the test needs a
+// compilation here is the time of NVRTC. The driver reads the path of its cache when it starts, so the test needs a
 // separate process.
 TEST(GpuDriverCacheTest, SeesNoKernel) {
   const test::TemporaryFolder folder;

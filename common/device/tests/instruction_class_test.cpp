@@ -1,4 +1,4 @@
-// The classes of an instruction, from its text.
+// Tests of the classes that an instruction gets from its text.
 #include "common/device/instruction_class.h"
 
 #include <gtest/gtest.h>

@@ -179,7 +179,7 @@ TEST_F(PipelineCacheTest, AMovedSourceHasTheSameCode) {
   EXPECT_EQ(found.binary.key, moved.key());
 }
 
-TEST_F(PipelineCacheTest, FindsOnDiskWhatAnEarlierRunCompiled) {
+TEST_F(PipelineCacheTest, FindsOnDiskTheKernelsThatAnEarlierRunCompiled) {
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk");
   EXPECT_EQ(origin_in_a_new_run(source_number(2)), "compiled");
@@ -332,7 +332,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < found.size(); ++thread) {
     threads.emplace_back([&, thread] {
-      // Half of the threads begin at the other end, so that both equal and different keys are wanted at once.
+      // Half of the threads begin with the last key, so that both equal and different keys are wanted at once.
       for (int i = 0; i < keys; ++i) {
         const int key = thread % 2 ? keys - 1 - i : i;
         found[thread][key] = &cache.get(source_number(key));
@@ -379,7 +379,7 @@ TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
 }
 
 // A process that died during a compilation leaves a part of a file, which no process holds any more.
-TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
+TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
   origin_in_a_new_run(source_number(1));
   const auto files = folder_.files();
   const std::string name = files.begin()->first;
@@ -390,7 +390,7 @@ TEST_F(PipelineCacheTest, TakesOverWhatADeadProcessLeft) {
   EXPECT_EQ(folder_.files(), files);
 }
 
-TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsWhatFails) {
+TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsTheErrorOfOne) {
   std::vector<KernelSource> sources;
   for (int i = 0; i < 20; ++i) sources.push_back(source_number(i % 15));
   PipelineCache cache(device_, "");
@@ -546,7 +546,7 @@ TEST_F(PipelineArchiveTest, DamagedCodeCostsOneEntryOnly) {
   EXPECT_EQ(archive->damaged(), 1u);
 }
 
-TEST_F(PipelineArchiveTest, WhatIsDamagedIsSaidAndCompiledAgain) {
+TEST_F(PipelineArchiveTest, DamagedEntriesAreReportedAndCompiledAgain) {
   PipelineCache first(device_, "");
   for (int i = 0; i < entries; ++i) first.get(source_number(i));
   first.archive().save(path_);
@@ -624,7 +624,7 @@ class LoggingDevice : public FakeDevice {
 };
 
 TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
-  constexpr int keys = 40;  // every thread wants the first ten; two threads of each process want each of the others
+  constexpr int keys = 40;  // every thread wants the first ten; each other key is wanted by two threads of each process
   const TemporaryFolder folder, logs;
   const fs::path log = logs.path() / "compiled";
   const auto process = [&] {

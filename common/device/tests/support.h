@@ -52,7 +52,7 @@ inline KernelSource kernel_text(const std::string& body, FunctionConstants const
 }
 
 /// Returns a kernel for any device. `body` has KERNEL(Params) { ... }. In these braces p points to the parameters,
-/// index is the threadgroup's place in the grid, and count is the size of the grid, both along x, y and z.
+/// index is the threadgroup's position in the grid, and count is the size of the grid, both along x, y and z.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -150,7 +150,7 @@ class CpuTest : public OpenDeviceTest {
   CpuTest() : OpenDeviceTest("cpu:threads=3") {}
 };
 
-/// A test of the duties of every device.
+/// A test of what every device must do.
 class AnyDeviceTest : public OpenDeviceTest {
  protected:
   AnyDeviceTest() : OpenDeviceTest(test_device) {}

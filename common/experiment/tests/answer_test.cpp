@@ -1,4 +1,4 @@
-// The answer of a run, on made-up results of a made-up device.
+// Tests of a run's answer, with invented results of an invented device.
 #include "common/experiment/answer.h"
 
 #include <fmt/format.h>
@@ -161,7 +161,7 @@ TEST_F(AnswerTest, SaysWhatIsUndecided) {
   EXPECT_TRUE(answered()["choices"][0]["take"].is_null());
 }
 
-TEST_F(AnswerTest, WhatTheNoiseHidesIsUnclear) {
+TEST_F(AnswerTest, OptionsThatTheNoiseHidesAreUnclear) {
   spec_.choices[0].within = 1.03;
   results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.05e-3), tile(16, 64, 1.5e-3)};
   results_[1].time[0].ci_lo_s = 0.9e-3;

@@ -1,4 +1,4 @@
-// The loop on a fake device with virtual time: the test says how long a launch takes.
+// Tests of the loop on a fake device with virtual time: each test sets how long a launch takes.
 #include "common/experiment/experiment.h"
 
 #include <gtest/gtest.h>
@@ -571,7 +571,7 @@ TEST_F(ExperimentTest, AProcessThatLosesItsDeviceCostsOneCase) {
   EXPECT_EQ(measurements().back()["status"], "failed");
 }
 
-TEST_F(ExperimentTest, AProcessThatIsEndedIsSaid) {
+TEST_F(ExperimentTest, AProcessThatIsEndedIsReported) {
   world.part_status = 128 + SIGKILL;
   const Outcome outcome = run({"--processes", "2"});
   EXPECT_EQ(outcome.status, 1) << outcome.err;
@@ -939,7 +939,7 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
 }
 
-// What was measured before is shown.
+// The table shows the cases that were measured before the error.
 TEST_F(ExperimentTest, AnErrorBetweenCasesLeavesTheTable) {
   const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) -> int {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -1020,7 +1020,7 @@ TEST_F(ExperimentTest, FullProfileMeasuresCold) {
   EXPECT_NEAR(test["cold_s"].get<double>() / test["hot_s"].get<double>(), 2, 1e-6);
 }
 
-TEST_F(ExperimentTest, WhatMemoryLimitsIsMeasuredColdInEveryProfile) {
+TEST_F(ExperimentTest, CasesThatMemoryLimitsAreMeasuredColdInEveryProfile) {
   world.bound = Bound::memory;
   world.flops = 0;
   world.bytes = 16e6;  // a launch takes 2 ms cold: 8 GB/s, 40 % of the copy rate
@@ -1069,7 +1069,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
   EXPECT_EQ(measurements().size(), 2u);
 }
 
-TEST_F(ExperimentTest, WhatTheCompilerSaysIsShownOnceAndKept) {
+TEST_F(ExperimentTest, TheCompilersMessageIsShownOnceAndKept) {
   const std::string log = "kernel.cpp:3:7: error: no such name\nkernel.cpp:9:1: error: nor this";
   world.on_make = [&](const Case&) { throw CompileError("work[TILE=16] does not compile:\n" + log); };
   const Outcome outcome = run({"--axis", "n=8,9", "--axis", "tile=16"});
@@ -1079,7 +1079,7 @@ TEST_F(ExperimentTest, WhatTheCompilerSaysIsShownOnceAndKept) {
   EXPECT_NE(measurement(9, 16)["log"].get<std::string>().find(log), std::string::npos);
 }
 
-TEST_F(ExperimentTest, WhatTheCompilerSaysAboutSeveralKernelsIsShownOnce) {
+TEST_F(ExperimentTest, TheCompilersMessageAboutSeveralKernelsIsShownOnce) {
   const std::string log = "kernel.cpp:3:7: error: no such name";
   world.on_make = [&](const Case& config) { throw CompileError("work[" + config.key() + "]", log); };
   const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"});
@@ -1277,7 +1277,7 @@ TEST_F(ExperimentTest, CsvIsAllThatIsPrinted) {
   EXPECT_TRUE(outcome.out.starts_with("n,m,tile,variant,id,status,")) << outcome.out;
 }
 
-TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsSaid) {
+TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsReported) {
   const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16,32", "--baseline"};
   const auto with = [&](const std::string& baseline) {
     std::vector<std::string> arguments = one;
@@ -1317,7 +1317,7 @@ TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
 
 // ---- budget, interruption, resume
 
-TEST_F(ExperimentTest, BudgetIsSharedAndWhatItMissesIsResumed) {
+TEST_F(ExperimentTest, TheBudgetIsSharedAndResumeMeasuresTheCasesThatItMissed) {
   EXPECT_EQ(run({"--budget", "1e-9"}).status, 0);
   int measured = 0, missed = 0;
   for (const Json& record : measurements()) {
@@ -1385,7 +1385,7 @@ TEST_F(ExperimentTest, ResumeMakesTheFindingsThatAreMissing) {
   EXPECT_NE(compared.find(" against "), std::string::npos) << compared;
 }
 
-TEST_F(ExperimentTest, ResumeMeasuresAgainWhatIsNotTheSame) {
+TEST_F(ExperimentTest, ResumeMeasuresCasesAgainUnderOtherConditions) {
   const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--axis", "variant=tuned"};
   const auto resumed = [&](std::vector<std::string> more) {
     more.insert(more.end(), one.begin(), one.end());
@@ -1451,7 +1451,7 @@ TEST_F(ExperimentTest, ResumeReportsTornAndDamagedLines) {
   EXPECT_EQ(measurement(8, 16)["status"], "ok");
 }
 
-TEST_F(ExperimentTest, InterruptionKeepsWhatWasMeasured) {
+TEST_F(ExperimentTest, InterruptionKeepsTheMeasurements) {
   world.on_launch = [] {
     if (world.launches == 58) std::raise(SIGINT);
   };
@@ -1635,7 +1635,7 @@ TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   // Two shapes run with the profile's tiles.
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8,9"})).size(), 4u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "m=8,9"})).size(), 4u);
-  // Where the profile has a single shape of its own, all its tiles run.
+  // If the profile itself has a single shape, all tiles of the profile run.
   spec_.sweep = [](const std::string&, const DeviceInfo&) {
     return Sweep{{{{"n", {int64_t{8}}}, {"tile", {int64_t{16}, int64_t{32}}}, {"variant", {std::string("tuned")}}}}};
   };
@@ -1653,7 +1653,7 @@ TEST_F(ExperimentTest, InputFixesTheShape) {
   EXPECT_NE(conflict.err.find("n=96"), std::string::npos) << conflict.err;
 }
 
-TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreSaid) {
+TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreReported) {
   const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--only", "verify"};
   const auto says = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = one;
@@ -1930,7 +1930,7 @@ TEST_F(ExperimentTest, BadInputIsToldInFull) {
   EXPECT_EQ(outcome.err, "fake_experiment: the file is too short\nfor what follows\n");
 }
 
-TEST_F(ExperimentTest, WhereThereIsNoDefaultAllThatIsComparedRuns) {
+TEST_F(ExperimentTest, WithoutADefaultAllComparedCasesRun) {
   spec_.default_tile = false;
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})).size(), 2u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})).size(), 1u);

@@ -1,4 +1,4 @@
-// The table of a run, on made-up results.
+// Tests of a run's table, with invented results.
 #include "common/experiment/table.h"
 
 #include <gtest/gtest.h>
@@ -173,31 +173,31 @@ class BusyTest : public ::testing::Test {
 
 TEST_F(BusyTest, AQuietMachineSaysNothing) { EXPECT_EQ(lines(2, 0.1), ""); }
 
-TEST_F(BusyTest, OtherProgramsOnTheCoresOfTheRunAreSaid) {
+TEST_F(BusyTest, OtherProgramsOnTheCoresOfTheRunAreReported) {
   EXPECT_NE(lines(2, 0.8).find("the machine was busy: other programs used 0.8 of 2 cores"), std::string::npos);
   EXPECT_EQ(lines(8, 0.8), "") << "there are cores for both";
 }
 
-TEST_F(BusyTest, ScatteredSamplesAreSaid) {
+TEST_F(BusyTest, ScatteredSamplesAreReported) {
   results_[1].time[0].cv = 2.22;
   EXPECT_EQ(lines(),
             "the machine was busy: the samples of 1 of 2 cases scatter, by up to 222 % (cv); measure again "
             "when it is quiet\n");
 }
 
-TEST_F(BusyTest, ACaseThatDiffersFromItselfIsSaid) {
+TEST_F(BusyTest, ACaseThatDiffersFromItselfIsReported) {
   comparisons_.resize(2);
   comparisons_[0].aa = {1, 0.99, 1.01};
   comparisons_[1].aa = {1.1, 1.05, 1.15};
   EXPECT_NE(lines().find("in 1 of 2 comparisons a case differs from itself by more than 5 %"), std::string::npos);
 }
 
-TEST_F(BusyTest, MoreThreadsThanCoresAreSaid) {
+TEST_F(BusyTest, MoreThreadsThanCoresAreReported) {
   device_.units = 64;
   EXPECT_EQ(lines(), "64 threads on 2 cores: threads wait for each other; --device cpu:threads=2\n");
 }
 
-TEST_F(BusyTest, ThrottlingIsSaid) {
+TEST_F(BusyTest, ThrottlingIsReported) {
   results_[0].clocks = {{"throttle_reasons", {"sw_power_cap"}}};
   EXPECT_EQ(lines(), "the device throttled in 1 of 2 cases (sw_power_cap)\n");
 }

@@ -1,4 +1,4 @@
-// Workers that end badly, and the process that watches them.
+// Tests of workers that end badly, and of the process that watches them.
 #include "common/experiment/watch.h"
 
 #include <gtest/gtest.h>
@@ -144,7 +144,7 @@ TEST(WatchTest, AWorkerThatLostItsDeviceIsFollowedByAnother) {
   EXPECT_EQ(status, as_expected);
 }
 
-// A worker that nothing interrupts is ended, and another shows what was measured.
+// A worker that does not react to a signal is ended, and another worker shows what was measured.
 TEST(WatchTest, ASignalEndsAWorkerThatIsDeafToSignals) {
   const TemporaryFolder folder;
   const auto runs = folder.path() / "runs", shown = folder.path() / "shown";

@@ -1,5 +1,5 @@
 // Computes the outputs of each chunk from the state before the chunk (linear.h). The state lies in threadgroup memory.
-// Each step of the chunk's tokens changes the state in turn.
+// The steps of the chunk's tokens change the state one after the other.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/step_outputs.h"

@@ -13,7 +13,7 @@
 // If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
 // and the exponents of f32. So the state cannot overflow; in f16 it could. The error of the state stays below the error
 // of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. If IN_TYPE is
-// F32, each number is split into two of tf32, and three products of tf32 take the place of one of f32
+// F32, each number is split into two numbers of tf32, and three products of tf32 replace one product of f32
 // (multiply_add_exactly).
 //
 // Blocks pass through one ring of stages: first blocks of keys, from the diagonal down to the chunk's first key, then
@@ -68,7 +68,7 @@ struct ChunkO {
   int first_column;                  // the first column of V and the state in this pass
   int key_jobs, jobs;
   float o[VALUE_TILES][4];
-  float sum[2];  // NORMALISED: this thread's part of the outputs' divisor; a quad of threads has the whole divisor
+  float sum[2];  // NORMALISED: this thread's part of the outputs' divisor; four threads share a row
 
   DEVICE explicit ChunkO(const ChunkParams& params) : p(params) {}
 
@@ -94,8 +94,8 @@ struct ChunkO {
   // the group's end to the first of the ROWS rows.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the first of the keys that are done to the first of the ROWS rows. After the last block
-  // of keys this is the decay from the chunk's first token.
+  // By channel: the decay from the first key that is done to the first of the ROWS rows. After the last block of keys
+  // this is the decay from the chunk's first token.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -230,8 +230,8 @@ struct ChunkO {
   // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // Of each eight keys the product expects keys `quarter` and `quarter + 4` from this thread. The product gets keys
-      // 2 * quarter and 2 * quarter + 1 instead, because this thread has the weights of these keys.
+      // From each group of eight keys the product takes keys `quarter` and `quarter + 4` of this thread. This function
+      // passes keys 2 * quarter and 2 * quarter + 1 instead, because this thread has the weights of these two keys.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
         unsigned a[4];
@@ -301,7 +301,7 @@ struct ChunkO {
           map_keys(stage);
           __syncthreads();
         }
-        const int own = first_row + warp_row - key;  // the place of the warp's 16 tokens in the block
+        const int own = first_row + warp_row - key;  // where the warp's 16 tokens begin in the block
         if (warp_row < ROWS && own >= 0 && own < BLOCK) {
           multiply_diagonal(s, stage, own);
           weigh(s, key + own, true);
@@ -338,7 +338,7 @@ struct ChunkO {
 
   // ---- a block of the state's rows
 
-  // O += scale decay f(Q) S. Adds the part of z to `sum`.
+  // O += scale decay f(Q) S. Adds to `sum` what z contributes to the divisor.
   DEVICE void work_on_state(int job) {
     if (warp_row >= ROWS) return;
     const int from = state_row_of(job);
@@ -353,8 +353,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // Of each eight columns the product gets columns 2 * quarter and 2 * quarter + 1 in place of columns `quarter`
-      // and `quarter + 4`.
+      // From each group of eight columns the product gets columns 2 * quarter and 2 * quarter + 1, not columns
+      // `quarter` and `quarter + 4`.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];

@@ -2,11 +2,11 @@
 // run on Apple hardware yet.
 //
 // A simdgroup has 8 tokens at a time, and no simdgroup waits for another. Its lanes load their elements of operands
-// straight from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens from its
-// own back to the chunk's first. `since` has the logarithms of the decays from the group's end to the lane's own token.
-// Both factors of a product then decay towards the group's end, so that none is above 1. Last comes the state before
-// the chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts, whether
-// or not it is finite.
+// straight from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens, from its
+// own group back to the chunk's first group. `since` has the logarithms of the decays from the group's end to the
+// lane's own token. Both factors of a product then decay towards the group's end, so that none is above 1. Last comes
+// the state before the chunk. Within its own group a token adds the tokens up to itself one by one, so that no value of
+// a later token counts, whether or not it is finite.
 //
 // Function constants: those of linear.h. No threadgroup memory. Grid: (chunk numbers, heads); metal_linear_threads
 // threads. Accumulators a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64

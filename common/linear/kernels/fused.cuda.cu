@@ -12,10 +12,11 @@
 // f16 an element of the copy is infinite if the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
-// segment's keys and values, computes the segment's own state, and publishes it. Then the task gathers the state before
-// the segment from the segments before it (decoupled look-back, Merrill and Garland 2016), and computes the outputs.
-// Tasks are taken in the order of their segments, so a task waits only for tasks that other threadgroups have taken. A
-// segment of at most STAGES chunks is read once.
+// segment's keys and values, computes the segment's own state, and publishes it. Then the task computes the state
+// before the segment from what earlier segments have published (decoupled look-back, Merrill and Garland 2016), and
+// computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits only for tasks that
+// some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in shared memory, and are
+// read only once.
 //
 // If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
 // the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
@@ -125,7 +126,7 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   ring.advance();
 }
 
-// Passes on a stage without a chunk. `number` is a task without chunks, or no_more_tasks.
+// Fills a stage without a chunk, to tell the consumers `number`: a task without chunks, or no_more_tasks.
 DEVICE void tell(int number, Ring& ring) {
   Barriers& bars = barriers();
   bars.empty[ring.index].wait(ring.parity ^ 1);
@@ -561,7 +562,7 @@ struct State : Warpgroup {
     }
   }
 
-  // Returns the place of this thread's part of a segment's own state, or of the state after this segment and all
+  // Returns the address of this thread's part of a segment's own state, or of the state after this segment and all
   // segments before it.
   DEVICE float4* published(int segment, int slot, Published what) const {
     const long long place = static_cast<long long>(segment % (2 * p.reach)) * p.slots + slot;
@@ -606,8 +607,8 @@ struct State : Warpgroup {
     }
   }
 
-  // Waits until the place of this segment's states is free: until the segment that had the place before, and the
-  // segments that may look back to that segment, are done.
+  // The memory for published states is a ring. Waits until this segment's part of the ring is free: until the segment
+  // that used this part before is done, and all segments that may look back to that segment are done.
   DEVICE void wait_for_place(const Task& task) {
     const int segment = task.segment - 2 * p.reach + lane;
     if (segment >= 0 && lane <= p.reach) {
@@ -617,7 +618,8 @@ struct State : Warpgroup {
     __syncwarp();
   }
 
-  // Computes the state before the segment from the segments before it. Each warp reads the flags itself.
+  // Computes the state before the segment from the states that earlier segments have published. Each warp reads the
+  // flags itself.
   DEVICE void look_back(const Task& task) {
     clear_state();
     const int segment = task.segment - 1 - lane;
@@ -748,7 +750,7 @@ struct Outputs : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int token = 8 * j + column + i % 2;
         float weight = s[4 * j + i];
-        // The weight may be infinite, but only where the mask hides it.
+        // The weight may be infinite, but only for pairs that the mask hides.
         if constexpr (GATED) weight *= exp2_approx(row_decay[i / 2] - (i % 2 ? sum.y : sum.x));
         x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
         if constexpr (NORMALISED) row_sum[i / 2] += x[i];

@@ -19,7 +19,7 @@ struct FusedParams {
   int slices;          // of 64 value columns
   int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
   int segment_chunks;  // chunks of a segment
-  int reach;           // the most segments that a task looks back, 1 to 31; states of 2 * reach segments are kept
+  int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
   /// [3]: tasks taken, threadgroups done, launches done; 0 before the first launch. Only the kernel writes the
   /// counters.
   unsigned* counters;

@@ -58,8 +58,8 @@ struct LinearParams {
 ///   scan           replaces this sum by the state before the chunk, and writes the final state
 ///   chunk_o        reads the state before each chunk
 ///
-/// Without CAUSAL a scan writes only the state after the last token, at the place of the sequence's first chunk;
-/// chunk_o reads this state there for all chunks.
+/// Without CAUSAL a scan writes only the state after the last token, as the entry of the sequence's first chunk;
+/// chunk_o reads this entry for all chunks.
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
@@ -75,15 +75,15 @@ struct ChunkParams : LinearParams {
 /// chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
-/// z. Rows do not depend on one another. A kernel that looks back takes its span from a ticket, so all spans before it
-/// have begun. DELAY is 0, or in tests how long every second span waits before it sets its flag: turns of a loop on the
-/// cpu, nanoseconds on a GPU.
+/// z. Rows do not depend on one another. A kernel that looks back takes the number of its span from a counter, its
+/// ticket, so all earlier spans have begun. DELAY is 0 except in tests. There it is how long every second span waits
+/// before it sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// The sums that each span adds, laid out as states and key_sums, with span numbers in place of chunk numbers. `scan`
-  /// with PASS_STARTS replaces the sums of a span by the state before the span. span_decays has the logarithms of the
-  /// spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if there is
-  /// one span.
+  /// The sums that each span adds, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
+  /// `scan` with PASS_STARTS replaces the sums of a span by the state before the span. span_decays has the logarithms
+  /// of the spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if
+  /// there is one span.
   GLOBAL float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
   /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
@@ -94,8 +94,8 @@ struct SpanParams : ChunkParams {
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// writes this state to the place of the first chunk too. With several spans PASS_STARTS writes the final state and the
-/// place of the first chunk, and without CAUSAL PASS_STATES does not run.
+/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS writes the final state and
+/// the entry of the first chunk, and without CAUSAL PASS_STATES does not run.
 ///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
 ///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
 ///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1

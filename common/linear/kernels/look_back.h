@@ -1,6 +1,6 @@
-// Decoupled look-back on the cpu (Merrill and Garland 2016): a span computes the state before itself. For this it reads
-// the sums and states that the spans before it have published. The span does not wait until each of these spans has
-// published the state after itself.
+// Decoupled look-back on the cpu (Merrill and Garland 2016): a span computes the state before its first chunk. For this
+// it reads the sums and states that earlier spans have published. It does not wait until every earlier span has
+// published a state: a sum is enough.
 #pragma once
 
 #include "common/kernel/cpu.h"

@@ -134,7 +134,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
         decays[t] = math::expf(GATE == GATE_HEAD ? p.gate[head] : p.gate[offset(p.gate_strides, begin + t)]);
       }
     }
-    // The source and the destination of a row: the sequence's states, or threadgroup memory between turns.
+    // The source and the destination of a row: the sequence's states, or threadgroup memory between two groups of
+    // TOKENS tokens.
     const float* const from = first ? p.initial_state ? p.initial_state + index * VALUE_DIM : nullptr : state;
     const float* const from_sums = first ? p.initial_key_sum ? p.initial_key_sum + index : nullptr : sums;
     float* const to = last ? p.final_state ? p.final_state + index * VALUE_DIM : nullptr : state;

@@ -115,7 +115,7 @@ struct Recurrent {
     }
   }
 
-  // The state takes up a token. Each warp writes the sum of what its rows add to o to `parts`.
+  // The state takes up a token. Each warp writes to `parts` what its rows add to o, summed.
   DEVICE void step(int t) {
     const float* const q = part(layout.q) + t * DIMS;
     const float* const k = part(layout.k) + t * DIMS;

@@ -1,8 +1,8 @@
 // The recurrence as in linear.h, for one or a few tokens. It has not run on Apple hardware yet.
 //
-// A threadgroup has 32 columns of the state, in registers: lane l of every simdgroup has column l of them, and
-// simdgroup s the rows from 32 s on. A simdgroup loads its 32 elements of q and k once, and hands them from lane to
-// lane. The simdgroups' parts of an output meet in threadgroup memory.
+// A threadgroup has 32 columns of the state, in registers: lane l of every simdgroup has column l, and simdgroup s has
+// the 32 rows from 32 s on. A simdgroup loads its 32 elements of q and k once, and passes them from lane to lane. The
+// simdgroups add up their parts of an output in threadgroup memory.
 //
 // Function constants: those of linear.h. Threadgroup memory, in floats: [2][simdgroups][33], for every second token;
 // element 32 is the part of the divisor. Grid: (sequences, heads, groups of 32 columns); 32 threads for each 32 rows of

@@ -3,8 +3,8 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory: offsets and size in floats. A sequence of more than `tokens` tokens takes several turns; the
-/// state stays in this memory between turns.
+/// Threadgroup memory: offsets and size in floats. A sequence of more than `tokens` tokens is read in groups of
+/// `tokens` tokens; the state stays in this memory between the groups.
 struct RecurrentLayout {
   static constexpr long long line = 16;
   long long o, q, k, v, decays, divisors, key_sum, state, floats;

@@ -13,7 +13,7 @@ constexpr long long DELAY = 0;
 
 namespace {
 
-/// SCAN_ROWS rows of a head's state, which take up chunks in turn.
+/// SCAN_ROWS rows of a head's state, which take up chunks one after the other.
 struct Rows {
   const SpanParams& p;
   const SequenceRows rows;

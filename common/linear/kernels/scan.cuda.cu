@@ -13,9 +13,9 @@
 //                  with the decay d1 and the sum S1 and the next span, with d2 and S2, combine to the decay d1 + d2 and
 //                  the sum exp(d2) S1 + S2. A span of at most held_chunks chunks is read once. Of a longer span the
 //                  chunks after the first held_chunks are read twice.
-// Threadgroups of look-back take their work by a ticket, spans in order, so all spans that they wait for have begun.
-// Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second span waits
-// before it sets a flag.
+// With look-back a threadgroup takes the number of its span from a counter, its ticket. So all spans for which it waits
+// have begun. Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second
+// span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);
@@ -53,7 +53,7 @@ struct Value {
   }
 };
 
-/// The place of a thread: a row and four columns of S, or a row of z. If `there` is false, the thread has no place.
+/// The part of a thread: a row and four columns of S, or a row of z. If `there` is false, the thread has no part.
 struct Item {
   const SpanParams& p;
   const int sequence, head, row;  // the row of the head's state
@@ -137,7 +137,7 @@ struct Batch {
   Value added[AT_ONCE];
   float decays[AT_ONCE];  // logarithms
 
-  /// Loads chunks or spans from `first` to before `end`. Places from `end` on add nothing.
+  /// Loads chunks or spans from `first` to before `end`. Entries of the batch from `end` on add nothing.
   template <bool SPANS>
   DEVICE static Batch of(const Item& item, int first, int end) {
     Batch batch{};
@@ -323,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scan_lookback(const __g
     return;
   }
   const Board board(p);
-  // Along the tickets the slice changes fastest, then the head, then the sequence, then the span.
+  // From one ticket to the next the slice changes fastest, then the head, then the sequence, then the span.
   const unsigned chains = board.all / p.spans, chain = board.ticket % chains;
   const int slice = chain % gridDim.z, head = chain / gridDim.z % gridDim.y, sequence = chain / gridDim.z / gridDim.y;
   run_span(&board, Item(p, sequence, head, slice), slice, board.ticket / chains);

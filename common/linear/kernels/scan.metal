@@ -1,9 +1,9 @@
 // Scans: compute the state before each chunk from what chunks add (linear.h), in passes. It has not run on Apple
 // hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
 //
-// A thread has elements of the rows' states, and takes each through all chunks; elements do not depend on one another.
-// No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS); with PASS_STARTS (sequences, ...); any
-// number of threads. Accumulators a lane: 2.
+// A thread has some elements of the rows' states, and computes each element for all chunks, one chunk after the other.
+// Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS);
+// with PASS_STARTS (sequences, ...); any number of threads. Accumulators a lane: 2.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "common/linear/kernels/linear.h"
@@ -32,8 +32,8 @@ struct Element {
   }
 };
 
-/// Takes one element through a span, or with PASS_STARTS through the spans of a sequence. `logs` sums up the logarithms
-/// of the decays.
+/// Computes one element for all chunks of a span, or with PASS_STARTS for all spans of a sequence. `logs` sums up the
+/// logarithms of the decays.
 template <int COLUMNS>
 INLINE float take(constant SpanParams& p, int place, int head, int row, int column, device float* states,
                   device float* span_states, const device float* initial, device float* last) {

@@ -1,7 +1,7 @@
 // The cpu dialect of linear attention: a state in threadgroup memory takes up a sequence in steps of at most STEP
 // tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So one loop computes all four
-// products, over a register tile of rows by vectors. Each turn of the loop broadcasts one number, multiplies a row by
-// it, and adds the result to the tile:
+// products, over a register tile of rows by vectors. Each iteration of the loop broadcasts one number, multiplies a row
+// by it, and adds the result to the tile:
 //
 //   scores  A[i][j]  = f(q_i) f(k_j)     broadcast q, rows of the transposed keys; then masked and decayed
 //   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal

@@ -8,7 +8,7 @@
 struct StepsLayout {
   static constexpr long long line = 16, tail_rows = 4;
 
-  long long dims, values, keys;  // elements of a row of: q and k; v, o and S; scores and turned keys
+  long long dims, values, keys;  // elements of a row of: q and k; v, o and S; scores and transposed keys
   long long state, key_sum, q, k, turned, v, scores, o, decays, prefix, logs, floats;
 
   constexpr StepsLayout(long long head_dim, long long value_dim, long long step, long long lanes, bool by_channel)

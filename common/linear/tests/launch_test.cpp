@@ -1,4 +1,4 @@
-// A launch of linear attention runs the plan that it is given, and makes no plan itself.
+// LinearLaunch runs the plan that it is given, and makes no plan itself.
 #include "common/linear/launch.h"
 
 #include <gtest/gtest.h>

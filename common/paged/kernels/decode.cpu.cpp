@@ -7,16 +7,16 @@
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
-// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid:
+// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1;
+// 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid:
 // workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
 // The kernel converts a cache of 8 bits when it loads registers. The key's scores are multiplied by the scale of its
 // page in K, the key's weights by the scale of its page in V. Output rows that are not numbers are computed anew, as
 // common/attention/kernels/repair.h says.
 //
-// With APPENDS the kernel turns new keys, stores them in threadgroup memory, and reads them there. It reads new values
-// from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
+// With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
+// values from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.
@@ -87,8 +87,8 @@ INLINE float largest_lane(Vector<float, N> v) {
   return most;
 }
 
-/// A sequence and its blocks on the line, the same for all of its tiles. The blocks have the keys that some query of
-/// the sequence may see.
+/// A sequence and its blocks on the line. All tiles of the sequence have the same number of blocks. The blocks have the
+/// keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
@@ -164,7 +164,7 @@ INLINE void ask_for(const char* row) {
 /// begins in the worker's share, else the worker's first part.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
-/// Turns the pairs of `row` by the angles of one position, with these cosines and sines.
+/// Rotates the pairs of `row` by the angles of one position, with these cosines and sines.
 INLINE void turn(float* row, const float* cosines, const float* sines) {
   constexpr int half = ROTARY_DIM / 2;
   VECTORIZE for (int i = 0; i < half; ++i) {
@@ -251,7 +251,7 @@ struct Worker {
            (sequence.batch * strides.batch + kv_head * strides.head + token * strides.row) * ELEMENT_BYTES;
   }
 
-  /// Loads a new key, and turns it by its position.
+  /// Loads a new key, and rotates it by its position.
   INLINE void turn_new(char* row, int token) const {
     const char* const k = new_row(tokens_of(p).k, tokens_of(p).k_strides, token);
     float values[HEAD_DIM];
@@ -260,8 +260,8 @@ struct Worker {
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 
-  /// Turns the new keys of the blocks from `from` to before `to`. If the tile is the sequence's first tile, also writes
-  /// these keys and their values to the cache.
+  /// Rotates the new keys of the blocks from `from` to before `to`. If the tile is the sequence's first tile, also
+  /// writes these keys and their values to the cache.
   INLINE void take_new(int from, int to) {
     const KvCacheView& cache = p.cache;
     const NewTokens& tokens = tokens_of(p);

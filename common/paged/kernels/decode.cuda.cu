@@ -11,8 +11,8 @@
 // by the scale of its page in V.
 //
 // With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
-// team turns the keys. All threads turn the tile's queries. The workers of a sequence's first tile write new keys and
-// values to the cache; no thread reads them from the cache before the launch ends.
+// team rotates the keys. All threads rotate the tile's queries. The workers of a sequence's first tile write new keys
+// and values to the cache; no thread reads them from the cache before the launch ends.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.
@@ -20,10 +20,10 @@
 // Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
 // BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
 // INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
-// multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing turns),
-// INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid: workers; 128 threads;
-// DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the line, and
-// layout.join_bytes of threadgroup memory.
+// multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is
+// rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid: workers; 128
+// threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the
+// line, and layout.join_bytes of threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -129,8 +129,8 @@ struct Line {
     return sum;
   }
 
-  // Returns the place of the block `index` of the line. If `of_batch` is not negative, returns the place of the first
-  // block of sequence `of_batch` instead.
+  // Returns block `index` of the line. If `of_batch` is not negative, returns the first block of sequence `of_batch`
+  // instead.
   DEVICE Place find(const Share& first_share, long long index, int of_batch = -1) const {
     Share share = first_share;
     long long before = 0;
@@ -210,7 +210,7 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // The product of Q and K may be finite, and -infinity after the multiplication by the scale and log2(e). The NaN
+  // The product of Q and K may be finite, and -infinity after the multiplication by the scale and log2(e). A sum of NaN
   // makes the caller compute the row anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
@@ -270,7 +270,7 @@ struct DecodeRow {
 
   DEVICE KeyRange clipped(const KeyRange& range) const { return {max(range.begin, 0), min(range.end, context.kv_len)}; }
 
-  // Returns an element of a row, turned by the angles of the row's position.
+  // Returns an element of a row, rotated by the angles of the row's position.
   template <typename Load>
   DEVICE float turned(Load load, int position, int d) const {
     const float x = load(d);
@@ -358,8 +358,8 @@ DEVICE bool join(const Params& p, const Line& line, const Place& place, const Pa
     if (slice < slices) {
 #pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
-        // A thread loads all rows before it uses the first. In place of rows beyond the tile's last row, it loads the
-        // last row.
+        // A thread loads all rows before it uses the first. For a row beyond the tile's last row, it loads the last
+        // row.
         float2 stats[rows_at_once];
         float4 part[rows_at_once];
         UNROLL for (int i = 0; i < rows_at_once; ++i) {
@@ -474,7 +474,7 @@ struct Worker {
     }
   }
 
-  // HAS_NEW: some of the rows may be of new tokens.
+  // HAS_NEW: some rows may belong to new tokens.
   template <bool HAS_NEW>
   DEVICE void copy_rows(int number, bool v, int first_key) const {
     const TensorStrides& strides = v ? p.cache.v_strides : p.cache.k_strides;
@@ -558,7 +558,7 @@ struct Worker {
   }
 
   static constexpr int PAIRS = ROTARY_DIM > 0 ? ROTARY_DIM / 2 : 1;
-  // Turns rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
+  // Rotates rows by the angles of their positions, `count` pairs of elements in all; row_at and position_at take the
   // number of a row. A thread loads the angles of four pairs before it uses the first angle.
   template <typename RowAt, typename PositionAt>
   DEVICE void turn_rows(int count, int thread, int threads, RowAt row_at, PositionAt position_at) const {
@@ -595,7 +595,7 @@ struct Worker {
     }
   }
 
-  // Turns the tile's queries in their slot. All threads call this function.
+  // Rotates the tile's queries in their slot. All threads call this function.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
     turn_rows(
         ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
@@ -605,13 +605,13 @@ struct Worker {
         });
   }
 
-  // Turns the new keys in the team's stage, and writes these keys and their values to the cache. All threads of a team
-  // call this function.
+  // Rotates the new keys in the team's stage, and writes these keys and their values to the cache. All threads of a
+  // team call this function.
   DEVICE void take_new(const Place& here, int number, int first_key) const {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
     const int thread = threadIdx.x % TEAM_THREADS;
-    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // loads while keys turn
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // loads while keys are rotated
     if constexpr (ROTARY_DIM > 0) {
       turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
                 [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
@@ -640,7 +640,7 @@ struct Worker {
   // 8 bits. With 8 bits this thread has columns 4 * quarter to 4 * quarter + 3 of 16.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
-      // If the tile has no rows 8 to 15, rows 0 to 7 take their place; no thread reads the results.
+      // If the tile has no rows 8 to 15, rows 0 to 7 are loaded twice; no thread reads the results of the second copy.
       load_blocks(a[0], shared_address(q) + (first_row + lane % (8 * HALVES)) * layout.q_row_bytes + step * 32 +
                             lane / 16 * 16);
     } else {
@@ -662,7 +662,7 @@ struct Worker {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
   // Converts the tile's queries in their slot from bf16 to f16, divided by the power of 2 below the largest element of
-  // their row. All threads call it.
+  // their row. All threads call this function.
   DEVICE void scale_queries(unsigned char* q) const {
     constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
     for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
@@ -779,10 +779,10 @@ struct Worker {
     }
   }
 
-  // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift follows the
-  // maximum only when the maximum has grown by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
-  // 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is taken of the scores plus the logarithms of
-  // V's scales. So the products of weights and V's scales fit f16.
+  // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift is set to the
+  // maximum only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled
+  // (FlashAttention-4, 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is taken of the scores
+  // plus the logarithms of V's scales. So the products of weights and V's scales fit f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];
@@ -893,7 +893,7 @@ struct Worker {
   // Computes the kept tiles among `count` blocks of the line anew.
   DEVICE void write_kept_tiles(long long from, long long count) const {
     for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
-      // Another worker of the tile may have computed the tile already.
+      // Another worker that shares the tile may have computed it already.
       if (__syncthreads_or(arrived_at(place) == kept)) {
         arrived_at(place) = 0;
         write_tile_anew(p, place);

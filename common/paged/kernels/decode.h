@@ -4,14 +4,14 @@
 // The query heads of one key/value head, with all their queries, are the rows of one tile, so a key is read once for
 // all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
 //
-// Work is a line of blocks of BLOCK_C keys: sequence by sequence, key/value head by head, tile by tile, block by block.
-// Each of `workers` threadgroups takes an equal share of the line. So the work balances for sequences of unlike lengths
-// too (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers leaves its
-// result as a part. The last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention
-// V2). Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
+// The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
+// of `workers` threadgroups takes an equal share of the line. So the work balances for sequences of unlike lengths too
+// (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers leaves its result
+// as a part. The last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2).
+// Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
-// projections write them, turns their queries and keys by their positions (RoPE), and writes keys and values to the
+// projections write them, rotates their queries and keys by their positions (RoPE), and writes keys and values to the
 // cache.
 #pragma once
 
@@ -23,7 +23,7 @@
 #define SHARED_WITH_HOST
 #endif
 
-/// The place of cached keys. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
+/// Where cached keys lie. Contiguous (PAGE_SIZE = 0): [batch, kv_heads, keys, HEAD_DIM] by strides. Paged: .batch is
 /// the stride of a page, .row is the stride of a token on its page, and key i of sequence b lies on page
 /// table[b * max_pages + i / PAGE_SIZE].
 struct KvCacheView {
@@ -36,9 +36,9 @@ struct KvCacheView {
   const GLOBAL float *k_scales, *v_scales;
 };
 
-/// O = softmax(scale Q K^T) V: query i of q_len stands at key length - q_len + i. With CAUSAL the query sees keys up to
-/// its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be null. The
-/// rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
+/// O = softmax(scale Q K^T) V: query i of q_len has the position of key length - q_len + i. With CAUSAL the query sees
+/// keys up to its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be
+/// null. The rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
   const GLOBAL void* q;
   GLOBAL void* o;
@@ -85,7 +85,8 @@ SHARED_WITH_HOST inline NewTokens tokens_of(const DecodeParams& /*params*/) { re
 SHARED_WITH_HOST inline const NewTokens& tokens_of(const FusedDecodeParams& params) { return params.tokens; }
 #endif
 
-/// The parameters of the kernel `append`, a separate launch that writes new tokens to the cache, keys unturned.
+/// The parameters of the kernel `append`, a separate launch that writes new tokens to the cache and does not rotate the
+/// keys.
 struct AppendParams {
   KvCacheView cache;
   const GLOBAL void *k, *v;  // [batch, kv_heads, q_len, HEAD_DIM], as NewTokens
@@ -134,7 +135,7 @@ struct DecodeLayout {
 };
 
 /// Threadgroup memory of the cpu kernel, in floats: q and o [rows, head_dim], scores [rows, block_c], maximum and sum
-/// [rows] of a tile's rows; the turned new keys [new_keys, head_dim].
+/// [rows] of a tile's rows; the rotated new keys [new_keys, head_dim].
 struct CpuDecodeLayout {
   int o, scores, maximum, sum, turned, floats;
 

@@ -9,9 +9,9 @@
 // of such an element, and a flag says so.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
-// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type), OUT_TYPE, JOIN_LAST, and
-// APPENDS (0), ROTARY_DIM and INTERLEAVED (without a meaning then). decode_join has the same constants. Grid: workers;
-// the grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory:
+// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type), OUT_TYPE, JOIN_LAST,
+// APPENDS (must be 0), ROTARY_DIM and INTERLEAVED (both without effect). decode_join has the same constants. Grid:
+// workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory:
 // MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
@@ -46,8 +46,8 @@ constexpr constant int STEPS = HEAD_DIM / 8;    // matrices of a row of Q, K, V 
 constexpr constant int BLOCK = BLOCK_C;         // keys, as an int
 constexpr constant float MOST_SCORE = 1.0e37f;  // a larger score makes the row be computed anew
 
-/// A sequence and its blocks on the line, the same for all of its tiles. The blocks have the keys that some query of
-/// the sequence may see.
+/// A sequence and its blocks on the line. All tiles of the sequence have the same number of blocks. The blocks have the
+/// keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;  // keys: -1 if the sequence's length is not allowed
   KeyRange seen;
@@ -129,7 +129,7 @@ struct DecodeRow {
     end = min(range.end, keys);
   }
 
-  /// The place of a key in the cache. A page that does not exist gives a negative .batch.
+  /// Where a key lies in the cache. If its page does not exist, .batch is negative.
   KeyPlace place_of(int key) const {
     if (PAGE_SIZE == 0) return {context.batch, kv_head, key};
     const int page_size = PAGE_SIZE == 0 ? 1 : PAGE_SIZE;

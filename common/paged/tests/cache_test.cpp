@@ -54,7 +54,7 @@ class PagedKvCacheTest : public testing::Test {
   SequenceId a = cache.create();
 };
 
-TEST_F(PagedKvCacheTest, ASequenceTakesAPageWhenItsLastOneIsFull) {
+TEST_F(PagedKvCacheTest, ASequenceTakesAPageWhenItsLastPageIsFull) {
   EXPECT_EQ(cache.length(a), 0);
   EXPECT_EQ(pages_of(cache, a), Pages());
   EXPECT_EQ(cache.append(a, 0), std::nullopt);
@@ -85,7 +85,7 @@ TEST_F(PagedKvCacheTest, TableAndLengthsHaveARowForEachSequence) {
   EXPECT_EQ(cache.lengths(), Pages({1, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, WhatWasGivenBackLastIsTakenFirstInTheSameOrder) {
+TEST_F(PagedKvCacheTest, PagesGivenBackLastAreTakenFirstInTheSameOrder) {
   const SequenceId b = cache.create();
   cache.append(a, 12);
   cache.append(b, 8);
@@ -133,7 +133,7 @@ TEST_F(PagedKvCacheTest, ACopyHasTheTokensOfTheSequenceThatAppends) {
   EXPECT_EQ(cache.append(a, 1), std::nullopt);
 }
 
-TEST_F(PagedKvCacheTest, AFullPageIsSharedForGood) {
+TEST_F(PagedKvCacheTest, AFullPageStaysShared) {
   cache.append(a, 8);
   const SequenceId b = cache.fork(a), c = cache.fork(a, 4);
   EXPECT_EQ(cache.append(a, 1), std::nullopt);
@@ -251,7 +251,7 @@ TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
   EXPECT_EQ(cache, before);
 }
 
-TEST_F(PagedKvCacheTest, ChangesAreHandedOutOnce) {
+TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
   EXPECT_EQ(cache.take_changes(), Spans()) << "the new table has no pages";
   const SequenceId b = cache.create();
   cache.append(b, 9);
@@ -307,7 +307,7 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
   EXPECT_EQ(figures.fragmentation, 0);
 }
 
-TEST(CacheSizesTest, SizesThatCannotBeAreRefused) {
+TEST(CacheSizesTest, ImpossibleSizesAreRefused) {
   const auto refused = [](const CacheSizes& sizes) { return bad_input([&] { PagedKvCache cache(sizes); }); };
   EXPECT_EQ(refused({0, 16, 4, 4}), "paged cache: pages=0 is not allowed; allowed are 1 to 2147483647");
   EXPECT_EQ(refused({8, 0, 4, 4}), "paged cache: page_size=0 is not allowed; allowed are 1 to 2147483647");
@@ -598,7 +598,7 @@ class Simulation {
   int64_t peak_ = 0;
 };
 
-TEST(CacheSimulation, SequencesReadTheirOwnTokensWhateverIsShared) {
+TEST(CacheSimulation, SequencesReadTheirOwnTokens) {
   for (const int64_t page_size : {1, 3, 4, 16}) {
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       SCOPED_TRACE("page_size " + std::to_string(page_size) + ", seed " + std::to_string(seed));

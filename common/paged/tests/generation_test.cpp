@@ -29,7 +29,7 @@ constexpr int64_t chunk = 16;         // tokens of a prompt in one launch
 constexpr int64_t most_tokens = 144;  // of a sequence
 constexpr uint64_t seed = 11;
 
-/// Mistakes that a caller may make.
+/// Mistakes of a caller, which the check must notice.
 enum class Mistake {
   none,
   stale_page,       // the table still names the page that was copied on write
@@ -318,7 +318,7 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
   }
 }
 
-TEST_F(GenerationTest, WhatACallerDoesWrongIsCaught) {
+TEST_F(GenerationTest, MistakesOfACallerAreCaught) {
   for (const auto& [what, mistake] : {std::pair{"a stale page after a copy on write", Mistake::stale_page},
                                       {"no copy on write", Mistake::no_copy},
                                       {"pages given back while in use", Mistake::freed_too_early},

@@ -1,4 +1,4 @@
-// A launch over a cache runs the plan that it is given, and makes no plan itself.
+// Each launch class over a cache runs the plan that it is given, and makes no plan itself.
 #include <gtest/gtest.h>
 
 #include "common/paged/cascade.h"

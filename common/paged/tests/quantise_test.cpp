@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-TEST(QuantiseTest, AScaleIsOfAPageAndAHead) {
+TEST(QuantiseTest, EachPageAndHeadHasAScale) {
   // Pages of 2 tokens; the second sequence ends within its first page.
   Tensor values = Tensor::zeros(2, 2, 3, 1, DType::f32, Layout::bhsd);
   for (const auto& [b, h, token, value] :

@@ -198,7 +198,7 @@ std::vector<Case> some_cases() {
   return expand(sweep, known, {});
 }
 
-TEST(Group, GathersWhatIsCompared) {
+TEST(Group, GathersTheCasesOfAComparison) {
   const auto groups = group(some_cases(), {"variant"});
   ASSERT_EQ(groups.size(), 10u);
   size_t total = 0;

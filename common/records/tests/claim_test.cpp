@@ -69,7 +69,7 @@ TEST(Judge, SaysWhy) {
   EXPECT_THROW(judge(hypothesis("==", 1), conclusion({1, 1, 1})), std::invalid_argument);
 }
 
-// The interval of the mean does not decide: it says where the figure is, not where the next run lands.
+// The interval of the mean does not decide: it says where the true figure lies, not where the next run's figure lies.
 TEST(Judge, TheNextRunDecides) {
   Conclusion c = conclusion({0.9, 0.7, 1.2});
   c.estimate.ci_lo = 0.88;
@@ -205,7 +205,7 @@ TEST(Claims, PairsAreOfOneGroupThatIsLargeEnough) {
   EXPECT_EQ(duel_texts(larger, results).size(), 3u) << "any variant takes part";
 }
 
-TEST(Claims, WrongAndUntimedResultsTakeNoPart) {
+TEST(Claims, WrongAndUntimedResultsAreLeftOut) {
   std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
   results[1].status = "wrong";
   EXPECT_EQ(duel_texts(claim(), results), Texts{"q_len=64 tile=16 > tile=48"});
@@ -213,7 +213,7 @@ TEST(Claims, WrongAndUntimedResultsTakeNoPart) {
   EXPECT_EQ(duel_texts(claim(), results), Texts{});
 }
 
-TEST(Claims, OnlyTheLongestCountUpToALimit) {
+TEST(Claims, OnlyTheLongestUpToALimitAreKept) {
   std::vector<Measurement> results;
   for (const int64_t length : {64, 512, 128}) {
     results.push_back(result(length, 16, 1));
@@ -340,7 +340,7 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9) << "in per cent";
 }
 
-/// The comparison by processes with these ratios.
+/// A comparison by processes that measured these ratios.
 Comparison by_processes(const Comparison& whole, const std::vector<double>& ratios) {
   Comparison pooled = whole;
   for (const double ratio : ratios) {
@@ -445,7 +445,7 @@ TEST(Claims, WarmTimesOfCasesThatMemoryLimitsAreNoted) {
   EXPECT_FALSE(warm(sweep));
 }
 
-TEST(Claims, UnlikeThrottlingOfTheSidesIsNoted) {
+TEST(Claims, ThrottlingOfOnlyOneCaseOfAPairIsNoted) {
   std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
   const std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   results[0].clocks = results[1].clocks = {{"throttle_reasons", {"power"}}};

@@ -130,7 +130,7 @@ TEST(MakeFinding, RendersAgainFromItsOwnLine) {
   EXPECT_EQ(finding["id"], record_id(finding)) << "reading and writing again changes nothing";
 }
 
-TEST(ComparisonOf, IsWhatTheFindingWasMadeOf) {
+TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
   const Comparison made = *compared().compare;
   const std::optional<Comparison> read = comparison_of(Json::parse(finding_of(compared()).dump()));
   ASSERT_TRUE(read);
@@ -185,7 +185,7 @@ TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
   EXPECT_EQ(finding_of(c)["data"]["advice"], "") << "a wrong result advises nothing";
 }
 
-TEST(MakeFinding, NoFigureThatIsNone) {
+TEST(MakeFinding, NoFigureThatIsNotFinite) {
   Conclusion c = compared();
   c.values["list"] = Json::array({1.0, HUGE_VAL});
   try {

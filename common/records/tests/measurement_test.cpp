@@ -135,7 +135,7 @@ TEST(Measurement, NothingBeatsItsCeiling) {
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
 }
 
-TEST(Measurement, NoFigureThatIsNone) {
+TEST(Measurement, NoFigureThatIsNotFinite) {
   Measurement m = measured();
   m.clocks["core_mhz"] = std::nan("");
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);

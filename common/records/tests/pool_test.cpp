@@ -72,7 +72,7 @@ TEST(PoolTest, SessionsThatDisagreeWidenTheIntervals) {
   EXPECT_NEAR(other.value, std::sqrt(1.0 * 1.1), 1e-3);
 }
 
-TEST(PoolTest, OnePartStandsOnThePriorAndItsOwnError) {
+TEST(PoolTest, OnePartIsPooledWithThePriorAndItsOwnError) {
   const Pooled exact = pool_one(session_of({1}, 0)), rough = pool_one(session_of({1}, 0.1));
   // t of 4 degrees of freedom, and the variance of two runs of one process each: 2 * (2 + 1).
   EXPECT_NEAR(std::log(exact.next_hi), 2.776 * 0.01 * std::sqrt(6), 1e-4);
@@ -89,7 +89,7 @@ TEST(PoolTest, FiguresThatMayBeNegativeArePooledAsTheyAre) {
   EXPECT_THROW(pool({}, {0.01, 4}, false), std::invalid_argument);
 }
 
-TEST(PoolTest, SaysHowProbableTheSameSideIs) {
+TEST(PoolTest, GivesTheProbabilityOfTheSameSideOfAThreshold) {
   const Pooled pooled = pool_one(session_of({1.00, 1.01, 0.99}));
   EXPECT_NEAR(same_side(pooled, pooled.next_hi, true), 0.975, 1e-9);
   EXPECT_NEAR(same_side(pooled, pooled.next_lo, true), 0.975, 1e-9);

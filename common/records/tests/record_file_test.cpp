@@ -26,7 +26,7 @@ std::string contents(const std::string& path) {
 
 void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-TEST(RecordId, IsTheHashOfTheLineWithoutIt) {
+TEST(RecordId, IsTheHashOfTheLineWithoutTheId) {
   const Json record = {{"schema", "finding/1"}, {"id", "x"}, {"n", 1}};
   EXPECT_EQ(record_id(record), sha256(R"({"schema":"finding/1","n":1})").substr(0, 16));
   Json other = record;
@@ -65,7 +65,7 @@ TEST(RecordFile, EndsATornLine) {
   EXPECT_EQ(problems[0].substr(0, 7), "line 2:");
 }
 
-TEST(RecordFile, SaysWhereItCannotWrite) {
+TEST(RecordFile, ReportsAFileThatCannotBeWritten) {
   EXPECT_THROW(RecordFile("/no/such/folder/r.jsonl"), BadInput);
   EXPECT_THROW(RecordFile("/"), BadInput);
   RecordFile full("/dev/full");
@@ -136,7 +136,7 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
   EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
 }
 
-TEST(ReadRecords, SkipsWhatIsNoRecord) {
+TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
   const TemporaryFolder folder;
   std::vector<std::string> problems;
   EXPECT_TRUE(read_records(folder.path() / "missing.jsonl", problems).empty());

@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-/// Subjects that record their turns. A test says how many seconds a sample takes.
+/// Subjects that record the order in which they run. A test says how many seconds a sample takes.
 struct Script {
   std::string turns;
   std::vector<Sampler> samplers;
@@ -27,7 +27,7 @@ struct Script {
 };
 
 double steady(char, int) { return 1e-3; }
-/// Samples whose interval never gets narrow: the spread is half the median.
+/// Samples whose interval never becomes narrow: their spread is half the median.
 double noisy(char, int turn) { return turn % 7 < 3 ? 1e-3 : 2e-3; }
 
 TEST(MeasureInterleaved, WarmsUpThenAlternatesTheOrder) {
@@ -83,7 +83,7 @@ TEST(MeasureInterleaved, TheFirstScopeDecides) {
   EXPECT_EQ(measure_interleaved(noisy_first, {.max_samples = 30, .budget_s = 60})[0].stop, "max");
 }
 
-TEST(MeasureInterleaved, FewRoundsCarryNoInterval) {
+TEST(MeasureInterleaved, FewRoundsGiveNoInterval) {
   Script script("A", steady);
   const auto measured = measure_interleaved(
       script.samplers, {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1});
@@ -91,7 +91,7 @@ TEST(MeasureInterleaved, FewRoundsCarryNoInterval) {
   EXPECT_EQ(measured[0].series[0].size(), 6u);
 }
 
-TEST(MeasureInterleaved, BudgetEndsItButNotBeforeTheLeastRounds) {
+TEST(MeasureInterleaved, TheBudgetEndsMeasuringAfterTheLeastRounds) {
   Script script("AB", noisy);
   auto measured = measure_interleaved(script.samplers, {.warmup = 1, .budget_s = 0, .min_rounds = 4});
   EXPECT_EQ(measured[1].stop, "budget");
@@ -126,7 +126,7 @@ TEST(MeasureInterleaved, AnInterruptLeavesWholeRoundsOnly) {
   EXPECT_EQ(nothing[1].stop, "interrupted");
 }
 
-TEST(MeasureInterleaved, RefusesWhatCannotBeATime) {
+TEST(MeasureInterleaved, RefusesSamplesThatCannotBeTimes) {
   for (double seconds : {0.0, -1e-3, std::nan(""), HUGE_VAL}) {
     const std::vector<Sampler> broken{[=] { return std::vector<double>{seconds}; }};
     EXPECT_THROW(measure_interleaved(broken, {}), std::runtime_error) << seconds;
@@ -301,7 +301,7 @@ TEST(ScalingExponent, IntervalsCoverTheTruth) {
   EXPECT_NEAR(covered, 950, 25);
 }
 
-TEST(ScalingExponent, IntervalsThatLeanToOneSideDoSoHere) {
+TEST(ScalingExponent, IntervalsOfTheTimesBoundTheExponent) {
   const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
   const Estimate estimate = scaling_exponent(points);
   EXPECT_DOUBLE_EQ(estimate.value, 1.5);

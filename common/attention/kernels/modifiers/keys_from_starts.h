@@ -1,5 +1,5 @@
-// The ranges of keys.h, each without the keys before the first key of its sequence. A table has these first keys. The
-// keys before them are padding.
+// The ranges of keys.h, without padding at the start of a sequence. A table gives the first key of each sequence; the
+// keys before the first key are padding.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,7 +1,7 @@
 // The keys that a query sees if several sequences lie one after the other in one tensor. Tables say where the queries
-// and the keys of each sequence begin. A query sees keys of its sequence, those that all rules of keys.h allow; its own
-// key is the key at its position in its sequence, and the last query of a sequence stands at the sequence's last key.
-// Rows after the last sequence see nothing.
+// and the keys of each sequence begin. Of the keys of its sequence, a query sees the keys that all rules of keys.h
+// allow. Its own key is the key at its position in its sequence, and the last query of a sequence stands at the
+// sequence's last key. Rows after the last sequence see nothing.
 //   RAGGED         1, or 2 if a query sees the keys up to its own; the kernel itself has CAUSAL=0
 //   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h

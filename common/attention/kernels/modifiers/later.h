@@ -1,4 +1,4 @@
-// The data of modifiers that came after modifiers.h: host and kernels find it after the data of all other hooks. (The
+// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of all other hooks. (The
 // text of modifiers.h is a part of the identity of recorded kernels, so it does not grow.)
 #pragma once
 

@@ -1,6 +1,6 @@
 // RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (1: pair i is
-// elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Turned elements are rounded to the type of Q and K, as
-// a launch of rope_rotate rounds them.
+// elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Rotated elements are rounded to the type of Q and K,
+// as the kernel rope_rotate rounds them.
 #pragma once
 
 #ifdef __METAL_VERSION__
@@ -42,7 +42,7 @@ struct AngleTable {
   }
 };
 
-// Returns the row's elements from d on, turned. `key` is the number of the key at the row's position.
+// Returns the row's elements from d on, rotated. `key` is the number of the key at the row's position.
 template <typename Load>
 static inline auto turned(Load load, int key, int d, const AngleTable& cosine_table, const AngleTable& sine_table) {
   auto turned = load(d);

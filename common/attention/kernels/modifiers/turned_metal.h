@@ -12,7 +12,7 @@ struct AngleTable {
   float at(int i) const { return *reinterpret_cast<const device float*>(begin + offset + i * 4); }
 };
 
-// Returns element d of the row, turned. `key` is the number of the key at the row's position.
+// Returns element d of the row, rotated. `key` is the number of the key at the row's position.
 template <typename Load>
 INLINE float turned(Load load, int key, int d, AngleTable cosines, AngleTable sines) {
   if (d >= ROTARY_DIM) return load(d);

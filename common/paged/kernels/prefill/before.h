@@ -1,9 +1,9 @@
-// Writes the keys and values of the new tokens to the cache before any threadgroup reads the cache. The keys are turned
-// by their positions. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing turns), INTERLEAVED.
+// Writes the keys and values of the new tokens to the cache before any threadgroup reads the cache. The keys are
+// rotated by their positions. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing is rotated), INTERLEAVED.
 //
 // Tokens are cut into shares. A threadgroup takes shares until none is left, and goes on when all shares are written.
-// It waits only for shares that other threadgroups have begun. So a launch ends for any number of threadgroups that run
-// at the same time.
+// It waits only for shares that other threadgroups have begun. So no launch waits for ever, even if only some of its
+// threadgroups run at the same time.
 #pragma once
 
 #ifdef __CUDACC__
@@ -50,7 +50,7 @@ constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
-// Units of work of a head's row: pairs of runs that turn, runs of K that do not turn, runs of V.
+// Units of work of a head's row: pairs of runs of K that are rotated, other runs of K, runs of V.
 constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
 constexpr int units = turning + resting + values;
 
@@ -61,8 +61,8 @@ APPEND_FUNCTION Run& run_at(void* tensor, long long index) {
   return *reinterpret_cast<Run*>(static_cast<char*>(tensor) + index * element_bytes);
 }
 
-/// Turns the pairs (x, y) of two runs. Without INTERLEAVED pair i is element i of both runs. With INTERLEAVED pair i is
-/// elements 2i and 2i + 1 of the joined runs.
+/// Rotates the pairs (x, y) of two runs. Without INTERLEAVED pair i is element i of both runs. With INTERLEAVED pair i
+/// is elements 2i and 2i + 1 of the joined runs.
 APPEND_FUNCTION void turn(Run& first, Run& second, const float* cosines, const float* sines) {
   UNROLL for (int i = 0; i < run; ++i) {
     Run& of_x = INTERLEAVED && i >= run / 2 ? second : first;

@@ -1,4 +1,4 @@
-// Stands in for the caller's keys hook if there is none. It is the rule of CAUSAL, for a sequence with kv_len keys.
+// The keys hook of a call without one: the rule of CAUSAL, for a sequence with kv_len keys.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,4 +1,4 @@
-// Finds the place of a key's row. The row lies on a page of PAGE_SIZE tokens, and the table has the page's number.
+// Finds where a key's row lies. The row lies on a page of PAGE_SIZE tokens, and the table has the page's number.
 #pragma once
 
 #include "common/paged/kernels/prefill/prefill.h"

@@ -1,7 +1,7 @@
 // Data that host and kernels of prefill share. Prefill is attention of many queries over a paged or contiguous cache,
-// by the kernels of common/attention/kernels with hooks. The texts of this folder stand in for keys.h, pages.h, score.h
-// and sink.h there, and, if new tokens are appended, for before.h and rotate.h. This file includes only headers of
-// kernels.
+// by the kernels of common/attention/kernels with hooks. The files of this folder replace keys.h, pages.h, score.h and
+// sink.h of that folder. If new tokens are appended, they also replace before.h and rotate.h. This file includes only
+// headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -15,7 +15,8 @@ struct PrefillData {
   const GLOBAL int* table;    // [batch, max_pages]: pages of a sequence
   int max_pages;
   const GLOBAL void* hook_data;  // of the caller's hooks
-  /// If new tokens are appended: the launch writes them in `shares` shares. A threadgroup that takes a share writes it.
+  /// If new tokens are appended: they are cut into `shares` shares. A threadgroup that takes a share writes the tokens
+  /// of the share.
   NewTokens tokens;
   int shares;
   GLOBAL unsigned* counters;  // shares taken, shares written; 0 before and after a launch

@@ -1,4 +1,4 @@
-// Turns queries by their positions in their sequence. before.h has turned the keys before it wrote them to the cache.
+// Rotates queries by their positions in their sequence. before.h rotates the keys before it writes them to the cache.
 #pragma once
 
 #include "common/attention/kernels/modifiers/turned.h"
