@@ -11,15 +11,15 @@
 namespace attn {
 namespace {
 
-constexpr const char* hooks = "common/attention/kernels/";
+constexpr const char* folder = "common/attention/kernels/";
 
 /// Returns the launch of `mask_bits` for the launch `attention`.
 Launch bits_launch(const Launch& attention, const DeviceInfo& device) {
   KernelSource hooked = attention.source;
   // The kernel makes the bits of the pairs that the rules of this hook and the mask let take part.
-  hooked.includes[std::string(hooks) + "mask.h"] = "#include \"common/attention/kernels/modifiers/mask.h\"\n";
-  hooked.includes.erase(std::string(hooks) + "seen_pairs.h");
-  return {.source = with_hooks_of(hooked, device.operations->kernel_file(std::string(hooks) + "mask_bits"), "mask_bits"),
+  hooked.includes[std::string(folder) + "mask.h"] = "#include \"common/attention/kernels/modifiers/mask.h\"\n";
+  hooked.includes.erase(std::string(folder) + "seen_pairs.h");
+  return {.source = with_hooks_of(hooked, device.operations->kernel_file(std::string(folder) + "mask_bits"), "mask_bits"),
           .threads = device.operations->mask_bits->threads,
           .phase = "mask_bits"};
 }
@@ -43,7 +43,7 @@ GivenMask::GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig
   const int64_t words = shape.q_len * blocks * 4, groups = operation.elements > 0 ? tiles * blocks : tiles;
   launch_ = bits_launch(attention, device.info());
   launch_.grid = {static_cast<uint32_t>(groups), static_cast<uint32_t>(heads), static_cast<uint32_t>(batches)};
-  kernel_ = pipelines.get(launch_.source).kernel;
+  kernel_ = pipelines.get(launch_.source).kernel.get();
   const auto count = static_cast<size_t>(tiles * heads * batches);
   counts_ = Buffer(device, count * sizeof(int));
   entries_ = Buffer(device, count * static_cast<size_t>(blocks) * sizeof(int));
