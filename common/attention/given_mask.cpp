@@ -13,18 +13,18 @@ namespace {
 
 constexpr const char* folder = "common/attention/kernels/";
 
-/// Returns the launch of `mask_bits` for the launch `attention`.
-Launch bits_launch(const Launch& attention, const DeviceInfo& device) {
+}  // namespace
+
+Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device) {
   KernelSource hooked = attention.source;
   // The kernel makes the bits of the pairs that the rules of this hook and the mask let take part.
   hooked.includes[std::string(folder) + "mask.h"] = "#include \"common/attention/kernels/modifiers/mask.h\"\n";
   hooked.includes.erase(std::string(folder) + "seen_pairs.h");
-  return {.source = with_hooks_of(hooked, device.operations->kernel_file(std::string(folder) + "mask_bits"), "mask_bits"),
-          .threads = device.operations->mask_bits->threads,
-          .phase = "mask_bits"};
+  return {
+      .source = with_hooks_of(hooked, device.operations->kernel_file(std::string(folder) + "mask_bits"), "mask_bits"),
+      .threads = device.operations->mask_bits->threads,
+      .phase = "mask_bits"};
 }
-
-}  // namespace
 
 GivenMask::GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
                      const MaskView& mask, bool for_each_sequence) {
@@ -41,7 +41,7 @@ GivenMask::GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig
   const int64_t heads = mask.has(1) ? shape.q_heads : 1;
   const int64_t batches = mask.has(0) || for_each_sequence ? shape.batch : 1;
   const int64_t words = shape.q_len * blocks * 4, groups = operation.elements > 0 ? tiles * blocks : tiles;
-  launch_ = bits_launch(attention, device.info());
+  launch_ = mask_bits_launch(attention, device.info());
   launch_.grid = {static_cast<uint32_t>(groups), static_cast<uint32_t>(heads), static_cast<uint32_t>(batches)};
   kernel_ = pipelines.get(launch_.source).kernel.get();
   const auto count = static_cast<size_t>(tiles * heads * batches);
@@ -60,9 +60,8 @@ GivenMask::GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig
                    .first_query = static_cast<int>(first_query),
                    .of_batch = static_cast<int>(batches > 1 ? heads * tiles : 0),
                    .of_head = static_cast<int>(heads > 1 ? tiles : 0)};
-  filled_.bits = {.words = words_.data(),
-                  .of_batch = batches > 1 ? heads * words : 0,
-                  .of_head = heads > 1 ? words : 0};
+  filled_.bits = {
+      .words = words_.data(), .of_batch = batches > 1 ? heads * words : 0, .of_head = heads > 1 ? words : 0};
   filled_.finished = static_cast<unsigned*>(finished_.data());
 }
 

@@ -10,6 +10,10 @@
 
 namespace attn {
 
+/// Returns the launch, without its grid, of the kernel that makes the lists and the bits for the launch `attention`.
+/// The device takes masks (Operations::mask_bits).
+Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device);
+
 /// Memory for the lists and the bits of a mask, and the kernel that fills it. The device and the pipelines must outlive
 /// the GivenMask.
 class GivenMask {

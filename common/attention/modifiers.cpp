@@ -18,8 +18,8 @@ std::string instead(const std::string& hook) {
 int Modifiers::bias_kind() const { return bias == "none" ? 0 : bias_has('k') ? BIAS_OF_KEYS : BIAS_OF_ROWS; }
 
 bool Modifiers::change_kernel() const {
-  return mask() || mask_bits || changes_scores() || score_by != "constant" || sinks || lengths || starts || ragged > 0 || window() ||
-         prefix > 0 || documents > 0 || rotary.in_kernel();
+  return mask() || mask_bits || changes_scores() || score_by != "constant" || sinks || lengths || starts ||
+         ragged > 0 || window() || prefix > 0 || documents > 0 || rotary.in_kernel();
 }
 
 std::vector<double> alibi_slopes(int64_t heads) {

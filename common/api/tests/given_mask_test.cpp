@@ -67,7 +67,8 @@ class DeviceMaskTest : public test::EngineOnDevice {
   /// is not. Runs the call twice, the first time with the opposite mask.
   double worst(const MaskCase& given, const Sees& sees) {
     const AttentionShape shape{given.batch, given.q_heads, given.kv_heads, given.q_len, given.kv_len, given.width};
-    const Tensor q = random_tensor(given.batch, given.q_heads, given.q_len, given.width, given.dtype, Layout::bhsd, 1, 0);
+    const Tensor q =
+        random_tensor(given.batch, given.q_heads, given.q_len, given.width, given.dtype, Layout::bhsd, 1, 0);
     const Tensor k =
         random_tensor(given.batch, given.kv_heads, given.kv_len, given.width, given.dtype, Layout::bhsd, 1, 1);
     const Tensor v =
@@ -157,7 +158,8 @@ TEST_F(DeviceMaskTest, EachMask) {
 
 TEST_F(DeviceMaskTest, SizesThatNoTileDivides) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {1, 300}, {17, 5}, {64, 128}, {63, 129}, {257, 250}, {300, 9}}) {
+    for (const auto& [q_len, kv_len] :
+         {std::pair{1, 1}, {1, 300}, {17, 5}, {64, 128}, {63, 129}, {257, 250}, {300, 9}}) {
       expect_right({.q_len = q_len, .kv_len = kv_len, .dtype = dtype}, half_of_all, "half of all pairs");
     }
     for (const int64_t width : {8, 40, 96, 128, 192, 256}) {
@@ -284,7 +286,8 @@ TEST_F(DeviceMaskTest, RefusesMasksThatAreNotAllowed) {
   refused("mask: a size of 2 is not allowed along axis 0; 1 and 1 are",
           [](FlashCall& changed) { changed.mask.sizes[0] = 2; });
   refused("mask: a stride of", [](FlashCall& changed) { changed.mask.strides[2] = int64_t{1} << 60; });
-  refused("o overlaps mask", [](FlashCall& changed) { changed.mask.data = static_cast<unsigned char*>(changed.o.data); });
+  refused("o overlaps mask",
+          [](FlashCall& changed) { changed.mask.data = static_cast<unsigned char*>(changed.o.data); });
   refused("cu_seqlens_q does not go with", [&](FlashCall& changed) {
     changed.cu_seqlens_q = changed.cu_seqlens_k = on_device<int>({0, 40});
     changed.sequences = 1;
@@ -308,17 +311,20 @@ TEST_F(DeviceMaskTest, BrokenMasksAreCaught) {
       {"each word one bit late", hook.c_str(), "% 2;", "% 2 ^ 1;"},
       {"a block that is not listed", bits.c_str(), test::on_cuda ? "!some ? 0" : "if (some)",
        test::on_cuda ? "!all ? 0" : "if (all)"},
-      {"pairs of partial blocks are not masked", bits.c_str(), test::on_cuda ? "(found == 2)" : "2 * block + !all",
-       test::on_cuda ? "0" : "2 * block"},
-      {"keys of another range are seen", bits.c_str(), test::on_cuda ? "if (RULES" : "if (RULES)",
-       test::on_cuda ? "if (false" : "if (false)",
-       {.change = [](FlashCall& call) { call.causal = true; }}, all_pairs}};
+      {"pairs of partial blocks are not masked", bits.c_str(), test::on_cuda ? "(found == 2)" : "+ !all",
+       test::on_cuda ? "(found > 2)" : "+ 0 * all"},
+      {"keys of another range are seen",
+       bits.c_str(),
+       "if (RULES",
+       "if (RULES && p.q_len < 0",
+       {.change = [](FlashCall& call) { call.causal = true; }},
+       all_pairs}};
   if (test::on_cuda) {
     mutations[3] = {"the bits of another row", seen_by_cuda.c_str(), "context.q_len - 1)", "context.q_len - 2)"};
-    mutations.push_back({"an eight is read from its second half", bits.c_str(), "bytes.x >> odd", "bytes.y >> odd",
-                         {.kv_len = 256}});
-    mutations.push_back({"a list that is put together early", bits.c_str(), "(blocks) - 1", "(blocks) - 2",
-                         {.kv_len = 512}});
+    mutations.push_back(
+        {"an eight is read from its second half", bits.c_str(), "bytes.x >> odd", "bytes.y >> odd", {.kv_len = 256}});
+    mutations.push_back(
+        {"a list that is put together early", bits.c_str(), "(blocks) - 1", "(blocks) - 2", {.kv_len = 512}});
   }
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(std::string("common/attention/kernels/") + mutation.file, mutation.from,

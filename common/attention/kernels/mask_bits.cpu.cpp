@@ -3,9 +3,10 @@
 //
 // The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, batches), counting only heads and
 // batches that have lists of their own.
+#include "common/attention/kernels/mask_bits.h"
+
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
-#include "common/attention/kernels/mask_bits.h"
 #include "common/kernel/cpu.h"
 
 namespace {

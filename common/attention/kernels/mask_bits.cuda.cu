@@ -15,8 +15,8 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int BITS = BLOCK_C / 4;      // of a word
-constexpr int AT_ONCE = WARP / BITS;   // rows that a warp looks at at once; BITS lanes look at a row
+constexpr int BITS = BLOCK_C / 4;     // of a word
+constexpr int AT_ONCE = WARP / BITS;  // rows that a warp looks at at once; BITS lanes look at a row
 constexpr int STEP = THREADS / WARP * AT_ONCE;
 constexpr int AHEAD = 4;  // how often a lane reads before it uses what it has read
 constexpr unsigned FULL = BITS == 32 ? ~0u : (1u << BITS % 32) - 1;
@@ -33,8 +33,8 @@ DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key)
     const int odd = key % 2 * 8;
     const uint2 bytes = *reinterpret_cast<const uint2*>(row + (key & ~7));
     const unsigned low = bytes.x >> odd, high = bytes.y >> odd;
-    seen = ((low & 0xff) != 0) | ((low & 0xff0000) != 0) << 1 | ((high & 0xff) != 0) << 2 |
-           ((high & 0xff0000) != 0) << 3;
+    seen =
+        ((low & 0xff) != 0) | ((low & 0xff0000) != 0) << 1 | ((high & 0xff) != 0) << 2 | ((high & 0xff0000) != 0) << 3;
   } else {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int k = key + 2 * i;
