@@ -15,12 +15,12 @@
 namespace {
 
 constexpr int THREADS = 256;
+constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;
 constexpr int BITS = BLOCK_C / 4;     // of a word
 constexpr int AT_ONCE = WARP / BITS;  // rows that a warp looks at at once; BITS lanes look at a row
 constexpr int STEP = THREADS / WARP * AT_ONCE;
-constexpr int AHEAD = 4;  // how often a lane reads before it uses what it has read
+constexpr int AHEAD = RULES ? 1 : 4;  // how often a lane reads before it uses what it has read
 constexpr unsigned FULL = BITS == 32 ? ~0u : (1u << BITS % 32) - 1;
-constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;
 using MaskWord = MaskWordOf<mask_word_bytes(BLOCK_C)>::type;
 static_assert(BLOCK_C % 16 == 0 && BLOCK_C <= 128);
 
@@ -44,10 +44,12 @@ DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key)
   return seen;
 }
 
-/// Returns the bits of `seen`, as look() gives them, without the pairs that the hooks hide.
+/// Returns the bits of `seen`, as look() gives them, without the pairs that the hooks hide. The loop is not unrolled,
+/// because a rule may be long.
 DEVICE unsigned without_hidden(unsigned seen, int query, int key, const ScoreContext& context) {
   const KeyRange range = visible_keys(query, context);
-  UNROLL for (int i = 0; i < 4; ++i) {
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
     const int k = key + 2 * i;
     if ((seen >> i & 1) == 0) continue;
     if (k < range.begin || k >= range.end || !visible(query, k, context)) seen &= ~(1u << i);
