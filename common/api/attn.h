@@ -183,6 +183,10 @@ typedef struct {
    * documents, blocks, bias and starts */
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;
+  /* bool or uint8 [batch, q_heads, q_len, kv_len] with any strides, where each size may also be 1: a query sees a key
+   * only if the byte of the pair is not 0. The device makes a bit of each byte, and leaves out blocks of keys that no
+   * query of a tile sees. Not with cu_seqlens_q */
+  const DLTensor* mask;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS     \
   {sizeof(attn_flash_options), \
@@ -195,6 +199,7 @@ typedef struct {
    0,                          \
    0,                          \
    0,                          \
+   NULL,                       \
    NULL,                       \
    NULL,                       \
    NULL,                       \

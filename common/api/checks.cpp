@@ -35,6 +35,7 @@ constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // the limit of a GPU's grid in two of its dimensions
 constexpr double most_scale = 0x1p127;
 constexpr int64_t most_int = std::numeric_limits<int>::max();
+constexpr int64_t most_bytes = int64_t{1} << 56;  // more bytes than any memory has
 
 // ---- overlaps in memory
 
@@ -52,16 +53,29 @@ Place place_of(const char* name, const void* table, int64_t bytes) {
   return {.name = name, .begin = begin, .end = begin + bytes, .tensor = nullptr};
 }
 
+/// The memory from the first byte of a mask to its last.
+Place place_of(const char* name, const MaskView& mask) {
+  if (!mask.data || elements({mask.sizes[0], mask.sizes[1], mask.sizes[2], mask.sizes[3]}) == 0) return {};
+  const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(mask.data));
+  Place place{.name = name, .begin = at, .end = at + 1, .tensor = nullptr};
+  for (int axis = 0; axis < 4; ++axis) {
+    int64_t bytes = 0;
+    require(!__builtin_mul_overflow(mask.strides[axis], mask.sizes[axis] - 1, &bytes) && std::abs(bytes) < most_bytes,
+            "{}: a stride of {} bytes is not allowed; no memory is so large", name, mask.strides[axis]);
+    (bytes < 0 ? place.begin : place.end) += bytes;
+  }
+  return place;
+}
+
 Place place_of(const char* name, const TensorView& t) {
   if (t.empty()) return {};
   const auto size = static_cast<int64_t>(size_bytes(t.dtype));
   const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data));
   Place place{.name = name, .begin = at, .end = at + t.width * size, .tensor = &t};
   const auto reach = [&](int64_t count, int64_t stride) {
-    constexpr int64_t most = int64_t{1} << 56;  // more bytes than any memory has
     int64_t bytes = 0;
     const bool fits =
-        count == 1 || (!__builtin_mul_overflow(stride, size * (count - 1), &bytes) && bytes < most && bytes > -most);
+        count == 1 || (!__builtin_mul_overflow(stride, size * (count - 1), &bytes) && std::abs(bytes) < most_bytes);
     require(fits, "{}: a stride of {} elements is not allowed; no memory is so large", name, stride);
     (bytes < 0 ? place.begin : place.end) += bytes;
   };
@@ -291,14 +305,19 @@ void check_modifiers(const FlashCall& call) {
             "cu_seqlens_q: {} elements are not allowed; 2 or more are, one more than there are sequences",
             call.sequences + 1);
     require(call.global_tokens == 0 && !call.alibi && !call.lengths && !call.documents && !call.blocks && !call.bias &&
-                !call.starts,
-            "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias and starts");
+                !call.starts && !call.mask.data,
+            "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias, starts and mask");
   }
   require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
   for (int axis = 0; call.bias && axis < 4; ++axis) {
     require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
             "bias: a size of {} is not allowed along axis {}; 1 and {} are", call.bias_sizes[axis], axis, sizes[axis]);
+  }
+  for (int axis = 0; call.mask.data && axis < 4; ++axis) {
+    const int64_t size = axis < 3 ? sizes[axis] : call.k.tokens;
+    require(call.mask.sizes[axis] == 1 || call.mask.sizes[axis] == size,
+            "mask: a size of {} is not allowed along axis {}; 1 and {} are", call.mask.sizes[axis], axis, size);
   }
 }
 
@@ -345,6 +364,7 @@ bool check(const FlashCall& call, bool gpu) {
   if (call.name) read.add(place_of(#name, call.name, 4 * elements({__VA_ARGS__})));
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
+  read.add(place_of("mask", call.mask));
   check_written(written, read);
   if (gpu) return rows;
   if (call.lengths) check_values("lengths", call.lengths, batch, 0, kv_len);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "common/attention/mask_view.h"
 #include "common/attention/rope.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
@@ -36,13 +37,15 @@ struct TensorView {
 /// reads the copies.
 ///
 /// Options have the names, the values and the meanings of attn_flash_options (attn.h): both structs come from the list
-/// common/attention/options.def. A table is a pointer; null means no table.
+/// common/attention/options.def. A table is a pointer; null means no table. The mask is not copied: the call turns it
+/// into bits.
 struct FlashCall {
   TensorView q = {}, k = {}, v = {}, o = {};
 #define ATTN_OPTION(type, name, off) type name = off;
 #define ATTN_SCALE(name) double name = 0;
 #define ATTN_TABLE(element, name, ...) const element* name = nullptr;
 #define ATTN_OUTPUT(name, ...) float* name = nullptr;
+#define ATTN_TENSOR(name) MaskView name = {};
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   int64_t bias_sizes[4] = {};

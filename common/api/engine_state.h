@@ -19,7 +19,8 @@
 #include "common/api/checks.h"
 #include "common/api/engine.h"
 #include "common/api/kernels/stage.h"
-#include "common/attention/kernels/modifiers/later.h"
+#include "common/attention/given_mask.h"
+#include "common/attention/kernels/mask_bits.h"
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
 #include "common/base/error.h"
@@ -106,6 +107,7 @@ inline Modifiers modifiers_of(const ModifiedCall& call) {
   m.ragged = !call.cu_seqlens_q ? 0 : call.causal && call.prefix == 0 ? 2 : 1;
   m.documents = call.documents != nullptr;
   m.block_sparse = call.blocks != nullptr;
+  m.mask_bits = call.mask.data != nullptr;
   m.lists = false;  // no lists of keys, because the host would have to make them in every call
   if (call.bias) {
     std::string axes;
@@ -119,7 +121,7 @@ inline Modifiers modifiers_of(const ModifiedCall& call) {
 
 /// Whether an option changes the kernel.
 inline bool modified(const ModifiedCall& call) {
-  bool found = call.tree != nullptr;
+  bool found = call.tree != nullptr || call.mask.data != nullptr;
 #define ATTN_MODIFIER(type, name, off, ...) found |= call.name != off;
 #define ATTN_TABLE(element, name, ...) found |= call.name != nullptr;
 #define ATTN_OPTIONS_OF_FLASH
@@ -137,6 +139,7 @@ inline void add_options(Key& key, const ModifiedCall& call) {
   key.add(tables);
   if (call.cu_seqlens_q) key.all(call.sequences, call.causal);
   for (int axis = 0; call.bias && axis < 4; ++axis) key.add(call.bias_sizes[axis]);
+  key.add(call.mask.data ? 1 + int64_t{call.mask.has(0)} + 2 * int64_t{call.mask.has(1)} : 0);
 }
 
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
@@ -144,8 +147,10 @@ inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / ste
 /// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
-  ModifierBlock(Device& device, const ModifiedCall& call) {
-    LaterModifiers all{};
+  /// `mask` is GivenMask::bits().
+  ModifierBlock(Device& device, const ModifiedCall& call, const MaskBits& mask = {}) {
+    ModifiersWithMask data{.before = {}, .mask = mask};
+    LaterModifiers& all = data.before;
     ModifierData& head = all.before.tables;
     const AttentionShape s{
         .batch = call.q.batch, .q_heads = call.q.heads, .q_len = call.q.tokens, .kv_len = call.k.tokens};
@@ -155,7 +160,7 @@ class ModifierBlock {
       bytes_ += words * 4;
       if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes are not allowed; 2 GiB are", bytes_));
     };
-    bytes_ = sizeof all;
+    bytes_ = sizeof data;
     if (call.alibi) place(head.slopes, s.q_heads);
     const int64_t batch = s.batch, q_heads = s.q_heads, kv_len = s.kv_len;
 #define ATTN_MODIFIER_TABLE(element, name, ...) \
@@ -181,10 +186,10 @@ class ModifierBlock {
     if (call.tree) place(all.tree, 2 * batch * call.q.tokens);
     head_ = all;
     memory_ = Buffer(device, static_cast<size_t>(bytes_));
-    memory_.upload(&all, sizeof all);
+    memory_.upload(&data, sizeof data);
     if (call.alibi && !call.alibi_slopes) {
       std::vector<std::byte> bytes(static_cast<size_t>(head.slopes) + static_cast<size_t>(s.q_heads) * 4);
-      std::memcpy(bytes.data(), &all, sizeof all);
+      std::memcpy(bytes.data(), &data, sizeof data);
       size_t at = static_cast<size_t>(head.slopes);
       for (const double slope : attn::alibi_slopes(s.q_heads)) {
         const auto value = static_cast<float>(slope);
@@ -231,6 +236,7 @@ class ModifierBlock {
 /// A launch that is prepared for the calls of one key, with the memory that it reads in addition to the caller's
 /// memory.
 struct Prepared {
+  std::optional<GivenMask> mask;
   std::optional<AttentionLaunch> attention;
   std::optional<ModifierBlock> modifiers;
   std::optional<DecodeLaunch> decode;
@@ -303,10 +309,11 @@ class Engine::State {
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
   /// Has the device copy the call's tables to the entry's ModifierBlock. Returns the data of the entry's hooks; null if
-  /// the entry has none.
+  /// the entry has none. If the call has a mask, the device then reads the mask.
   const void* staged(CommandEncoder& to, const Prepared& entry, const ModifiedCall& call) {
     if (!entry.modifiers) return nullptr;
     if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);
+    if (entry.mask) entry.mask->encode(to, call.mask, entry.modifiers->data());
     return entry.modifiers->data();
   }
   /// For a call without tokens: writes the final state, which is the initial state, or zeros without an initial state.

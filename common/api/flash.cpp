@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/api/engine_state.h"
@@ -42,7 +43,7 @@ bool few_rows(const FlashCall& call) {
                     most_lengths = int64_t{1} << 24;
   // Decoding has no mask and no bias. Its queries are the last tokens of their sequence, even if a length is given.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
-                       !call.blocks && !call.bias && !call.cu_seqlens_q;
+                       !call.blocks && !call.bias && !call.cu_seqlens_q && !call.mask.data;
   return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
          call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
          call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
@@ -135,19 +136,22 @@ void Engine::flash(const FlashCall& given, void* stream) {
       [&](Prepared& ready) {
         FlashConfig config{.variant = "tuned", .shape = shape, .dtype = call.q.dtype, .out_dtype = call.o.dtype};
         std::optional<AttentionHooks> hooks;
-        if (changed) {
-          hooks = modifier_hooks(modifiers_of(call), config.dtype);
-          ready.modifiers.emplace(*own.device, call);
-        }
+        if (changed) hooks = modifier_hooks(modifiers_of(call), config.dtype);
         const int64_t window = call.window_left >= 0 && (call.causal || call.window_right >= 0)
                                    ? call.window_left + std::max<int64_t>(call.window_right, 0) + 1
                                    : 0;
         choose_tile(config, info,
                     {.change = hooks ? hooks->change : ScoreChange::none,
-                     .reads = call.bias || call.cu_seqlens_q,
+                     .reads = call.bias || call.cu_seqlens_q || call.mask.data,
                      .window = window});
-        ready.attention.emplace(*own.device, own.pipelines, config,
-                                attention_plan(config, info, hooks ? &*hooks : nullptr));
+        const Plan plan = attention_plan(config, info, hooks ? &*hooks : nullptr);
+        FlashOperation::Lists lists;
+        if (call.mask.data) {
+          ready.mask.emplace(*own.device, own.pipelines, config, plan, call.mask, call.lengths || call.starts);
+          lists = [lists = ready.mask->lists()](const AttentionParams&) { return lists; };
+        }
+        if (changed) ready.modifiers.emplace(*own.device, call, ready.mask ? ready.mask->bits() : MaskBits{});
+        ready.attention.emplace(*own.device, own.pipelines, config, plan, ListScope::none, std::move(lists));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
         ready.attention->encode(encoder, tensors_of(call, own.staged(encoder, ready, call)));

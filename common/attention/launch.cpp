@@ -57,7 +57,7 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 }
 
 AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
-                                 ListScope scope)
+                                 ListScope scope, FlashOperation::Lists given)
     : shape_(config.shape),
       pages_(config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max()) {
   const Launch& launch = planned_launch(plan, "attention", device.info());
@@ -67,8 +67,8 @@ AttentionLaunch::AttentionLaunch(Device& device, PipelineCache& pipelines, const
   FlashConfig planned = config;
   planned.block_r = constant("BLOCK_R", config.block_r);
   planned.block_c = constant("BLOCK_C", config.block_c);
-  FlashOperation::Lists lists;
-  if (constant("MASK_LISTS", 0) != 0) {
+  FlashOperation::Lists lists = std::move(given);
+  if (!lists && constant("MASK_LISTS", 0) != 0) {
     const Launch blocks = mask_launch(planned, device.info(), launch, scope);
     lists = mask_lists(device, planned, blocks, *pipelines.get(blocks.source).kernel);
   }

@@ -23,6 +23,27 @@ bool names(const std::string& text, const std::string& name) {
 
 }  // namespace
 
+KernelSource with_hooks_of(const KernelSource& attention, const std::string& path, const std::string& entry) {
+  KernelSource source;
+  source.path = path;
+  source.entry = entry;
+  source.includes = attention.includes;
+  source.linking = attention.linking;
+  source.guarded = attention.guarded;
+  // A kernel with a constant that its text does not use does not compile.
+  const std::string text = expanded_text(source);
+  for (const auto& [name, value] : attention.constants) {
+    if (names(text, name)) source.constants[name] = value;
+  }
+  for (const std::string& name : attention.run_time) {
+    if (names(text, name)) source.run_time.insert(name);
+  }
+  for (const KernelSource& fragment : attention.fragments) {
+    if (names(text, fragment.entry)) source.fragments.push_back(fragment);
+  }
+  return source;
+}
+
 Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const Launch& attention, ListScope scope) {
   const AttentionShape& shape = config.shape;
   Launch launch{.source = {},
@@ -31,24 +52,8 @@ Launch mask_launch(const FlashConfig& config, const DeviceInfo& device, const La
                          static_cast<uint32_t>(scope == ListScope::all ? 1 : shape.batch)},
                 .threads = device.operations->mask_list_threads.value(),
                 .phase = "mask_blocks"};
-  KernelSource& source = launch.source;
-  source.path = device.operations->kernel_file("common/attention/kernels/mask_blocks");
-  source.entry = "mask_blocks";
-  source.includes = attention.source.includes;
-  source.linking = attention.source.linking;
-  source.guarded = attention.source.guarded;
-  // Takes over only the constants and fragments of the attention kernel that the text of mask_blocks names. A kernel
-  // with a constant that its text does not use does not compile.
-  const std::string text = expanded_text(source);
-  for (const auto& [name, value] : attention.source.constants) {
-    if (names(text, name)) source.constants[name] = value;
-  }
-  for (const std::string& name : attention.source.run_time) {
-    if (names(text, name)) source.run_time.insert(name);
-  }
-  for (const KernelSource& fragment : attention.source.fragments) {
-    if (names(text, fragment.entry)) source.fragments.push_back(fragment);
-  }
+  launch.source = with_hooks_of(attention.source,
+                                device.operations->kernel_file("common/attention/kernels/mask_blocks"), "mask_blocks");
   return launch;
 }
 

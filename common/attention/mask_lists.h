@@ -1,12 +1,18 @@
 // Lists of key blocks on a device, for kernels with a mask hook (kernels/mask.h).
 #pragma once
 
+#include <string>
+
 #include "common/attention/flash.h"
 #include "common/attention/hook.h"
 #include "common/device/device.h"
 #include "common/launch/plan.h"
 
 namespace attn {
+
+/// Returns the source of a kernel with the hooks of `attention`, and with those of its constants and fragments that the
+/// kernel's text names.
+KernelSource with_hooks_of(const KernelSource& attention, const std::string& path, const std::string& entry);
 
 /// Returns the launch that makes the lists that the launch `attention` walks. The kernel that makes the lists has the
 /// hooks of `attention`.

@@ -18,8 +18,8 @@ std::string instead(const std::string& hook) {
 int Modifiers::bias_kind() const { return bias == "none" ? 0 : bias_has('k') ? BIAS_OF_KEYS : BIAS_OF_ROWS; }
 
 bool Modifiers::change_kernel() const {
-  return mask() || changes_scores() || score_by != "constant" || sinks || lengths || starts || ragged > 0 || window() ||
-         prefix > 0 || documents > 0 || rotary.in_kernel();
+  return mask() || mask_bits || changes_scores() || score_by != "constant" || sinks || lengths || starts ||
+         ragged > 0 || window() || prefix > 0 || documents > 0 || rotary.in_kernel();
 }
 
 std::vector<double> alibi_slopes(int64_t heads) {
@@ -64,6 +64,11 @@ AttentionHooks modifier_hooks(const Modifiers& m, DType dtype) {
                              read_source({}, header);
   }
   if (m.mask() && m.lists) hooks.lists = m.lengths || m.starts ? ListScope::sequence : ListScope::all;
+  if (m.mask_bits) {
+    hooks.includes["common/attention/kernels/mask.h"] = instead("mask_in_bits");
+    hooks.includes["common/attention/kernels/seen_pairs.h"] = instead("seen_in_bits");
+    hooks.lists = ListScope::head;
+  }
   if (m.rotary.in_kernel()) {
     const bool keys = m.rotary.by == "kernel";
     hooks.rotation = keys ? Rotation::all : Rotation::queries;

@@ -37,6 +37,7 @@ struct Modifiers {
   int64_t block_sparse = 0;
   bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
   bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
+  bool mask_bits = false;       // a caller's mask gives the lists, and a bit for each pair (given_mask.h)
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none" || tree; }
   bool bias_has(char axis) const { return bias.find(axis) != std::string::npos; }

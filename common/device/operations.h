@@ -83,6 +83,7 @@ struct Operations {
   const LinearOperation* linear = nullptr;          // linear attention
   const CeilingOperation* ceilings = nullptr;       // measurements of the device's ceilings
   std::optional<uint32_t> mask_list_threads = {};   // threads of a threadgroup that lists key blocks for masks
+  std::optional<ElementKernel> mask_bits = {};      // reads a caller's mask; an element is a block of keys
   std::optional<uint32_t> append_threads = {};      // threads of a threadgroup that appends keys and values to a cache
   std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function on its own, for the oracle

@@ -31,6 +31,7 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
 #define ATTN_OPTION(type, name, off) type,
 #define ATTN_SCALE(name) c10::optional<double>,
 #define ATTN_TABLE(element, name, ...) const c10::optional<at::Tensor>&,
+#define ATTN_TENSOR(name) const c10::optional<at::Tensor>&,
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
                                             bool)>();
@@ -40,6 +41,7 @@ std::function<void()> torch_call(const std::string& op, const DeviceInfo& device
 #define ATTN_OPTION(type, name, off) off,
 #define ATTN_SCALE(name) {},
 #define ATTN_TABLE(element, name, ...) {},
+#define ATTN_TENSOR(name) {},
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
                        false);

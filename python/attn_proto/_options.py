@@ -22,6 +22,7 @@ FLASH = (
     ("starts", "const DLTensor*", None),
     ("cu_seqlens_q", "const DLTensor*", None),
     ("cu_seqlens_k", "const DLTensor*", None),
+    ("mask", "const DLTensor*", None),
 )
 CACHE = (
     ("layout", "attn_layout", 0),

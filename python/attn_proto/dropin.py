@@ -85,12 +85,20 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
     return None
 
 
+def _becomes_bits(mask):
+    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each query, on a
+    GPU. Other masks are added to the scores, in float32."""
+    return mask.dtype == torch.bool and mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0
+
+
 def _slower(query, mask):
     """Returns the reason why PyTorch takes less time for a call with a mask that attn::flash takes, or None."""
     if _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
+    if _becomes_bits(mask):
+        return None
     if mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0:
-        return "a mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
+        return "a float mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
     for_each_head = mask.dim() > 2 and mask.shape[-3] > 1 and mask.stride(-3) != 0
     if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
                               (mask.shape[-1] == 1 or _known(mask.shape[-1] % 4 == 0))):
@@ -116,6 +124,13 @@ def _bias_of(mask):
     bias = torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask
     rest = -bias.shape[-1] % 4 if bias.shape[-1] > 1 else 0
     return torch.nn.functional.pad(bias.float(), (0, rest)).contiguous()
+
+
+def mask_options(mask):
+    """The options of attn::flash for a mask of scaled_dot_product_attention, or for no mask."""
+    if mask is None:
+        return {}
+    return {"mask": mask[(None,) * (4 - mask.dim())]} if _becomes_bits(mask) else {"bias": _bias_of(mask)}
 
 
 def _why_not_now(*tensors):
@@ -246,9 +261,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     # PyTorch puts the first query at the first key, attn::flash puts the last query at the last key.
     if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
-    bias = None if attn_mask is None else _bias_of(attn_mask)
     tell(None, query, key, attn_mask, None)
-    o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, bias=bias)
+    o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, **mask_options(attn_mask))
     return o[0] if flat else o
 
 

@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, mask, turned
-from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, tell
+from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, mask_options, tell
 
 NAME = "attn_proto"
 # Arguments that models pass to every implementation, or pass on from their callers, and that eager attention ignores
@@ -115,10 +115,10 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     return o.transpose(1, 2), None
 
 
-def _attend(query, key, value, bias, structure, options):
-    """Attention by the kernels, with a mask in elements (`bias`) or a structure; with neither each query sees each key."""
+def _attend(query, key, value, mask, structure, options):
+    """Attention by the kernels, with a mask in elements or a structure; with neither each query sees each key."""
     if structure is None:
-        return torch.ops.attn.flash(query, key, value, bias=None if bias is None else _bias_of(bias), **options)
+        return torch.ops.attn.flash(query, key, value, **mask_options(mask), **options)
     starts = {} if structure.starts is None else {"starts": structure.starts}
     if structure.lengths is not None:
         attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill

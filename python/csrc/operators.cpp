@@ -102,6 +102,10 @@ DLDataType type_of(const char* name, at::ScalarType type) {
       return {kDLInt, 64, 1};
     case at::kChar:
       return {kDLInt, 8, 1};
+    case at::kByte:
+      return {kDLUInt, 8, 1};
+    case at::kBool:
+      return {6, 8, 1};
 #if TORCH_VERSION_MAJOR >= 2
     case at::kFloat8_e4m3fn:
       return {10, 8, 1};
@@ -212,6 +216,7 @@ struct FlashOptions {
 #define ATTN_OPTION(type, name, off) type name;
 #define ATTN_SCALE(name) c10::optional<double> name;
 #define ATTN_TABLE(element, name, ...) const OptionalTensor& name;
+#define ATTN_TENSOR(name) const OptionalTensor& name;
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   bool bshd;
@@ -224,9 +229,10 @@ void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, cons
   options.layout = layout_of(given.bshd);
 #define ATTN_OPTION(type, name, off) options.name = given.name;
 #define ATTN_SCALE(name) options.name = scale_of(given.name);
-#define ATTN_TABLE(element, name, ...)    \
+#define ATTN_TENSOR(name)                 \
   const Optional name(#name, given.name); \
   options.name = name;
+#define ATTN_TABLE(element, name, ...) ATTN_TENSOR(name)
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
   options.alibi |= options.alibi_slopes != nullptr;
@@ -267,6 +273,7 @@ using FlashOperators = Flash<
 #define ATTN_OPTION(type, name, off) type,
 #define ATTN_SCALE(name) c10::optional<double>,
 #define ATTN_TABLE(element, name, ...) const OptionalTensor&,
+#define ATTN_TENSOR(name) const OptionalTensor&,
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
     bool>;
@@ -673,6 +680,7 @@ TORCH_LIBRARY(attn, m) {
 #define ATTN_OPTION(type, name, off) +in_schema<type>(#name, off) + ", "
 #define ATTN_SCALE(name) "float? " #name "=None, "
 #define ATTN_TABLE(element, name, ...) "Tensor? " #name "=None, "
+#define ATTN_TENSOR(name) "Tensor? " #name "=None, "
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
       "bool bshd=False)";

@@ -253,7 +253,7 @@ def starts_of(case, batch, keys):
     return case.table("starts", starts, torch.int32), torch.arange(keys) < starts[:, None, None, None]
 
 
-def hiding_tables(case, names, batch, rows, keys):
+def hiding_tables(case, names, batch, heads, rows, keys):
     """Draws tables that say which keys are seen; returns them, and the pairs that they hide."""
     tables, own, key = {}, (torch.arange(rows)[:, None] + keys - rows).clamp(0), torch.arange(keys)
     hidden = torch.zeros(batch, 1, rows, keys, dtype=torch.bool)
@@ -282,6 +282,14 @@ def hiding_tables(case, names, batch, rows, keys):
         case.say(f"blocks {seen.int().tolist()}")
         tables["blocks"] = case.table("blocks", (seen.long() << torch.arange(count)).sum(-1).view(count, words), torch.int32)
         hidden |= ~seen[own // 128, key // 128]
+    if "mask" in names and keys:
+        sizes = [size if case.one_in(2) else 1 for size in (batch, heads, rows, keys)]
+        seen = torch.rand(*sizes, generator=case.generator) < case.choice((0.0, 0.1, 0.5, 0.9, 1.1))
+        if case.one_in(3):  # most blocks of keys are hidden
+            seen &= ((torch.arange(sizes[2])[:, None] - torch.arange(sizes[3])).abs() < 40)
+        case.say(f"mask {sizes}")
+        tables["mask"] = case.table("mask", seen, torch.bool)
+        hidden = hidden | ~seen
     return tables, hidden
 
 
@@ -329,7 +337,7 @@ def flash(case):
     q, k, v = qkv(case, *sizes)
     given, scale = case.scale(width)
     names = case.sample(("causal", "window_left", "window_right", "global_tokens", "prefix", "soft_cap", "alibi", "sinks",
-                         "lengths", "documents", "blocks", "bias", "starts"), case.choice((0, 0, 1, 1, 2, 3, 5)))
+                         "lengths", "documents", "blocks", "bias", "starts", "mask"), case.choice((0, 0, 1, 1, 2, 3, 5)))
     options, hidden = windows(case, names, rows, keys)
     cap = case.choice((1, 5, 30, 1000, 0.5, 30.5)) if "soft_cap" in names else 0
     if cap:
@@ -338,7 +346,7 @@ def flash(case):
     with_lse, bshd = case.one_in(2), case.one_in(3)
     by_dlpack = case.device == "cpu" and dtype != torch.bfloat16 and not with_lse and case.way == "plain" and case.one_in(4)
     case.say(**options, lse=with_lse, bshd=bshd, by_dlpack=by_dlpack)
-    tables, more = hiding_tables(case, names, batch, rows, keys)
+    tables, more = hiding_tables(case, names, batch, heads, rows, keys)
     others, added, sinks = adding_tables(case, names, batch, heads, rows, keys)
     options |= {**tables, **others, "scale": given, "bshd": bshd}
 

@@ -194,7 +194,8 @@ class Attention(Case):
             ({"lengths": lengths}, key < lengths[:, None, None, None], lambda s: s),
             ({"documents": documents}, documents[key][:, 0] == documents[own[:, 0]][:, :1], lambda s: s),
             ({"blocks": np.array([[1]], np.uint32)}, always, lambda s: s),
-            ({"bias": bias}, always, lambda s: s + bias), ({"sinks": sinks}, always, lambda s: s))
+            ({"bias": bias}, always, lambda s: s + bias), ({"mask": bias > 0}, bias > 0, lambda s: s),
+            ({"sinks": sinks}, always, lambda s: s))
         for options, seen, change in cases:
             with self.subTest(options=list(options)):
                 want, want_lse = attention(q, k, v, seen=seen, change=change, sinks=options.get("sinks"))

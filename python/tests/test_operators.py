@@ -139,6 +139,41 @@ class Flash(Case):
             self.near(lse, with_sink.logsumexp(-1).double())
             self.near(o, (with_sink.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)).double())
 
+    def test_masks(self):
+        """A byte for each pair, in any layout; rows without a key are 0."""
+        for device, dtype in self.on_each(*TOLERANCE):
+            q, k, v = qkv(device, dtype, rows=70, keys=75)
+            seen = drawn(2, 4, 70, 75, device=device) > 0
+            seen[1, 2, 30:] = False
+            apart = torch.zeros(2, 4, 75, 140, dtype=torch.bool, device=device)
+            apart[..., ::2] = seen.mT
+            for mask in (seen, seen[:1], seen[:, :1], seen[:, :, :1], seen[..., :1], seen[:1, :1].expand(2, 4, 70, 75),
+                         apart[..., ::2].mT, seen.view(torch.uint8) * 255):
+                self.near(attn_proto.flash(q, k, v, mask=mask), reference(q, k, v, mask.bool().expand(2, 4, 70, 75)), dtype)
+            causal = seen & causal_mask(70, 75, device)
+            self.near(attn_proto.flash(q, k, v, mask=seen, causal=True), reference(q, k, v, causal), dtype)
+            self.assertEqual(attn_proto.flash(q, k, v, mask=seen)[1, 2, 30:].abs().max().item(), 0)
+            self.refuses("mask: bool or uint8", lambda: attn_proto.flash(q, k, v, mask=seen.int()))
+            self.refuses("mask: a size of 74", lambda: attn_proto.flash(q, k, v, mask=seen[..., :74]))
+            self.refuses("mask has 2 dimensions", lambda: attn_proto.flash(q, k, v, mask=seen[0, 0]))
+
+    def test_masks_in_traces_and_graphs(self):
+        for device in self.on_each():
+            q, k, v = qkv(device, rows=70, keys=75)
+            seen = drawn(2, 1, 70, 75, device=device) > 0
+            compiled = torch.compile(lambda *x: attn_proto.flash(*x[:3], mask=x[3]), fullgraph=True)
+            self.near(compiled(q, k, v, seen), reference(q, k, v, seen.expand(2, 4, 70, 75)))
+            if device == "cpu":
+                continue
+            attn_proto.flash(q, k, v, mask=seen)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                o = attn_proto.flash(q, k, v, mask=seen)
+            for _ in range(2):  # the graph reads the mask anew
+                seen.logical_not_()
+                graph.replay()
+                self.near(o, reference(q, k, v, seen.expand(2, 4, 70, 75)))
+
     def test_bias_of_keys_that_are_no_multiple_of_4(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = qkv(device, dtype, rows=70, keys=75)

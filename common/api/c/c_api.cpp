@@ -33,7 +33,7 @@ struct attn_engine {
 namespace attn {
 namespace {
 
-enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bfloat = 4, code_e4m3 = 10 };
+enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bfloat = 4, code_bool = 6, code_e4m3 = 10 };
 
 thread_local std::string last_message;
 
@@ -185,6 +185,28 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
   if (!dense) refuse(fmt::format("{} is not dense", name));
   if (!tensor->data) refuse(fmt::format("{} has no data", name));
   return static_cast<T*>(address(*tensor));
+}
+
+/// Returns a caller's mask, [batch, heads, queries, keys] in any layout of q.
+MaskView mask_view(const attn_engine& engine, const DLTensor* tensor) {
+  MaskView found;
+  if (!tensor) return found;
+  check_place(engine, "mask", *tensor);
+  if (tensor->ndim != 4) refuse(fmt::format("mask has {} dimensions; 4 are wanted", tensor->ndim));
+  const uint8_t code = tensor->dtype.code;
+  if ((code != code_bool && code != code_unsigned) || tensor->dtype.bits != 8 || tensor->dtype.lanes != 1) {
+    refuse("mask: bool or uint8 is wanted");
+  }
+  int64_t dense = 1;
+  for (int i = 3; i >= 0; --i) {
+    found.sizes[i] = tensor->shape[i];
+    found.strides[i] = tensor->strides ? tensor->strides[i] : dense;
+    dense = product("mask", dense, tensor->shape[i]);
+  }
+  if (dense > 0 && !tensor->data) refuse("mask has no data");
+  static constexpr unsigned char nothing = 0;
+  found.data = dense > 0 ? static_cast<const unsigned char*>(address(*tensor)) : &nothing;
+  return found;
 }
 
 const DLTensor& there(const char* name, const DLTensor* tensor) {
@@ -344,6 +366,7 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
 #define ATTN_TABLE(element, name, ...) \
   call.name = table<const element>(own, #name, options.name, {__VA_ARGS__}, std::is_integral_v<element>);
 #define ATTN_OUTPUT(name, ...) call.name = table<float>(own, #name, options.name, {__VA_ARGS__}, false);
+#define ATTN_TENSOR(name) call.name = mask_view(own, options.name);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
     if (options.bias) std::copy_n(options.bias->shape, 4, call.bias_sizes);

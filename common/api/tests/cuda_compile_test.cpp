@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/given_mask.h"
 #include "common/attention/launch.h"
 #include "common/attention/modifiers.h"
 #include "common/paged/decode.h"
@@ -69,6 +70,34 @@ TEST_F(ApiCudaCompileTest, SequencesOneAfterTheOther) {
     const AttentionHooks hooks = modifier_hooks({.window_left = ragged == 2 ? 100 : -1, .ragged = ragged}, dtype);
     expect_clean(attention_plan(config, test::hopper(), &hooks),
                  fmt::format("{} at {}, {}x{}", variant, head_dim, config.block_r, config.block_c));
+  }
+}
+
+TEST_F(ApiCudaCompileTest, MasksOfACaller) {
+  struct Combination {
+    const char* variant;
+    DType dtype;
+    int64_t head_dim, q_len;
+    Modifiers modifiers;
+  };
+  const Modifiers others{.soft_cap = 30, .window_left = 100, .global_tokens = 3, .sinks = true, .starts = true};
+  for (const auto& [variant, dtype, head_dim, q_len, given] : {Combination{"mma_sync", DType::f32, 128, 2048, {}},
+                                                               {"wgmma", DType::bf16, 64, 2048, {}},
+                                                               {"wgmma", DType::f16, 256, 64, {}},
+                                                               {"wgmma", DType::bf16, 128, 2048, others}}) {
+    FlashConfig config;
+    config.variant = variant;
+    config.dtype = config.out_dtype = dtype;
+    config.shape = {.q_heads = 32, .kv_heads = 8, .q_len = q_len, .kv_len = 2048, .head_dim = head_dim};
+    Modifiers modifiers = given;
+    modifiers.mask_bits = true;
+    const AttentionHooks hooks = modifier_hooks(modifiers, dtype);
+    choose_tile(config, test::hopper(), {.change = hooks.change, .reads = true});
+    Plan plan = attention_plan(config, test::hopper(), &hooks);
+    const std::string what = fmt::format("{} at {}, {}x{}", variant, head_dim, config.block_r, config.block_c);
+    expect_clean(plan, what);
+    plan.launches = {mask_bits_launch(plan.launches.front(), test::hopper())};
+    expect_clean(plan, "bits for " + what);
   }
 }
 

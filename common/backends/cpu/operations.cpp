@@ -10,6 +10,7 @@ const Operations& cpu_operations() {
                                         .linear = &cpu_linear(),
                                         .ceilings = &cpu_ceilings(),
                                         .mask_list_threads = 1,
+                                        .mask_bits = ElementKernel{.threads = 1},
                                         .append_threads = 1,
                                         .stage = ElementKernel{.threads = 1, .elements = 65536},
                                         .user_function = ElementKernel{.threads = 1},

@@ -10,6 +10,7 @@ const Operations& cuda_operations() {
                                         .linear = &cuda_linear(),
                                         .ceilings = &cuda_ceilings(),
                                         .mask_list_threads = 1024,
+                                        .mask_bits = ElementKernel{.threads = 256, .elements = 1},
                                         .append_threads = 128,
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
                                         .user_function = ElementKernel{.threads = 128, .elements = 128},

@@ -1,0 +1,41 @@
+// A caller's mask, as attention takes it: lists of key blocks, and a bit for each pair (kernels/mask_bits.h).
+#pragma once
+
+#include "common/attention/flash.h"
+#include "common/attention/kernels/mask_bits.h"
+#include "common/attention/mask_view.h"
+#include "common/device/encoder.h"
+#include "common/device/pipeline_cache.h"
+#include "common/launch/plan.h"
+
+namespace attn {
+
+/// Returns the launch, without its grid, of the kernel that makes the lists and the bits for the launch `attention`.
+/// The device takes masks (Operations::mask_bits).
+Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device);
+
+/// Memory for the lists and the bits of a mask, and the kernel that fills it. The device and the pipelines must outlive
+/// the GivenMask.
+class GivenMask {
+ public:
+  /// For the launch "attention" of the plan, whose hooks have Modifiers::mask_bits. `mask` says which axes the mask
+  /// has, and `for_each_sequence` whether another rule of the hooks depends on the sequence. Throws BadInput if the
+  /// device does not take masks, and CompileError.
+  GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan, const MaskView& mask,
+            bool for_each_sequence);
+
+  /// Has the device read the mask. The mask has the axes that were given to the constructor. `data` is the data of the
+  /// hooks, which begin with a ModifiersWithMask that has bits().
+  void encode(CommandEncoder& encoder, const MaskView& mask, const void* data) const;
+
+  const MaskLists& lists() const { return filled_.lists; }
+  const MaskBits& bits() const { return filled_.bits; }
+
+ private:
+  Launch launch_;
+  const Kernel* kernel_;
+  Buffer counts_, entries_, words_, finished_;
+  MaskBitsParams filled_{};
+};
+
+}  // namespace attn

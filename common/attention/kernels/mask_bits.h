@@ -1,0 +1,62 @@
+// The bits of a caller's mask, which has a byte for each pair of a query and a key, for the host and for kernels. The
+// kernel `mask_bits` reads the mask and the hooks' other rules once. It writes the lists of key blocks that attention
+// walks (mask_lists.h), and a bit for each pair. This file includes only headers of kernels.
+#pragma once
+
+#include "common/attention/kernels/mask_lists.h"
+#include "common/attention/kernels/modifiers/later.h"
+
+/// A row has four words for each block of BLOCK_C keys. Word i has the keys of the block whose number modulo 8 is 2 i
+/// or 2 i + 1, the first key at the lowest bit: the scores that a thread has of one row of a matrix product
+/// (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks that are not in the list of the row's
+/// tile may be anything.
+struct MaskBits {
+  GLOBAL void* words;  // [batches][heads][q_len][blocks][4], counting only batches and heads with rows of their own
+  INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share rows
+};
+
+/// Returns how many bytes a word has, for a BLOCK_C that is a multiple of 16, at most 256.
+constexpr int mask_word_bytes(long long block_c) {
+  return block_c <= 32 ? 1 : block_c <= 64 ? 2 : block_c <= 128 ? 4 : 8;
+}
+template <int BYTES>
+struct MaskWordOf {
+  using type = unsigned long long;
+};
+template <>
+struct MaskWordOf<1> {
+  using type = unsigned char;
+};
+template <>
+struct MaskWordOf<2> {
+  using type = unsigned short;
+};
+template <>
+struct MaskWordOf<4> {
+  using type = unsigned;
+};
+
+/// Returns the index of a word: the word for key `key` of query `query`.
+static inline INT64 mask_word_index(const MaskBits& bits, int batch, int head, int query, int key, int kv_len,
+                                    int block_c) {
+  const INT64 row = static_cast<INT64>(query) * ((kv_len + block_c - 1) / block_c * 4);
+  return batch * bits.of_batch + head * bits.of_head + row + key / block_c * 4 + key % 8 / 2;
+}
+
+/// The data of the hooks of a kernel with a caller's mask.
+struct ModifiersWithMask {
+  LaterModifiers before;  // the first member: all hooks find it at the start of their data
+  MaskBits mask;
+};
+
+/// Parameters of `mask_bits`. The cpu has a threadgroup for each list, a GPU one for each block of each list.
+struct MaskBitsParams {
+  int q_heads, q_len, kv_len;
+  int in_eights;                     // 1: eight bytes of the mask, from a key that 8 divides, may be read at once
+  const GLOBAL void* data;           // of the hooks
+  const GLOBAL unsigned char* mask;  // the byte of a pair that takes part is not 0
+  INT64 strides[4];                  // of the mask's batch, head, query and key, in bytes
+  MaskLists lists;
+  MaskBits bits;
+  GLOBAL unsigned* finished;  // for each list, how many blocks are done; 0 before and after every launch
+};

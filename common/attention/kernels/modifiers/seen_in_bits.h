@@ -1,0 +1,19 @@
+// The mask hook in the kernels of a GPU, for mask_in_bits.h: the bits of a thread's scores are one word.
+#pragma once
+
+#include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/mask.h"
+#include "common/kernel/cuda.h"
+
+/// As in seen_pairs.h.
+template <int KEYS>
+struct SeenKeys {
+  static_assert(KEYS == BLOCK_C && KEYS <= 128);
+  unsigned bits;
+
+  DEVICE bool operator[](int i) const { return bits >> i & 1; }
+
+  DEVICE void find(int query, int key, const ScoreContext& context) {
+    bits = mask_word(max(0, min(query, context.q_len - 1)), key, context);
+  }
+};

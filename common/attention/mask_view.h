@@ -1,0 +1,20 @@
+// A caller's mask.
+#pragma once
+
+#include <cstdint>
+
+namespace attn {
+
+/// A mask [batch, q_heads, q_len, kv_len] on the device, a byte for each pair of a query and a key: the query sees the
+/// key if the byte is not 0. Each size may also be 1; all positions along that axis then share bytes, as they do along
+/// an axis with stride 0. Strides are in bytes. There is no mask if `data` is null.
+struct MaskView {
+  const unsigned char* data = nullptr;
+  int64_t sizes[4] = {};
+  int64_t strides[4] = {};
+
+  /// Whether positions along the axis have bytes of their own.
+  bool has(int axis) const { return sizes[axis] > 1 && strides[axis] != 0; }
+};
+
+}  // namespace attn
