@@ -320,8 +320,12 @@ TEST_F(DeviceMaskTest, BrokenMasksAreCaught) {
     mutations[3] = {"the bits of another row", seen_by_cuda.c_str(), "context.q_len - 1)", "context.q_len - 2)"};
     mutations.push_back(
         {"an eight is read from its second half", bits.c_str(), "bytes.x >> odd", "bytes.y >> odd", {.kv_len = 256}});
-    mutations.push_back(
-        {"a list that is put together early", bits.c_str(), "(blocks) - 1", "(blocks) - 2", {.kv_len = 512}});
+    mutations.push_back({"a list with gaps",
+                         bits.c_str(),
+                         "__popc(listed & ((1u << threadIdx.x) - 1))",
+                         "threadIdx.x",
+                         {.q_len = 300, .kv_len = 300},
+                         blocks_on_the_diagonal});
   }
   for (const Mutation& mutation : mutations) {
     const test::MutatedSources mutated(std::string("common/attention/kernels/") + mutation.file, mutation.from,

@@ -103,9 +103,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_bits(const __grid_con
   const int first_row = max(first_query, 0), end_row = min(first_query + int{BLOCK_R}, p.q_len);
   const int first_key = block * int{BLOCK_C};
   bool some = false, all = true, outside = false;
+  // Block 0 always gets its bits: a tile whose list is empty asks for them.
   if constexpr (CAUSAL || !KEYS_ARE_DEFAULT) {
-    outside = first_key >= visible_keys(end_row - 1, context).end ||
-              first_key + int{BLOCK_C} <= visible_keys(first_row, context).begin;
+    outside = block > 0 && (first_key >= visible_keys(end_row - 1, context).end ||
+                            first_key + int{BLOCK_C} <= visible_keys(first_row, context).begin);
   }
   if (!outside) {
     if (p.in_eights && first_key + int{BLOCK_C} <= p.kv_len) {
