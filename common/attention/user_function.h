@@ -18,8 +18,8 @@ struct UserFunction {
   FunctionKind kind = FunctionKind::score;
   bool guarded = false;  // a user's file: its functions may leave the context out, and its kernels run guarded
 
-  /// Returns the text as kernels include it, in float or in double. A #line makes compilers count the lines of the text
-  /// itself. Different functions have different headers.
+  /// Returns the text as kernels include it, in float or in double. A #line makes compilers report the line numbers of
+  /// the user's text. Different functions have different headers.
   std::string header(bool in_double = false) const;
   /// Returns a name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;

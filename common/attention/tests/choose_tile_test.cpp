@@ -1,4 +1,5 @@
-// The default tile of attention on a CPU. Only the choice is tested, so no figure of this file is a time of this host.
+// The default tile of attention on a CPU. The tests only choose tiles. They run no kernel and measure no time, so their
+// results do not depend on the host.
 #include <gtest/gtest.h>
 
 #include "common/attention/flash.h"
@@ -24,15 +25,15 @@ Tile chosen(int64_t heads, int64_t q_len, int64_t kv_len, int units = 2, bool ca
   return {given.block_r, given.block_c};
 }
 
-TEST(ChooseTileTest, ManyTilesAreLarge) {
+TEST(ChooseTileTest, ALaunchOfManyTilesTakesLargeTiles) {
   EXPECT_EQ(chosen(8, 1024, 1024), Tile(256, 128));
   EXPECT_EQ(chosen(8, 1537, 1537), Tile(256, 128));
   EXPECT_EQ(chosen(8, 256, 256, 2, true), Tile(256, 128));
   EXPECT_EQ(chosen(1, 16384, 16384, 2, true), Tile(256, 128));
 }
 
-// Few heads and few queries against many keys: a tile for each thread is enough, if the tiles are equal.
-TEST(ChooseTileTest, FewTilesAreOnlySoLargeThatNoThreadIsIdle) {
+// With few heads, few queries and many keys, the queries are split into one tile for each thread.
+TEST(ChooseTileTest, ALaunchOfFewTilesTakesTilesSoSmallThatNoThreadIsIdle) {
   EXPECT_EQ(chosen(2, 64, 4096), Tile(64, 128));
   EXPECT_EQ(chosen(1, 64, 100000), Tile(32, 64));
   EXPECT_EQ(chosen(1, 128, 8192), Tile(64, 128));
@@ -54,7 +55,7 @@ TEST(ChooseTileTest, KeepsTheSizesThatAreGiven) {
   EXPECT_EQ(chosen(8, 1024, 1024, 2, false, keys), Tile(256, 80));
 }
 
-TEST(ChooseTileTest, TakesTilesThatFit) {
+TEST(ChooseTileTest, TakesTheLastTileOfTheListIfNoTileFits) {
   FlashConfig config{.variant = "tuned",
                      .shape = {.batch = 1, .q_heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024, .head_dim = 64}};
   DeviceInfo info = test::avx2();

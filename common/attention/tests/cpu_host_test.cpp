@@ -1,5 +1,5 @@
-// Compiles the kernels of the cpu as other hosts do: with the constants and the instructions of a host of each family.
-// The tests compile for all families on every host. A host also runs the kernels for the families of its own
+// Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
+// family. The tests compile for all families on every host. A host also runs the kernels for the families of its own
 // architecture. These kernels are compiled without the instructions that the host lacks: the compiler splits vectors of
 // any width into vectors that the host has.
 #include <fmt/format.h>
@@ -29,9 +29,9 @@ struct Host {
   uint32_t simd_width, vector_registers;
   int64_t tile_vectors, tile_rows;  // the expected register tile if a tile has many rows
   bool copies_pages;                // the kernel copies K if the rows of K lie a multiple of 4 KiB apart
-  bool asks_ahead;
-  bool bf16_dot;  // BF16_DOT of the tuned kernel in bf16
-  bool amx;       // amx.cpu.cpp replaces the tuned kernel in bf16
+  bool asks_ahead;                  // ASK_AHEAD of the tuned kernel
+  bool bf16_dot;                    // BF16_DOT of the tuned kernel in bf16
+  bool amx;                         // amx.cpu.cpp replaces the tuned kernel in bf16
 };
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
@@ -103,11 +103,11 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
   EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
 
-  const FlashConfig few_rows = config("tuned", 128, 16);  // all vectors of the register tile have at most 16 lanes
+  const FlashConfig few_rows = config("tuned", 128, 16);  // the vectors together have at most 16 lanes
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
-TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheFirstCache) {
+TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
   FlashConfig pages = config("tuned", 256, 64);
   pages.layout = Layout::bshd;
   pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row

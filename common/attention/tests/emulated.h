@@ -1,6 +1,6 @@
-// Instructions of x86 cores that the host may lack, as plain code: the tile registers of AMX, and the instructions that
-// multiply and make pairs of bf16. With this code kernels that use the instructions run on any host, one threadgroup at
-// a time.
+// Instructions of x86 cores that the host may lack, as plain code: the instructions for the tile registers of AMX, the
+// dot product of bf16 pairs, and the conversion of f32 to bf16. With this code kernels that use the instructions run on
+// any host. Kernels that use tile registers run one threadgroup at a time.
 #pragma once
 
 #include <map>
@@ -43,7 +43,7 @@ INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
 }
 
-/// acc + the products of both elements of each pair.
+/// Returns `acc` plus, in each lane, the products of both elements of the lane's pairs.
 INLINE Floats add_products(Floats acc, Words a, Words b) {
   const auto low = [](Words pairs) { return reinterpret_cast<Floats>(pairs << 16); };
   const auto high = [](Words pairs) { return reinterpret_cast<Floats>(pairs & 0xFFFF0000u); };
@@ -57,7 +57,7 @@ INLINE void multiply(int sums, int a, int b) {
   }
 }
 
-/// Rounded to nearest even; a NaN stays a NaN.
+/// Rounds to nearest even. A NaN stays a NaN.
 INLINE Vector<unsigned short, 32> to_bf16(Floats high, Floats low) {
   Vector<unsigned short, 32> both;
   store_floats<BF16, 16>(&both, 0, low);

@@ -306,7 +306,7 @@ TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
   }
 }
 
-TEST_P(HiddenVariants, AllThatIsNaN) {
+TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
   const Tested setup = small();
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     for (const bool in_v : {false, true}) {
@@ -332,7 +332,7 @@ TEST_P(HiddenVariants, NaNOfAnyBits) {
   }
 }
 
-TEST_P(HiddenVariants, ScoresOfAHookThatAreNoNumbers) {
+TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
   const Tested setup = small();
   for (const unsigned bits : {0x7f800000u, 0x7fc00000u, 0xffffffffu}) {
@@ -369,10 +369,10 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
   }
 }
 
-// If all elements are finite numbers, no row is computed anew (repair.h), even if it sees no key in the first or last
-// blocks.
-TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
-  if (test::on_cuda) GTEST_SKIP() << "a header of the cpu's kernels";
+// If all elements are finite numbers, no row is computed anew (repair.h), not even a row that sees no key in the first
+// or last blocks. The test breaks the function that computes a row anew, and expects no wrong element.
+TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
+  if (test::on_cuda) GTEST_SKIP() << "only kernels of the cpu include exact_row_cpu.h";
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
                                      "store(first + d, 7 + static_cast<float>(");
   PipelineCache fresh(test::device(), "");
@@ -385,7 +385,7 @@ TEST_P(HiddenVariants, RowsOfNumbersAreNotRepaired) {
 
 // Kernels of bf16 on the cpu compute s * factor - m * factor by one multiply-add. The rounding error of the second
 // product stays in the result, so the weights of equal scores are all wrong by this error. For products up to
-// largest_product the error is small; for a product of 4e9 the weights are useless.
+// largest_product the error is small. For a maximum m of 4e9 the error is more than 1, and the weights are useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

@@ -35,7 +35,8 @@ inline std::string only_within(const std::string& index, const std::string& leng
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels. If a variant has different code for different element types, each of these codes has a name.
+// ---- the kernels. A kernel has the name of its variant. If a variant has several kernels for different element types
+// or hosts, each of these kernels has a different name: `amx` is the kernel of `tuned` for bf16 on hosts with AMX.
 
 struct Tested {
   FlashConfig config;
@@ -61,7 +62,8 @@ inline Tested tested(const std::string& name) {
   return tested;
 }
 
-/// Whether the GPU has the instructions that the kernel needs. Instructions that a host lacks are emulated.
+/// Returns whether the device can run the kernel. A GPU may lack the instructions of wgmma. Instructions that a host of
+/// the cpu lacks are emulated.
 inline bool is_here(const std::string& name) { return name != "wgmma" || device().info().has("wgmma"); }
 
 /// Returns the description of the device under test. For a kernel that only some hosts run, returns a description of
@@ -81,7 +83,8 @@ using Includes = std::map<std::string, std::string>;
 
 inline Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
   const DeviceInfo info = info_of(name), &here = device().info();
-  // With a score hook, kernel() does not choose the AMX kernel for bf16.
+  // Without a score hook kernel() chooses the AMX kernel for bf16 on a host with AMX. So every kernel of the cpu but
+  // `amx` gets a score hook here.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
   const AttentionHooks any;
   Launch kernel = FlashOperation::of(info).kernel(tested.config, info, hooked ? &any : nullptr);
@@ -136,7 +139,7 @@ struct Spread {
     });
   }
 
-  /// Reads the rows back. Returns whether the bytes between them are unchanged.
+  /// Reads the rows back. Returns whether the bytes between the rows are unchanged.
   bool gather(Tensor& tensor) {
     for_rows(tensor, [&](size_t here, size_t there, size_t bytes) {
       std::memcpy(tensor.data.data() + there, data.data() + here, bytes);

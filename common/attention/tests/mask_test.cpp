@@ -157,7 +157,8 @@ class MaskVariants : public test::OnPath<KernelPath> {
     const Outcome listed = run_with(hooks_of(mask, config.shape, true), config, on(), pipelines(), inputs);
     EXPECT_TRUE(asked.check.ok) << what << ": " << asked.check.worst;
     EXPECT_TRUE(listed.check.ok) << what << " with lists: " << listed.check.worst;
-    EXPECT_TRUE(listed.o == asked.o && listed.lse == asked.lse) << what << ": not the same with lists as without";
+    EXPECT_TRUE(listed.o == asked.o && listed.lse == asked.lse)
+        << what << ": the results with and without lists differ";
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, MaskVariants, testing::ValuesIn(paths()),
@@ -187,7 +188,7 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// Tiles whose consumers, warps or panels see different blocks, and rows of several tiles.
+// In a tile with many rows, the consumers, warps or panels see different blocks. The queries take several tiles.
 TEST_P(MaskVariants, LargerTiles) {
   for (const char* name : {"stripes", "tokens", "blocks"}) {
     for (const int64_t rows : {128, 192}) {
@@ -250,7 +251,8 @@ std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCach
     device().download(&count, lists.counts + number, sizeof count);
     std::vector<int> list(static_cast<size_t>(lists.capacity));
     device().download(list.data(), lists.entries + number * lists.capacity, list.size() * sizeof(int));
-    if (count == 0 && list[0] != 1) return "an empty list does not begin with a block that is masked";
+    if (count == 0 && list[0] != 1)
+      return "the memory of a list without entries does not begin with 1 (block 0, masked)";
     if (count < 0 || count > lists.capacity) return fmt::format("a list of {} entries", count);
     list.resize(static_cast<size_t>(count));
     const std::vector<int> expected = expected_list(config, mask, row.batch, row.head, first);
@@ -310,14 +312,14 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
   EXPECT_EQ(first_count(other), 0) << "the lists were not made anew for other data";
 }
 
-// With lists that differ from the mask, a kernel reads only the listed blocks, and asks the hook only about listed
-// blocks with the flag.
+// The test makes lists that differ from the mask. A kernel must read only the listed blocks, and must ask the hook only
+// about listed blocks whose entry says "masked".
 TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
   if (path().variant == std::string("naive")) GTEST_SKIP() << "has no tiles";
   const Mask& stripes = mask_of("stripes");
   FlashConfig config = config_of(path());
   config.shape.kv_len = 320;
-  constexpr int listed = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 8, masked = 1 << 3 | 1 << 8;  // blocks of 32 keys
+  constexpr int listed = 1 << 1 | 1 << 3 | 1 << 4 | 1 << 8, masked = 1 << 3 | 1 << 8;  // bit i: block i of 32 keys
   AttentionHooks hooks = hooks_of(stripes, config.shape, true);
   hooks.name = "other lists";
   hooks.reference = [&](std::span<double> scores, int64_t batch, int64_t head, int64_t q) {

@@ -96,7 +96,7 @@ TEST_P(BlockMutations, AreCaught) {
   const MutatedSources sources(mutation.file, mutation.from, mutation.to);
   PipelineCache fresh(on(), "");
   const Check broken = run_on(fresh);
-  EXPECT_FALSE(broken.ok) << "broken, the kernel uses " << broken.max_used << " of the tolerance, unbroken "
+  EXPECT_FALSE(broken.ok) << "the broken kernel uses " << broken.max_used << " of the tolerance, the unbroken kernel "
                           << unbroken.max_used;
   RecordProperty("unbroken_uses", std::to_string(unbroken.max_used));
   RecordProperty("broken_uses", std::to_string(broken.max_used));

@@ -160,8 +160,8 @@ inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
 
 // ---- a wrong block among the blocks of 16384 keys
 
-/// The variant, the type and the host with which a test gets a kernel. `name` is part of the tests' names. If `host` is
-/// not empty, the cpu is described as this host.
+/// The file of a kernel, and the variant, the type and the host for which this kernel is chosen. `name` is part of the
+/// tests' names. If `host` is not empty, the cpu is described as this host.
 struct KernelPath {
   const char *name, *variant, *file;
   DType dtype;
@@ -237,8 +237,9 @@ inline std::vector<BlockMutation> block_mutations() {
           {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
            "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
 
-          // If a producer and consumers did not count the same blocks, they would wait for ever. So a mutation that
-          // drops a block masks the block, or only the consumers drop it and hand it back.
+          // If the producer and the consumers counted different blocks, they would wait for ever. So a mutation that
+          // drops a block either masks the block, or changes key_end(), from which the producer and the consumers get
+          // the number of blocks.
           {wgmma_file, "first_block_dropped", mask,
            "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
           {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},

@@ -36,22 +36,22 @@ inline std::vector<RopeMutation> rope_mutations(bool of_cuda) {
   if (of_cuda) {
     const char* const across = "constexpr bool ACROSS = !INTERLEAVED || GROUP == 1;";
     const char* const not_across = "constexpr bool ACROSS = INTERLEAVED || GROUP == 1;";
-    return {{"turned_the_other_way", "x * angle.cosine - y * angle.sine", "x * angle.cosine + y * angle.sine"},
+    return {{"rotated_by_negative_angles", "x * angle.cosine - y * angle.sine", "x * angle.cosine + y * angle.sine"},
             {"neighbours_as_pairs", across, not_across},
             {"halves_as_pairs", across, not_across, interleaved},
             {"offset_ignored", "p.offsets ? p.offsets[batch] : 0", "0"},
             {"offset_of_the_first", "p.offsets[batch]", "p.offsets[0]"},
             {"keys_left_out", "block < q_blocks ? 0 : 1", "0"},
             {"factor_left_out", "angle.sine * p.factor", "angle.sine"},
-            {"rest_not_copied", "!turns && t.in == t.out", "!turns"}};
+            {"unrotated_elements_not_copied", "!turns && t.in == t.out", "!turns"}};
   }
-  return {{"turned_the_other_way", "x * c - y * s", "x * c + y * s"},
-          {"neighbours_turned_the_other_way", "sines[2 * i] = -s", "sines[2 * i] = s", interleaved},
+  return {{"rotated_by_negative_angles", "x * c - y * s", "x * c + y * s"},
+          {"neighbours_rotated_by_negative_angles", "sines[2 * i] = -s", "sines[2 * i] = s", interleaved},
           {"neighbours_as_pairs", "x * c - y * s", "x * c - swap_neighbours(x) * s"},
           {"offset_ignored", "p.offsets ? p.offsets[batch] : 0", "0"},
           {"offset_of_the_first", "p.offsets[batch]", "p.offsets[0]"},
           {"factor_left_out", "angle.sine * factor", "angle.sine"},
-          {"rest_not_copied", "if (t.in == t.out) return;", "return;"}};
+          {"unrotated_elements_not_copied", "if (t.in == t.out) return;", "return;"}};
 }
 
 }  // namespace attn::test

@@ -145,6 +145,7 @@ std::string describe(const RopeCase& test) {
                      s.table_positions, name(test.layout), name(test.out_layout), test.in_place);
 }
 
+/// Q or K of a case: the input and the output, on the host and on the device.
 struct RopeSide {
   Tensor in, out;
   Buffer in_buffer, out_buffer;
@@ -340,7 +341,7 @@ TEST_F(RopeTest, WritesIntoACache) {
 }
 
 // A NaN in an element that is not rotated is copied bit by bit.
-TEST_F(RopeTest, CopiesTheRestBitByBit) {
+TEST_F(RopeTest, CopiesUnrotatedElementsBitByBit) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(40, 12, pairing), .shape = {}};
     test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 9, .dtype = DType::f16};
@@ -476,7 +477,8 @@ TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
       ASSERT_LE(launch.threads, static_cast<uint32_t>(rope_threads)) << rotary_dim << " of " << head_dim;
     }
   }
-  // 8 threads share a row, and each thread has two groups of 8 elements. Q makes 16 groups of heads, K 5.
+  // 8 threads share a row, and each thread has two groups of 8 elements. A threadgroup takes two heads, so the 32 heads
+  // of Q need 16 threadgroups, and the 9 heads of K need 5.
   const RopeShape shape{.batch = 3, .q_heads = 32, .kv_heads = 9, .rows = 100, .dtype = DType::bf16};
   const Launch launch = rope_plan(rope_of(128, 128), shape, test::hopper()).launches.front();
   EXPECT_EQ(launch.threads, 256u);

@@ -60,7 +60,8 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
   // 4096 tokens of K and V take 2 MiB for each head, so an eighth of the cache has room for three heads. A head has 22
-  // tiles, so 18 heads have three tiles for every multiprocessor. One head remains, and its section comes first.
+  // tiles, so 18 heads have three tiles for every multiprocessor. These 18 heads are the last section. The other 46
+  // heads make 15 sections of three heads, and one section of one head, which comes first.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
   std::vector<int> sections;  // heads of each section
   int heads = 0;

@@ -55,9 +55,9 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
 }
 
 // Whether the kernel copies rows of K. A kernel that does not copy them broadcasts each element directly from K. Rows
-// are copied if they must be converted, if they are rotated, or if they lie on pages. Rows are also copied if they lie
-// a multiple of 4 KiB apart and a register tile has more rows than the L1 cache has ways, because rows that are not
-// copied would then evict each other.
+// are copied if they must be converted, if they are rotated, or if they lie on pages. Rows that lie a multiple of 4 KiB
+// apart share a set of the L1 cache, and may evict each other, so they are copied too. The exception is a core of
+// Intel's with 512-bit vectors, if the set has a way for every row of a register tile.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
@@ -117,7 +117,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
-    // The number of lanes of the widest vector on the device whose lanes divide head_dim.
+    // tiled_vector takes the widest vector of which a whole number fills a row of head_dim elements.
     source.constants["LANES"] =
         config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
   }
@@ -165,10 +165,11 @@ class CpuFlash : public FlashOperation {
 
  private:
   // Returns the relative time of a launch. Its unit is the time of one row and one key. The time of a tile for one key
-  // grows with the tile's rows, and with a constant number of further rows, `reading`: the tile reads the key once,
-  // however many rows it has (on recorded CPUs without AMX, tiles of 16 rows take 1.12 to 1.7 times as long as tiles of
-  // 256 rows; with AMX, tiles of 128 rows take 1.1 times as long). A thread that is free takes the next tile; of causal
-  // tiles the longest come first. At the end of the launch a thread is idle for the time of a part of a tile.
+  // is the number of the tile's rows plus `reading`, because the tile reads the key once, however many rows it has. (On
+  // recorded CPUs without AMX, a launch with tiles of 16 rows takes 1.12 to 1.7 times as long as a launch with tiles of
+  // 256 rows; with AMX, a launch with tiles of 128 rows takes 1.1 times as long.) A thread that is free takes the next
+  // tile; of causal tiles the longest come first. At the end of the launch threads are idle until the last tile is
+  // done. For this the function adds the part `waiting` of the longest tile's time.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device) {
     constexpr double waiting = 1 / 8.;
     const double reading = uses_amx(config, device, nullptr) ? 25 : 4;
@@ -179,7 +180,7 @@ class CpuFlash : public FlashOperation {
     const double tile = static_cast<double>(config.block_r) + reading;
     const double head = static_cast<double>(whole) * tile + (rest > 0 ? rows_computed(rest) + reading : 0);
     const double all_keys = static_cast<double>(shape.kv_len);
-    const double keys = shape.unmasked_pairs() / static_cast<double>(heads * shape.q_len);  // that a query sees
+    const double keys = shape.unmasked_pairs() / static_cast<double>(heads * shape.q_len);  // mean keys of a query
     const double rows = rows_computed(std::min(config.block_r, shape.q_len));
     const double longest = (rows + reading) * (shape.causal ? std::max(keys, all_keys - rows / 2) : all_keys);
     const auto units = static_cast<double>(device.units);

@@ -23,7 +23,7 @@ class FrontEnd {
 
   /// Returns the arguments that clang gets for every kernel.
   const std::vector<std::string>& arguments() const { return arguments_; }
-  /// Compiles a source to unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings in a
+  /// Compiles a source to unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings about a
   /// kernel that compiles are logged. Equal warnings are logged only once, because a sweep compiles one kernel with
   /// hundreds of constants.
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;

@@ -17,7 +17,7 @@ namespace attn {
 
 std::string generated_object(const KernelSource& source, const CpuTarget& target) {
   const TemporaryFolder folder;
-  // Runs a copy of the text of read_source(), from which source_sha256() makes the hash.
+  // Runs a copy of the text that read_source() returns, because source_sha256() hashes this text.
   const std::string program = folder.path() / "program.py", object = folder.path() / "object.o";
   std::ofstream(program) << read_source(source, source.path);
   std::vector<std::string> arguments = {python(),     program,     object,

@@ -22,7 +22,7 @@ constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT
 constexpr int tick = SIGURG;  // a signal that has no effect on a process that does not handle it
 constexpr size_t handler_stack_bytes = size_t{1} << 16;
 constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // limit of the main thread's stack, which grows as it is used
-constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack's end means a full stack
+constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack pointer: a full stack
 
 // A thread's call of a kernel: the place to continue after a fault, and the fault that ended the call.
 struct Call {

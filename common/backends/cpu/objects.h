@@ -1,4 +1,4 @@
-// Joins several object files to one text, and finds the contents of their code.
+// Joins several object files to one string, and finds the contents of their code.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ class TargetMachine;
 
 namespace attn {
 
-/// Joins objects to one text. One object stays as it is; several objects become an archive.
+/// Joins objects to one string. One object stays as it is; several objects become an archive.
 std::string pack(const std::vector<std::string>& objects);
 
 /// Returns the objects that pack() joined. Throws CompileError for a damaged archive.
 std::vector<std::string> unpack(const std::string& code);
 
-/// Returns the contents that a disassembler finds in the text of pack(). Throws CompileError for text that is not an
-/// object file.
+/// Returns the contents that a disassembler finds in the string that pack() returned. Throws CompileError for a string
+/// that is not an object file.
 CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& machine);
 
 }  // namespace attn

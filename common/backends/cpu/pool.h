@@ -19,7 +19,8 @@ namespace attn {
 
 class ThreadPool {
  public:
-  /// The calling thread is one of the `threads`. With caller.run the pool makes no threads: it runs as many pieces.
+  /// The calling thread is one of the `threads`. If `caller.run` is set, the pool makes no threads: caller.run() runs
+  /// the items, in at most `threads` pieces.
   explicit ThreadPool(unsigned threads, const Caller& caller = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -34,8 +35,8 @@ class ThreadPool {
   void end();
 
   /// Calls work(item, thread) once for every item in [0, count). Whenever a thread is free, it takes the lowest item
-  /// that no thread has taken. Returns when all items are done. `work` must not throw. No item waits for a later one,
-  /// because all items may run one after another.
+  /// that no thread has taken. Returns when all items are done. `work` must not throw. An item must not wait for a
+  /// later item, because all items may run one after another.
   void run(uint64_t count, const std::function<void(uint64_t item, unsigned thread)>& work);
 
  private:

@@ -11,7 +11,7 @@ namespace {
 class CudaCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
-    constexpr int accumulators = 8;  // independent chains of multiply-adds: 2 times the latency, which is 4 cycles
+    constexpr int accumulators = 8;  // independent chains of multiply-adds; a latency of 4 cycles needs 4
     return {.file = "common/device/kernels/ceiling.cuda.cu",
             .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
             .threads = ceiling_threads,
