@@ -63,7 +63,7 @@ struct CacheFigures {
   int64_t shared_pages;  // pages that more than one sequence holds
   int64_t peak_pages;    // the most pages that were ever used at once
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
-  int64_t wasted_slots;  // slots of used pages that have no token of any sequence
+  int64_t wasted_slots;  // on used pages: slots that hold no token of any sequence
   double waste;          // wasted_slots as a share of the slots of used pages
   /// Over all pairs of neighbouring pages in a row of the table: the share of pairs whose second page does not follow
   /// the first page in the pool. 0 if each sequence lies in one piece.

@@ -92,7 +92,7 @@ struct DecodeTensors {
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of the cache's
-  /// type. Of the members above, AppendLaunch reads only k to max_pages, and lengths. Token i becomes key (length -
+  /// type. Of the members above, AppendLaunch reads only k to pages, and lengths. Token i becomes key (length -
   /// q_len + i); it is not appended if this number is negative. A page that takes new tokens belongs to one sequence
   /// only.
   const void *new_k = nullptr, *new_v = nullptr;

@@ -28,7 +28,7 @@ constexpr int ROW_TILES = layout.row_tiles, COLUMN_UNITS = layout.column_units;
 constexpr int K_ROW_BYTES = layout.k_row_bytes, V_ROW_BYTES = layout.v_row_bytes;
 constexpr int K_UNITS = layout.k_columns / UNIT, V_UNITS = layout.stage_v_columns / UNIT;
 constexpr int SLICES = BLOCK / 16, PAIRS = HEAD_DIM / 2;
-// The number of threadgroups on a multiprocessor for which its registers must suffice.
+// The registers of a multiprocessor must suffice for this number of threadgroups.
 constexpr int THREADGROUPS = HEAD_DIM > 128 ? 1 : GATE == GATE_CHANNEL || NORMALISED ? 3 : 4;
 constexpr bool WEIGHED = GATE == GATE_HEAD || GATE == GATE_TOKEN;
 
@@ -76,8 +76,8 @@ struct ChunkH {
     }
   }
 
-  // Applies the feature map to K of a block, and decays K to the chunk's end. Barriers stand before and after each
-  // call.
+  // Applies the feature map to K of a block, and decays K to the chunk's end. A barrier stands before each call. After
+  // the call all threads may read K.
   DEVICE void map_keys(int job) {
     const int block = block_of(job), rows = rows_of_block(block);
     unsigned char* const k = stage_of(job);
@@ -163,11 +163,12 @@ struct ChunkH {
     }
   }
 
-  // The state's row where a tile of this warp begins, and whether the state has such a row.
+  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }
-  // The first unit of 16 columns of this warp in a pass, and its column in the stage.
+  // first_unit() returns the number of the first unit of 16 columns that this warp has in a pass. column_in_stage()
+  // returns the column of the stage at which a unit begins.
   DEVICE int first_unit(int pass) const { return (pass * layout.column_warps + column_warp) * COLUMN_UNITS; }
   DEVICE int column_in_stage(int unit) const { return unit * 16 % (layout.resident ? 1 << 20 : layout.pass_columns); }
 

@@ -30,12 +30,12 @@ kernel void chunk_h(constant ChunkParams& p [[buffer(0)]], threadgroup float* ke
   const long index = state_index(number, p.heads, head);
 
   for (int first_row = 0; first_row < HEAD_DIM; first_row += SIMDGROUPS * 8) {
-    const int row = first_row + static_cast<int>(simdgroup) * 8;  // of the simdgroup
+    const int row = first_row + static_cast<int>(simdgroup) * 8;  // the simdgroup's first row
     Matrix sums[COLUMNS];
     UNROLL for (int e = 0; e < COLUMNS; ++e) sums[e] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     float since = 0, key_sum = 0;  // of row `thread_number` of the state
     for (int end = (place.rows + STEP - 1) / STEP * STEP; end > 0; end -= STEP) {
-      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the step before
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the previous step
       for (int i = STEP - 1; i >= 0 && thread_number < HEAD_DIM; --i) {
         const int token = end - STEP + i;
         float key = 0;

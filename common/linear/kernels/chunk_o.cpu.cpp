@@ -1,5 +1,6 @@
 // Computes the outputs of each chunk from the state before the chunk (linear.h). The state lies in threadgroup memory.
-// The steps of the chunk's tokens change the state one after the other.
+// The kernel computes a chunk in steps of a few tokens. If CAUSAL, it adds each step's keys and values to the state
+// before the next step begins.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/step_outputs.h"

@@ -41,7 +41,7 @@ constexpr int STATE_ROW_BYTES = layout.state_row_bytes, DECAY_ROW_BYTES = layout
 constexpr int STEPS = layout.k_columns * ELEMENT_BYTES / 32;  // steps of the sum over a row of Q and K
 constexpr int VALUE_TILES = layout.pass_columns / 8;
 constexpr int SPAN = GATE == GATE_CHANNEL || BLOCK == 16 ? 16 : 32;  // keys whose scores are in registers at once
-// The number of threadgroups on a multiprocessor for which its registers must suffice.
+// The registers of a multiprocessor must suffice for this number of threadgroups.
 constexpr int THREADGROUPS = VALUE_TILES <= 8                    ? (NORMALISED ? 3 : 4)
                              : VALUE_TILES > 16                  ? 1
                              : NORMALISED || int{IN_TYPE} == F32 ? 2
@@ -94,8 +94,8 @@ struct ChunkO {
   // the group's end to the first of the ROWS rows.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the first key that is done to the first of the ROWS rows. After the last block of keys
-  // this is the decay from the chunk's first token.
+  // By channel: the decay from the start of the keys processed so far to the first of the ROWS rows. Blocks of keys are
+  // processed from last to first, so in the end this is the decay from the chunk's first token.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -165,7 +165,7 @@ struct ChunkO {
 
   // ---- a block of keys
 
-  // S = Q K^T of SPAN keys from number `key` of the block on.
+  // S = Q K^T for SPAN keys, of which the first has number `key` in the block.
   DEVICE void multiply_scores(float (&s)[SPAN / 8][4], const unsigned char* stage, int key) const {
     const unsigned k = shared_address(stage) + (key + lane % 8 + lane / 16 * 8) * K_ROW_BYTES + lane / 8 % 2 * 16;
     UNROLL for (int i = 0; i < SPAN / 2; ++i) s[i / 4][i % 4] = 0;
@@ -182,7 +182,8 @@ struct ChunkO {
     }
   }
 
-  // By channel: the scores of the warp's own 16 tokens, from number `key` of the block on, pair by pair.
+  // By channel: the scores of the warp's own 16 tokens, pair by pair. The first of these tokens has number `key` in the
+  // block.
   template <int N>
   DEVICE void multiply_diagonal(float (&s)[N][4], const unsigned char* stage, int key) const {
     UNROLL for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = 0;
@@ -227,11 +228,13 @@ struct ChunkO {
     }
   }
 
-  // O += weights times V, of keys from number `key` of the block on, as in attention's variant mma_sync.
+  // O += weights times V, for SPAN keys, of which the first has number `key` in the block. The product is made as in
+  // attention's variant mma_sync.
   DEVICE void multiply_values(const float (&s)[SPAN / 8][4], const unsigned char* stage, int key) {
     if constexpr (IN_TYPE == F32) {
-      // From each group of eight keys the product takes keys `quarter` and `quarter + 4` of this thread. This function
-      // passes keys 2 * quarter and 2 * quarter + 1 instead, because this thread has the weights of these two keys.
+      // In each group of eight keys the product expects keys `quarter` and `quarter + 4` from this thread. This
+      // function passes keys 2 * quarter and 2 * quarter + 1 instead, because this thread has the weights of these two
+      // keys.
       const unsigned v = shared_address(stage + layout.v) + (key + 2 * quarter) * V_ROW_BYTES + lane / 4 * 4;
       UNROLL for (int of_span = 0; of_span < SPAN; of_span += 8) {
         unsigned a[4];
@@ -259,8 +262,8 @@ struct ChunkO {
     }
   }
 
-  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice(). Barriers stand
-  // before and after each call.
+  // By channel: decays the keys of a block to the end of their group of 16, and computes from_slice(). A barrier stands
+  // before each call, and the function ends with a barrier.
   DEVICE void decay_keys(unsigned char* stage, int key, bool mapped) {
     const auto* const gates = reinterpret_cast<const float*>(stage + layout.gates);
     for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
@@ -276,7 +279,7 @@ struct ChunkO {
     for (int pair = threadIdx.x; pair < PAIRS; pair += phases_threads) {
       float2 all = done()[pair];
       for (int slice = SLICES - 1; slice >= 0; --slice) {
-        const int last = key + slice * 16 + 15 - first_row;  // among the ROWS
+        const int last = key + slice * 16 + 15 - first_row;  // counted from first_row
         if (last < 0) {
           from_slice()[slice * PAIRS + pair] = all;
           all = all + slice_sums()[slice * PAIRS + pair];
@@ -496,7 +499,8 @@ struct ChunkO {
     return divisor != 0 ? 1 / divisor : 0;
   }
 
-  // Computes rows anew, one by one: each of the warp's eight rows `row + r * 8` whose `zeros` is not 0.
+  // Checks the warp's eight rows `row + r * 8` one by one, and computes each row with an infinite or NaN output anew.
+  // `zeros` is a thread's sum of 0 times its outputs of the row.
   DEVICE void write_rows_anew(int r, float zeros, float by) const {
     __syncwarp();
 #pragma unroll 1

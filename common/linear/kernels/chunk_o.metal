@@ -1,12 +1,13 @@
-// Computes the outputs of each chunk from the state before it (linear.h), with simdgroup matrices of f32. It has not
-// run on Apple hardware yet.
+// Computes the outputs of each chunk from the state before the chunk (linear.h), with simdgroup matrices of f32. The
+// kernel has not run on Apple hardware yet.
 //
-// A simdgroup has 8 tokens at a time, and no simdgroup waits for another. Its lanes load their elements of operands
-// straight from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens, from its
-// own group back to the chunk's first group. `since` has the logarithms of the decays from the group's end to the
-// lane's own token. Both factors of a product then decay towards the group's end, so that none is above 1. Last comes
-// the state before the chunk. Within its own group a token adds the tokens up to itself one by one, so that no value of
-// a later token counts, whether or not it is finite.
+// A simdgroup has 8 queries at a time, and no simdgroup waits for another. Each lane loads its elements of operands
+// straight from device memory (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 keys, from the
+// group of its own tokens back to the chunk's first group, and then takes the state before the chunk. `since` has the
+// logarithms of the decays from the end of a group of keys to the lane's query. A query is multiplied by the decay from
+// the end of the group to the query, and a key by the decay from the key to the end of the group, so no factor is above
+// 1. In the group of its own tokens a query adds the values up to its own token one by one, so a later token's value
+// does not count even if it is infinite or NaN.
 //
 // Function constants: those of linear.h. No threadgroup memory. Grid: (chunk numbers, heads); metal_linear_threads
 // threads. Accumulators a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64
@@ -20,11 +21,11 @@ constexpr constant int SIMDGROUPS = metal_linear_threads / SIMD, COLUMNS = VALUE
 constexpr constant bool BY_CHANNEL = GATE == GATE_CHANNEL;
 constexpr constant int SINCE = BY_CHANNEL ? STEPS * 2 : 1;
 
-/// The logarithms of a lane's decays, for its elements of the rows of q.
+/// The logarithms of the decays by which a lane multiplies its elements of q.
 struct Since {
   float logs[SINCE];
 
-  /// Adds the decays of tokens `from` to before `to`.
+  /// Adds the decays of tokens `from` to `to` - 1.
   void add(thread const Tokens& tokens, int from, int to, int column) {
     for (int token = from; token < to; ++token) {
       for (int i = 0; i < SINCE; ++i) logs[i] += tokens.decay(token, i / 2 * 8 + column + i % 2);
@@ -54,7 +55,7 @@ kernel void chunk_o(constant ChunkParams& p [[buffer(0)]], uint3 group [[threadg
     float divisor = 0;  // the lane's part
 
     if (CAUSAL) {
-      // The token's own group: scores of columns `column` and `column` + 1, decayed.
+      // The token's own group: the decayed scores of keys `column` and `column` + 1.
       float scores[2];
       for (int i = 0; i < 2; ++i) {
         const int other = first + column + i;
@@ -75,7 +76,7 @@ kernel void chunk_o(constant ChunkParams& p [[buffer(0)]], uint3 group [[threadg
         divisor += scores[i];
       }
       for (int other = 0; other < 8; ++other) {
-        // The lane that holds this row's score of the token: fragment_row() and fragment_column() backwards.
+        // The lane that holds this row's score of key `other`: the inverse of fragment_row() and fragment_column().
         const uint holder = (lane & 0x16u) | static_cast<uint>(other / 4 * 8 + other % 4 / 2);
         const float score = simd_shuffle(scores[other % 2], static_cast<ushort>(holder));
         if (!there || first + other > token) continue;
@@ -87,10 +88,10 @@ kernel void chunk_o(constant ChunkParams& p [[buffer(0)]], uint3 group [[threadg
       }
       if (there) since.add(tokens, first, token + 1, column);
 
-      // The groups before it. All their tokens exist and are seen.
+      // The earlier groups. All tokens of these groups exist, and every query sees them.
       for (int before = first - 8; before >= 0; before -= 8) {
         Matrix s = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-        float key_logs[2] = {0, 0};  // without channels: of columns `column` and `column` + 1
+        float key_logs[2] = {0, 0};  // unless BY_CHANNEL: of keys `column` and `column` + 1
         for (int i = 0; i < 2 && !BY_CHANNEL; ++i) {
           for (int after = before + column + i + 1; after < before + 8; ++after) key_logs[i] += tokens.decay(after, 0);
         }

@@ -1,4 +1,5 @@
-// Linear attention in one pass on Hopper's tensor cores, for 16-bit Q, K and V and states of 32 bits in registers.
+// Linear attention in one pass on Hopper's tensor cores. Q, K and V have 16 bits; the state is f32 and lies in
+// registers.
 //
 // A threadgroup has 64 value columns of a sequence and head. Chunks of 64 tokens pass through STAGES buffers; one
 // thread fills them by tensor copies. One warpgroup has the state, the other computes the outputs:
@@ -126,7 +127,8 @@ DEVICE void copy_chunk(const FusedParams& p, const Task& task, int number, int c
   ring.advance();
 }
 
-// Fills a stage without a chunk, to tell the consumers `number`: a task without chunks, or no_more_tasks.
+// Passes a stage without a chunk, to tell the consumers `number`: the number of a task without chunks, or
+// no_more_tasks.
 DEVICE void tell(int number, Ring& ring) {
   Barriers& bars = barriers();
   bars.empty[ring.index].wait(ring.parity ^ 1);
@@ -160,7 +162,7 @@ DEVICE void produce(const FusedParams& p) {
   }
 }
 
-// ---- products: D[64 x 64] = A B, or D += A B. TA is 1 if A is MN major, TB is 1 if B is.
+// ---- products: D[64 x 64] = A B, or D += A B. TA is 1 if A is MN major, TB is 1 if B is MN major.
 
 #define D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D32(d) D4(d, 0), D4(d, 4), D4(d, 8), D4(d, 12), D4(d, 16), D4(d, 20), D4(d, 24), D4(d, 28)
@@ -416,7 +418,8 @@ struct State : Warpgroup {
     named_sync(state_barrier, WARPGROUP);
   }
 
-  // Stores z in two parts, for four columns each: z rounded to 16 bits, and the rest rounded to 16 bits.
+  // Stores z as the sum of two numbers of 16 bits: z rounded, and the difference between z and this first number,
+  // rounded. Four columns have the first number, four columns the second number.
   DEVICE void store_key_sum() {
     UNROLL for (int panel = 0; panel < PANELS; ++panel) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -507,7 +510,7 @@ struct State : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    if constexpr (GATED) sync();  // waits until all threads are done with V's decays
+    if constexpr (GATED) sync();  // all products have read `values` and `weights`, which the next chunk overwrites
   }
 
   // ---- states
@@ -795,7 +798,9 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    float zeros[4] = {};  // NaN if the first row has a NaN or infinity; this may come from values of later tokens
+    // NaN if the thread's first row has a NaN or an infinity. The reason may be a later token's value: if a value is
+    // not finite, all rows have an output that is not finite, so it is enough to check one row.
+    float zeros[4] = {};
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
     const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
     const auto let_go = [&] {
@@ -894,7 +899,8 @@ struct Outputs : Warpgroup {
     __syncwarp();
   }
 
-  // Releases stages that only the warpgroup with the state reads.
+  // Goes over the chunks from which the other warpgroup gathers the segment's own state: helps to prepare these chunks,
+  // and releases their stages unless the segment is resident.
   DEVICE void pass_gathered(const Task& task, Ring& ring) {
     if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
     Ring at = ring;

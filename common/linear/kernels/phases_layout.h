@@ -122,7 +122,7 @@ struct ChunkOLayout {
         stages(3),
         k_row_bytes(odd_row_bytes(k_columns, element_bytes)),
         v_row_bytes(odd_row_bytes(pass_columns, element_bytes)),
-        // Two of these rows lie 8 or 24 banks apart.
+        // Row r + 2 lies 8 or 24 banks after row r. Neighbouring threads read rows that are two apart.
         state_row_bytes(pass_columns * 4 + 16),
         decay_row_bytes(head_dim * 4 + 16),
         v(0),

@@ -86,8 +86,8 @@ struct Recurrent {
     return rows.batch * strides.batch + head * strides.head + (rows.first + static_cast<long long>(row)) * strides.row;
   }
 
-  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. Barriers stand before
-  // and after each call.
+  // Stages tokens from `begin` on as floats: q and k after the feature map, decays as factors. A barrier stands after
+  // each call, and before each call except the first.
   DEVICE void stage(int begin, int count) {
     for (int i = threadIdx.x; i < count * DIMS; i += THREADS) {
       const int t = i / DIMS, d = i % DIMS;
@@ -155,7 +155,7 @@ struct Recurrent {
     }
   }
 
-  // Barriers stand before and after each call.
+  // A barrier stands before each call, and between a call and the next stage().
   DEVICE void write_outputs(int begin, int count) const {
     for (int i = threadIdx.x; i < count * SLICE; i += THREADS) {
       const int t = i / SLICE, e = slice * SLICE + i % SLICE;

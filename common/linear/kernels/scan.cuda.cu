@@ -9,17 +9,17 @@
 //                  reads the sums of the chunks twice
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
-//                  of the spans before it, back to the nearest span that has published the state after itself. A span
-//                  with the decay d1 and the sum S1 and the next span, with d2 and S2, combine to the decay d1 + d2 and
-//                  the sum exp(d2) S1 + S2. A span of at most held_chunks chunks is read once. Of a longer span the
-//                  chunks after the first held_chunks are read twice.
+//                  of the spans before it, back to the nearest span that has published the state after itself. Let
+//                  d1 be the logarithm of a span's decay and S1 its sum, and d2 and S2 those of the next span. Both
+//                  spans together have d1 + d2 and exp(d2) S1 + S2. A span of at most held_chunks chunks is read once.
+//                  Of a longer span the chunks after the first held_chunks are read twice.
 // With look-back a threadgroup takes the number of its span from a counter, its ticket. So all spans for which it waits
 // have begun. Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second
 // span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);
-// cuda_scan_threads(). SpanParams::flags and tickets (three words) are 0 before the first launch.
+// cuda_scan_threads() threads. SpanParams::flags and tickets (three words) are 0 before the first launch.
 //
 // Checked: scan[CAUSAL=1,CHUNK=64,GATE=0,HEAD_DIM=64,NORMALISED=0,PASS=3,SCAN_ROWS=8,VALUE_DIM=64] without spills
 // Checked: scan[CAUSAL=1,CHUNK=64,GATE=3,HEAD_DIM=128,NORMALISED=1,PASS=1,SCAN_ROWS=4,VALUE_DIM=128] without spills

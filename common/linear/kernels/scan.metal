@@ -32,8 +32,8 @@ struct Element {
   }
 };
 
-/// Computes one element for all chunks of a span, or with PASS_STARTS for all spans of a sequence. `logs` sums up the
-/// logarithms of the decays.
+/// Computes one element for all chunks of a span, or with PASS_STARTS for all spans of a sequence. Returns the sum of
+/// the logarithms of the chunks' decays; 0 with PASS_STARTS.
 template <int COLUMNS>
 INLINE float take(constant SpanParams& p, int place, int head, int row, int column, device float* states,
                   device float* span_states, const device float* initial, device float* last) {

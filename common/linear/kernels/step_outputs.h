@@ -168,7 +168,7 @@ struct OutputSteps : Steps {
         not_finite += values * 0.0f;
       }
     }
-    // Calls repair() on a copy, so that the compiler may keep these steps in registers.
+    // Calls repair() on a copy, so that the compiler may keep the members of this object in registers.
     if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
   }
 
@@ -190,7 +190,7 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Writes the outputs of the step's rows. If causal, adds the rows to the state.
+  /// Writes the outputs of the step's rows. If causal, loads the inputs of update() too, but does not change the state.
   INLINE void run(int first, int rows) {
     ahead.tensors = 0;
     load_queries(first, rows);

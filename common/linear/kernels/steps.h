@@ -159,7 +159,7 @@ struct Product {
   }
 };
 
-/// How many lanes a vector has that loads or stores rows of WIDTH elements; WIDTH is a multiple of 8.
+/// The lanes of the vectors by which rows of WIDTH elements are loaded and stored; WIDTH is a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 
@@ -181,7 +181,7 @@ INLINE void load_row(float* row, const void* tensor, long long index) {
 struct Steps {
   const LinearParams& p;
   float *state, *key_sum, *q, *k, *turned, *v, *scores, *o, *decays, *prefix, *logs;
-  const float* gate;  // of the sequence's first row
+  const float* gate;  // of the batch's row 0, or with GATE_HEAD of the head
   long long q_row, k_row, v_row, o_row;
   float scale;
   Ahead ahead;

@@ -18,7 +18,7 @@ namespace {
 
 using LinearCudaCompileTest = test::CudaCompilerTest;
 
-TEST_F(LinearCudaCompileTest, EveryFormOfTheHost) {
+TEST_F(LinearCudaCompileTest, EveryFormCompiles) {
   using enum DType;
   struct Shape {
     DType dtype;
@@ -61,9 +61,9 @@ std::vector<test::LinearMutation> mutations_of_cuda() {
   return mutations;
 }
 
-// Other tests run the mutations, on a GPU. These tests check that each mutated text is in its kernel, and that the
-// mutated kernel compiles, to other code.
-TEST(LinearMutationTest, AreOfTheTexts) {
+// Other tests run the mutations, on a GPU. These tests check that the text that a mutation replaces is in its kernel,
+// and that the mutated kernel compiles to other code.
+TEST(LinearMutationTest, EachReplacesATextOfItsKernel) {
   for (const test::LinearMutation& mutation : mutations_of_cuda()) {
     EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;
   }

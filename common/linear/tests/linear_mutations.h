@@ -26,7 +26,7 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
     add("phases", GATE_TOKEN, file, what, from, to);
   };
   if (cuda) {
-    of_phases("chunk_o.cuda.cu", "state read one chunk late",
+    of_phases("chunk_o.cuda.cu", "the state before the previous chunk is read",
               "CAUSAL ? static_cast<int>(blockIdx.x) :", "CAUSAL ? static_cast<int>(blockIdx.x) - (place.chunk > 0) :");
     of_phases("scan.cuda.cu", "decay applied twice", "x[i] = x[i] * decay + added.x[i];",
               "x[i] = x[i] * decay * decay + added.x[i];");
@@ -46,7 +46,7 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
     const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
       add("recurrent", GATE_TOKEN, "recurrent.cuda.cu", what, from, to);
     };
-    of_recurrent("decay of a block's first token", "(GATE == GATE_CHANNEL ? t * DIMS : t)", "0");
+    of_recurrent("all tokens take the decay of the block's first token", "(GATE == GATE_CHANNEL ? t * DIMS : t)", "0");
     of_recurrent("scale left out", "factor = p.scale", "factor = 1");
     of_recurrent("the initial state is left out", "p.initial_state != nullptr && has(i)", "false && has(i)");
     of_recurrent("a warp's rows are left out", "w < WARPS; ++w) o +=", "w < WARPS - 1; ++w) o +=");
@@ -55,45 +55,47 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
                  "p.final_state == nullptr || !has(i) || i == 0");
     return mutations;
   }
-  of_phases("chunk_o.cpu.cpp", "state read one chunk late",
+  of_phases("chunk_o.cpu.cpp", "the state before the previous chunk is read",
             "CAUSAL ? number :", "CAUSAL && place.chunk > 0 ? number - 1 :");
   of_phases("scan.cpu.cpp", "decay applied twice", "before[e] = was * factor + there[e];",
             "before[e] = was * factor * factor + there[e];");
   of_phases("scan.cpu.cpp", "scan without decay", "before[e] = was * factor + there[e];",
             "before[e] = was + there[e];");
-  of_phases("scan.cpu.cpp", "final state before the last chunk",
+  of_phases("scan.cpu.cpp", "the final state is written before the chunks are added",
             "    rows.pass_chunks<CAUSAL>(span);\n    if (p.spans == 1) rows.end();",
             "    if (p.spans == 1) rows.end();\n    rows.pass_chunks<CAUSAL>(span);");
-  of_phases("chunk_h.cpu.cpp", "part of a chunk's decay", "= steps.logs[d];", "= steps.logs[d] / 32;");
+  of_phases("chunk_h.cpu.cpp", "a chunk decays too little", "= steps.logs[d];", "= steps.logs[d] / 32;");
   of_phases("chunk_h.cpu.cpp", "a chunk is left out", "{ steps.add(first, rows); }",
             "{ if (place.chunk != 1) steps.add(first, rows); }");
-  of_phases("chunk_o.cpu.cpp", "a row of the next sequence", "const int end = place.first + place.rows;",
+  of_phases("chunk_o.cpu.cpp", "a row of the next sequence is read", "const int end = place.first + place.rows;",
             "const int end = place.first + place.rows + (place.rows < CHUNK && place.first > 64);");
   of_phases("step_outputs.h", "no mask in the diagonal chunk",
             "store(own, place <= i ? load<Floats>(own) * since[n] : Floats{});", "store(own, load<Floats>(own));");
   of_phases("step_outputs.h", "a token does not see itself",
             "since[n] = place == i ? Floats{} + 1 :", "since[n] = place == i ? Floats{} :");
-  of_phases("steps.h", "the decay of another token", "        all *= decays[i];\n",
+  of_phases("steps.h", "a token takes the decay of the token before it", "        all *= decays[i];\n",
             "        all *= decays[i > 0 ? i - 1 : 0];\n");
   const auto of_recurrent = [&](const char* what, const char* from, const char* to) {
     add("recurrent", GATE_TOKEN, "recurrent.cpu.cpp", what, from, to);
   };
-  of_recurrent("decay of a turn's first token", "rows[n] *= s.decay(t, d);", "rows[n] *= s.decay(0, d);");
+  of_recurrent("all tokens take the decay of the first token of a group", "rows[n] *= s.decay(t, d);",
+               "rows[n] *= s.decay(0, d);");
   of_recurrent("scale left out", ": 0 : p.scale;", ": 0 : 1;");
   of_recurrent("the initial state is left out", "first ? p.initial_state ?", "first ? p.initial_state && false ?");
-  of_recurrent("the state is lost between turns", "first = begin == 0, last", "first = true, last");
-  of_recurrent("values of the first token", "load<Floats>(s.v + t * VALUE_DIM + e", "load<Floats>(s.v + e");
+  of_recurrent("the state is lost between groups of tokens", "first = begin == 0, last", "first = true, last");
+  of_recurrent("all tokens take the value of the first token", "load<Floats>(s.v + t * VALUE_DIM + e",
+               "load<Floats>(s.v + e");
   of_recurrent("a row of the state is not written", "if (s.to) store(s.to + d * VALUE_DIM + e",
                "if (s.to && d > 0) store(s.to + d * VALUE_DIM + e");
   add("fused", GATE_CHANNEL, "step_outputs.h", "a channel's key decays before its own token", "lane_numbers() < i - j",
       "lane_numbers() <= i - j");
   add("fused", GATE_CHANNEL, "step_outputs.h", "queries do not decay",
       "store(query + d, load<Floats>(query + d) * all)", "store(query + d, load<Floats>(query + d))");
-  add("fused", GATE_NONE, "look_back.h", "only the span before is taken",
+  add("fused", GATE_NONE, "look_back.h", "only the nearest earlier span is taken",
       "for (int before = span - 1; before >= 0; --before)",
       "for (int before = span - 1; before >= 0 && before == span - 1; --before)", true);
-  add("fused", GATE_TOKEN, "look_back.h", "decays between are left out", "logs[r] += p.span_decays[row(before) + r]",
-      "logs[r] += 0 * p.span_decays[row(before) + r]", true);
+  add("fused", GATE_TOKEN, "look_back.h", "the decays of the spans between are left out",
+      "logs[r] += p.span_decays[row(before) + r]", "logs[r] += 0 * p.span_decays[row(before) + r]", true);
   add("fused", GATE_NONE, "look_back.h", "the initial state is left out", "if (p.initial_state) take",
       "if (p.initial_state && false) take", true);
   return mutations;
@@ -123,7 +125,7 @@ inline std::vector<LinearMutation> long_mutations(bool cuda) {
     mutations.push_back({"phases", GATE_HEAD, folder + "scan.cuda.cu", "decay applied twice",
                          "x[i] = x[i] * decay + added.x[i];", "x[i] = x[i] * decay * decay + added.x[i];"});
   } else {
-    mutations.push_back({"phases", GATE_TOKEN, folder + "steps.h", "the decay of another token",
+    mutations.push_back({"phases", GATE_TOKEN, folder + "steps.h", "a token takes the decay of the token before it",
                          "        all *= decays[i];\n", "        all *= decays[i > 0 ? i - 1 : 0];\n"});
   }
   return mutations;
