@@ -39,8 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Returns a claim about one axis. The claim compares each other value of `axis` with `value`. The compared cases are
-/// equal in all other axes.
+/// Returns a claim about one axis. The claim compares every value of `axis` except `value` with `value`. Compared cases
+/// differ only in `axis`.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -145,8 +145,8 @@ Claim second_launch() {
        "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
 }
 
-/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. The sweep
-/// picked the fastest number by its time, so the pair is measured again.
+/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. A time of
+/// the sweep may be the shortest only by chance, so the rule and the fastest number are measured again.
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},
@@ -506,8 +506,8 @@ int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   return page_size / 2;
 }
 
-/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim the claim is about
-/// the largest measured page of this size.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim the claim takes
+/// the largest of these pages that was measured.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis =

@@ -11,7 +11,7 @@ namespace attn {
 
 /// Returns the claims, which are registered before anything runs. The claims are about:
 /// - pages against a contiguous cache, by the size, order and layout of the pages;
-/// - the share of the rate of memory that decoding reaches;
+/// - decoding's rate, as a share of the memory's rate;
 /// - the rule for the number of workers, the second launch that joins the parts, and query heads that share keys;
 /// - the time and the error of caches of 8 bits;
 /// - the claims of the published study about pages of 16 and about threadgroup memory;

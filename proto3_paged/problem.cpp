@@ -572,8 +572,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A key may differ
-/// from turned_k by the error of one rounding to the cache's type, plus 4e-6.
+/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A 16-bit key may
+/// differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key by 4e-6 more.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

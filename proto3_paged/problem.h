@@ -65,7 +65,7 @@ PageTable page_table(const PagedConfig& config);
 /// sequence.
 struct PoolFigures {
   double waste = 0;          // the share of slots (places for tokens) that are empty
-  double fragmentation = 0;  // the share of a sequence's neighbouring pages that are no neighbours in the pool
+  double fragmentation = 0;  // the share of the pairs of successive pages that are not successive in the pool
 };
 PoolFigures pool_figures(const PagedConfig& config);
 /// Returns the bytes of K and V that are read again where several sequences read a shared page. The first read of the
@@ -129,7 +129,7 @@ struct PagedInputs {
 
 class PagedProblem : public Problem {
  public:
-  /// Runs the plan. The plan must be made from this configuration. Throws as DecodeLaunch does.
+  /// encode() runs `plan`, which must be the plan of `config`. Throws what the constructor of DecodeLaunch throws.
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
                const Plan& plan, std::optional<AttentionHooks> hooks = {});
 

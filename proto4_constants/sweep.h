@@ -35,7 +35,7 @@ Variant run_variant(const Case& config);
 /// Returns the variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the claims that advise users.
 AnswerSpec constants_answer();
 
 }  // namespace attn

@@ -56,7 +56,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   EXPECT_EQ(run_line("--replay " + finding).status, 2);
 }
 
-TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
+TEST_F(StitchCliTest, AFunctionThatDoesNotCompileGivesStatus2AndALineOfTheUsersFile) {
   write_text("broken.cpp",
              "// one\n// two\nfloat score(float s, int q, int k, const ScoreContext& c) {\n  return s + missing;\n}\n");
   const Outcome outcome = run_line(std::string(small) + "--score-function broken.cpp");
@@ -68,7 +68,7 @@ TEST_F(StitchCliTest, AFunctionThatDoesNotCompileIsStatus2WithItsOwnLines) {
 }
 
 // The compiler's stack is too small for a million additions in one expression.
-TEST_F(StitchCliTest, AFunctionThatCrashesTheCompilerIsOneLineAndStatus2) {
+TEST_F(StitchCliTest, AFunctionThatCrashesTheCompilerGivesStatus2AndOneLine) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer ends the program with a report";
   std::string text = "#define A0 +s\n";
   for (int i = 1; i <= 6; ++i) {
@@ -105,7 +105,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
   }
 }
 
-TEST_F(StitchCliTest, ListAndHelpNameForms) {
+TEST_F(StitchCliTest, ListNamesFormsAndHelpNamesTheOption) {
   const Outcome list = run_line("--list");
   EXPECT_EQ(list.status, 0);
   EXPECT_NE(list.out.find("stitched_nolto"), std::string::npos);

@@ -56,11 +56,12 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-// The kernel `wgmma` takes scores by element. An inlined form spills no registers. A form that calls spills at most 64
-// bytes. The compiler must give no message about a form that runs. A message would say that the form makes the matrix
-// products wait for each other. call_skip_reason() leaves a form out if the compiler says that it ignores setmaxnreg
-// for the form. If a new compiler no longer ignores setmaxnreg for a form, the test fails, and the sweep can run the
-// form.
+// The kernel `wgmma` takes scores by element only. call_skip_reason() leaves a form out if the compiler ignores
+// setmaxnreg for the form. For such a form the compiler must name setmaxnreg in a message, and the kernel must spill at
+// least 512 bytes or not compile. If a new compiler no longer ignores setmaxnreg for the form, the test fails: then
+// call_skip_reason() need not leave the form out. For a form that runs, the compiler must give no message: a message
+// would say that the matrix products wait for each other. A form that runs spills no registers if it is inlined, and at
+// most 64 bytes if it calls the function.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {
@@ -100,7 +101,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   }
 }
 
-TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
+TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOfTheUsersFile) {
   Device& device = *compiler_;
   try {
     require_compiles(device,

@@ -115,7 +115,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   }
 }
 
-TEST_P(Forms, BuiltInFunctionsGiveTheSameBits) {
+TEST_P(Forms, BuiltInFunctionsGiveTheBitsOfMonolithic) {
   for (const std::string& function : built_in_functions()) {
     for (const std::string grain : {"element", "row", "tile"}) {
       if (GetParam() == "monolithic" && grain != "element") continue;
@@ -198,7 +198,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   if (on_cuda) GTEST_SKIP() << "only a kernel of the cpu can count in a variable of this process";
   const UserFunction counting =
       text(fmt::format("float score(float s, int, int, const ScoreContext&) {{\n"
-                       "#ifndef float\n"  // the oracle's text defines `float`, so its calls do not count
+                       "#ifndef float\n"  // the oracle defines `float` as a macro, so the oracle's calls do not count
                        "  __atomic_fetch_add(reinterpret_cast<long long*>({}ull), 1, 0);\n"
                        "#endif\n"
                        "  return s;\n}}\n",
@@ -278,11 +278,11 @@ TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
   EXPECT_LT(apply("expf(s)", {-1000.0}).front(), 1e-37);
 }
 
-TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
+TEST_F(StitchTest, OnlyFormsThatAreNotInlinedLeaveCalls) {
   if (!std::string_view(ATTN_SANITIZE).empty()) GTEST_SKIP() << "sanitizers add calls of their own";
   std::map<std::string, int64_t> left;
   for (const std::string& form : forms()) {
-    if (form == "std_function") continue;  // the host has the function's address, no kernel has it
+    if (form == "std_function") continue;  // its kernel gets the address to call from the host
     const AttentionHooks hook = stitch_hook(small(form), device().info(), built_in_function("scale", 0));
     const Launch launch = attention_launch(small(form).flash, device().info(), &hook);
     const CodeContents code = device().contents(pipelines().get(launch.source).binary);
@@ -301,7 +301,7 @@ TEST_F(StitchTest, OnlyCallsThatTheFormHasAreLeft) {
   }
 }
 
-TEST_F(StitchTest, AFunctionThatDoesNotCompileIsBadInputWithItsOwnLines) {
+TEST_F(StitchTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOfTheUsersFile) {
   const auto message_of = [](const std::string& body) {
     try {
       require_compiles(device(), text(body));
@@ -359,7 +359,7 @@ std::vector<Mutation> mutations() {
              "k + i / 2 * 8, context);\n#elif"},
             {"tile_of_another_query", "noinline", "tile", "q + i / 2 % 2 * 8", "q"},
             {"tile_of_another_key", "stitched", "tile", "k + i / 4 * 8 + i % 2", "k + i / 4 * 8"},
-            {"branch_the_other_way", "switch", "tile", "case 1:", "case 0:"},
+            {"another_branch", "switch", "tile", "case 1:", "case 0:"},
             {"another_entry_of_the_table", "pointer", "row", "score_table[score_choice(context)]", "score_table[0]"}};
   }
   return {{"row_of_another_query", "noinline", "row", "s[i] = score(s[i], q + i, k, context)",
@@ -371,7 +371,7 @@ std::vector<Mutation> mutations() {
           {"last_lane_left_out", "stitched", "row", "i < SCORE_LANES; ++i) s[i] = score(s[i], q + i",
            "i < SCORE_LANES - 1; ++i) s[i] = score(s[i], q + i"},
           {"another_entry_of_the_table", "pointer", "element", "score_table[score_choice(context)]", "score_table[0]"},
-          {"branch_the_other_way", "switch", "tile", "case 1:", "case 0:"}};
+          {"another_branch", "switch", "tile", "case 1:", "case 0:"}};
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mutations, testing::ValuesIn(mutations()),

@@ -14,7 +14,7 @@ TEST(PagedAnswerTest, NamesClaimsOfTheExperiment) {
   EXPECT_EQ(test::unknown_claims(paged_answer(), claims), std::vector<std::string>());
 }
 
-TEST(PagedAnswerTest, TheChoiceFollowsFromTheDevice) {
+TEST(PagedAnswerTest, TheFastestPageSizeIsChosen) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_paged(config, info); };
   const std::vector<Case> cases = expand(paged_sweep("quick", info), paged_axes(), complete);

@@ -84,23 +84,21 @@ std::vector<Comparison> paged_comparisons(const DeviceInfo& device, const std::v
 }
 
 TEST(PagedFindings, PairsDifferOnlyInTheAxisOfTheClaim) {
-  const std::map<std::string, std::string> axes = {
-      {"paging", "page_size"},
-      {"page_order", "page_order"},
-      {"cache_layout", "cache_layout"},
-      {"reduce", "reduce"},
-      {"workers", "workers"},
-      {"packing", "q_heads"},
-      {"eight_bits", "cache_dtype"},
-      {"append_fused", "append"},
-      {"append_cost", "append"},
-      // A cascade that takes more than 1.1 times the share of bytes may still save time.
-      {"cascade", "cascade"},
-      {"alibi", "alibi"},
-      {"soft_cap", "soft_cap"},
-      {"window", "window_left"},
-      {"prefill_paging", "page_size"},
-      {"prefill_fused", "append"}};
+  const std::map<std::string, std::string> axes = {{"paging", "page_size"},
+                                                   {"page_order", "page_order"},
+                                                   {"cache_layout", "cache_layout"},
+                                                   {"reduce", "reduce"},
+                                                   {"workers", "workers"},
+                                                   {"packing", "q_heads"},
+                                                   {"eight_bits", "cache_dtype"},
+                                                   {"append_fused", "append"},
+                                                   {"append_cost", "append"},
+                                                   {"cascade", "cascade"},
+                                                   {"alibi", "alibi"},
+                                                   {"soft_cap", "soft_cap"},
+                                                   {"window", "window_left"},
+                                                   {"prefill_paging", "page_size"},
+                                                   {"prefill_fused", "append"}};
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {
     std::map<std::string, int> counts;
     for (const Duel& duel : duels(paged_claims(device), paged_results(device))) {
@@ -151,7 +149,7 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByTheirPages) {
         const int64_t head_dim = conclusion.values.at("head_dim");
         EXPECT_EQ(conclusion.values.at("page_in_32_kb"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
         EXPECT_GT(conclusion.values.at("page_size"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
-        EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host) << "blocks of 64 keys in several buffers";
+        EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host) << "only on a GPU several buffers hold 64 keys each";
       }
       ++counts[conclusion.hypothesis];
     }
@@ -214,7 +212,7 @@ TEST(PagedFindings, AdviceFitsSmallAndLargeFigures) {
           {"prefill_fused",
            {"Fuse rotation and cache writes into prefill", Choice::second},
            {"Do not expect fused prefill"}},
-          // A cascade that takes more than 1.1 times the share of bytes may still save time.
+          // No advice chooses: a cascade that takes more than 1.1 times the share of bytes may still save time.
           {"cascade", {"Read a prefix that sequences share once"}, {"Expect less from reading a shared prefix once"}},
           {"waste", {"Take pages of 16"}, {"Take pages below 16"}},
           {"viability", {"threadgroup memory does not bound it"}, {"Count the threadgroup memory of a block"}},

@@ -17,7 +17,7 @@ namespace {
 
 using PagedCudaCompileTest = test::CudaCompilerTest;
 
-TEST_F(PagedCudaCompileTest, EveryTileOfTheHost) {
+TEST_F(PagedCudaCompileTest, EveryTypeAndNumberOfQueries) {
   using enum DType;
   for (const auto& [dtype, cache_dtype] :
        {std::pair{f32, f32}, {f16, f16}, {bf16, bf16}, {f16, e4m3}, {f16, int8}, {bf16, e4m3}, {bf16, int8}}) {

@@ -1,5 +1,5 @@
-// Metal's kernels over caches on the emulated device: odd pages, ragged lengths with an empty sequence, parts that are
-// joined.
+// The tests run Metal's kernels for caches on the emulated device. The caches have odd page sizes, and ragged lengths
+// with an empty sequence. Some launches join parts.
 #include "common/testing/metal.h"
 
 #include "common/paged/decode.h"
@@ -13,7 +13,7 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
-// Each head_dim, type and number of rows has a tile that fits 32 KB of threadgroup memory.
+// For each head_dim, type and number of query heads of a key head, the tile fits 32 KB of threadgroup memory.
 TEST(MetalDecodeTest, EachHeadDimFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16}) {
@@ -41,7 +41,7 @@ TEST_F(MetalPagedTest, Decode) {
   expect_right(1, axes + "page_size=16 page_order=random reduce=launch dtype=bf16 cache_dtype=bf16");
 }
 
-TEST_F(MetalPagedTest, AppendsInALaunchOfItsOwn) {
+TEST_F(MetalPagedTest, AppendsInASeparateLaunch) {
   expect_right(1, std::string(odd_cache) +
                       "task=decode append=chain q_len=2 block_c=32 workers=4 page_size=5 "
                       "page_order=random reduce=launch dtype=f16 cache_dtype=f16");

@@ -27,8 +27,8 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
     const char* const position = "query.exists ? first_new(here) + query.query : -1;";
     const char* const last = "end = min(here.keys, first_key + TEAM_KEYS);\n    if (first >= end)";
     add("queries that do not turn", position, "-1;");
-    add("queries of the position before", position, "query.exists ? first_new(here) + query.query - 1 : -1;");
-    add("keys of the position before", "return first + row; });", "return first + row - 1; });");
+    add("queries turned for the previous position", position, "query.exists ? first_new(here) + query.query - 1 : -1;");
+    add("keys turned for the previous position", "return first + row; });", "return first + row - 1; });");
     add("page of the block's first key", "unit == thread ? first_page : page_of(here, key);",
         "page_of(here, first_key);");
     add("head of another group", "here.kv_head * strides.head + slot_of(key)", "0 * strides.head + slot_of(key)");
@@ -37,11 +37,11 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
     add("no token is written", "if (here.tile != 0) return;", "return;");
   } else {
     add("queries that do not turn", "position >= 0) turn_at", "false) turn_at");
-    add("queries of the position before", "first_new() + query_of(row); position",
+    add("queries turned for the previous position", "first_new() + query_of(row); position",
         "first_new() + query_of(row) - 1; position");
-    add("keys of the position before", "turn_at(values, first_new() + token);",
+    add("keys turned for the previous position", "turn_at(values, first_new() + token);",
         "turn_at(values, max(first_new() + token - 1, 0));");
-    add("the slot before", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
+    add("the previous slot", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
     add("no token is written", "if (first_row > 0) continue;", "continue;");
   }
   return mutations;

@@ -121,7 +121,7 @@ TEST_F(PagedTest, WorkersAgreeWithTheOracle) {
   }
 }
 
-TEST_F(PagedTest, PagesInAnyOrderAreExactlyAContiguousCache) {
+TEST_F(PagedTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   for (const int64_t workers : {1, 3, 7}) {
     PagedConfig config = paged_config();
     config.decode.shape.kv_len = 400;
@@ -217,7 +217,7 @@ TEST_F(PagedTest, CachesOf8BitsOfEveryDimensionAgreeWithTheOracle) {
 
 // Each page has its own scales. A contiguous cache would have other scales, so the output with pages in order is the
 // baseline.
-TEST_F(PagedTest, PagesOf8BitsAreExactlyTheSameInAnyOrder) {
+TEST_F(PagedTest, PagesOf8BitElementsGiveTheSameBitsInAnyOrder) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const int64_t page_size : {1, 16, 24, 256}) {
       PagedConfig config = paged_config();
@@ -293,7 +293,8 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
       v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
     }
     const Tensor o = decode_one(config, q, k, v, {1}, {0.25f});
-    // A GPU computes powers of 2 with an error that is far less than the distance between two codes.
+    // On a GPU the weight is a power of 2 that is computed with an error. The test allows this error, which is far less
+    // than the distance between two codes.
     for (int64_t code = 0; code < 256; ++code) {
       const double want = v.load(code) / 4;
       EXPECT_NEAR(o.load(code), want, 0x1p-22 * std::abs(want)) << name(cache_dtype) << ", code " << code;
@@ -301,8 +302,8 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   }
 }
 
-// A GPU multiplies in f16. The elements of this Q, and weights multiplied by these scales, are too large or too small
-// for f16.
+// A GPU multiplies in f16. The elements of Q in bf16, and weights multiplied by the scales of V, are too large or too
+// small for f16.
 TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
   constexpr int64_t head_dim = 64, keys = 3;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -349,9 +350,9 @@ TEST_F(PagedTest, TheErrorOfACacheIsItsRoundingError) {
     config.decode.page_size = page_size;
     return PagedInputs(device(), config, 7).cache_error(nullptr);
   };
-  // Rounding to e4m3 errs by 0.026 of a value. Rounding to int8 errs by 1 / (127 sqrt(12)) of the largest value of a
-  // page. The largest value of a page is 2.6 if the page has 64 values, and 4 if the page has 8192 values. K and V err
-  // by the same share.
+  // Rounding to e4m3 errs by 0.026 of the element. Rounding to int8 errs by 1 / (127 sqrt(12)) of the largest element
+  // of the page. The largest element is about 2.6 on a page of 64 elements, and about 4 on a page of 8192 elements. The
+  // errors of K and of V add equal shares to the square of the error of O, hence the root of two.
   const double root_of_two = std::sqrt(2);
   EXPECT_NEAR(error(DType::e4m3, 16), 0.026 * root_of_two, 0.007);
   EXPECT_NEAR(error(DType::int8, 1), 2.6 / 127 / std::sqrt(12) * root_of_two, 0.0025);
@@ -459,8 +460,8 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   }
 }
 
-// Of the two 8-bit types only e4m3 has a NaN, with either sign. With either type the scale of a page may be NaN.
-TEST_F(PagedTest, NaNOf8BitsReachesTheRowsThatSeeIt) {
+// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with e4m3 and with int8.
+TEST_F(PagedTest, NaNInAnE4m3CacheOrInAScaleReachesTheRowsThatSeeIt) {
   for (const int64_t head_dim : {on_cuda ? 48 : 24, 64, 128}) {
     for (const bool in_v : {false, true}) {
       for (const bool last : {false, true}) {
@@ -903,7 +904,8 @@ TEST(PagedPlan, CountsSharedPagesOnce) {
   EXPECT_EQ(repeated_bytes(paged), repeated);
 }
 
-// With a window of 20 keys the last query sees 21 of 100 keys. The last four queries together see 24 keys.
+// With window_left=20 the last query sees 21 of 100 keys: the key at its position, and 20 keys to the left. The last
+// four queries together see 24 keys.
 TEST(PagedPlan, CountsTheKeysOfAWindow) {
   Case config;
   config.set("kv_len", int64_t{100});

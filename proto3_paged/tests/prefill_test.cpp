@@ -116,7 +116,7 @@ TEST_F(PrefillTest, TypesAgreeWithTheOracle) {
 }
 
 // Blocks have 64 keys whatever the page size, so every page size gives the same arithmetic.
-TEST_F(PrefillTest, PagesInAnyOrderAreExactlyAContiguousCache) {
+TEST_F(PrefillTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
     PagedConfig config = prefill_config();
     config.cache_layout = layout;
@@ -189,9 +189,9 @@ TEST_F(PrefillTest, NewTokensOfEveryTypeAndDimensionAgreeWithTheOracle) {
   }
 }
 
-// Each seed gives other tensors. The launch `both` runs on the tensors of both seeds, the launch `own` only on the
-// tensors of the second seed.
-TEST_F(PrefillTest, ALaunchRunsOnOtherTensors) {
+// The two seeds give different tensors. The launch `both` runs on the tensors of both seeds, the launch `own` only on
+// the tensors of the second seed.
+TEST_F(PrefillTest, ALaunchTakesOtherTensorsAtEachCall) {
   const PagedConfig config = prefill_config();
   PagedInputs first(device(), config, 7), second(device(), config, 8);
   const auto outputs = [&](PagedInputs& inputs, const PrefillLaunch& launch) {
@@ -247,8 +247,8 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
       {"another head of the cache", pages, ", kv_head, key %", ", 0, key %"},
       {"tail of the last page left out", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
        "keys.end < own.kv_len - 1 ? keys.end : own.kv_len - 1"},
-      {"queries of the position before", rotate, "const int key = q + ", "const int key = q - 1 + "},
-      {"keys of another position", before, "static_cast<long long>(key) * half",
+      {"queries turned for the previous position", rotate, "const int key = q + ", "const int key = q - 1 + "},
+      {"keys turned for another position", before, "static_cast<long long>(key) * half",
        "static_cast<long long>(token) * half"},
       {"another rotation", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
       {"the last share left out", before, "share = (tokens + data.shares - 1) / data.shares;",
@@ -292,7 +292,7 @@ DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) 
           .block_c = 0};
 }
 
-TEST(PrefillPlan, TakesBoxesOfWholePagesOnAHopper) {
+TEST(PrefillPlan, PageSizesThatBoxesFillRunWgmmaOnAHopper) {
   const auto kernel_of = [](DType dtype, int64_t page_size) {
     const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
     return plan.unable.empty() ? plan.launches.front().source.path : plan.unable;

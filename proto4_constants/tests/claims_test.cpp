@@ -111,7 +111,7 @@ TEST(ConstantsFindings, CostComesFromTheMostVariantsAndTheRuleDecides) {
   all = conclude({one, result("compile", 50, 50 * 0.03)});
   EXPECT_NEAR(only(all, "cost", "head_dim=128").estimate.value, 60, 1e-9);
   EXPECT_TRUE(contains(text(only(all, "cost", "head_dim=128")), "At head_dim 128 the tile"))
-      << "the cost is the cost of a single tile";
+      << "the title names the tile, because only one variant was compiled";
   EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
@@ -143,7 +143,7 @@ TEST(ConstantsFindings, FiguresOfHitsInMemoryOnDiskAndInAnArchive) {
   EXPECT_NEAR(only(all, "archive_create").estimate.value, 81, 1e-9);
 }
 
-TEST(ConstantsFindings, StartUpOfEachWay) {
+TEST(ConstantsFindings, StartUpHasAConclusionForEachWayToGetVariants) {
   const auto all = conclude({result("compile", 10, 0.55), result("disk", 72, 72e-3), result("archive", 72, 36e-3)});
   const Conclusion compiled = only(all, "startup_1s", "from=compile"), disk = only(all, "startup_100ms", "from=disk");
   EXPECT_NEAR(compiled.estimate.value, 18.18, 0.01);

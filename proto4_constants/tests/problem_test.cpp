@@ -1,5 +1,5 @@
-// The tests check that the problems of the host get the variants in the way that the task says, and that kernels
-// compute the same if they read constants at run time. The tests run on the device under test.
+// The tests check that the problems of the host get the variants in the way that the task says, and that kernels give
+// right results if they read constants at run time. The tests run on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -130,14 +130,14 @@ TEST_F(ProblemTest, ANewProcessReportsItsResult) {
   }
 }
 
-TEST_F(ProblemTest, AProcessWithoutAResultIsAnError) {
+TEST_F(ProblemTest, FirstResultRefusesMissingArgumentsAndAMissingArchive) {
   EXPECT_THROW(first_result({}), BadInput);
   EXPECT_THROW(first_result({test_device, "tuned", "f32", "1", "", (folder_.path() / "missing").string()}), BadInput);
 }
 
-// A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in, and gives a
-// right result. The test reads each constant at run time, on sizes that leave tails.
-TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
+// A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in. Each kernel
+// must give right results with each of its run-time constants, on sizes that leave tails.
+TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
               : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
@@ -145,7 +145,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
   const std::vector<DType> dtypes =
       on_cuda ? std::vector{parse_dtype(test_dtype)} : std::vector{DType::f32, DType::bf16};
   PipelineCache cache(*device_, "");
-  const auto expect_same = [&](const Variant& variant, const std::string& kernel, const std::string& value) {
+  const auto expect_right = [&](const Variant& variant, const std::string& kernel, const std::string& value) {
     const auto inputs = std::make_shared<FlashInputs>(*device_, variant.config, 5, "");
     const AttentionHooks hook = variant.hook();
     const Plan plan =
@@ -169,7 +169,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeComputeTheSame) {
           Variant variant = grid[i];
           variant.alibi = alibi;
           for (const std::string& value : values) {
-            if (!some.skips()) expect_same(variant, kernel, value);
+            if (!some.skips()) expect_right(variant, kernel, value);
           }
         }
       }
