@@ -69,11 +69,11 @@ class StartProblem : public HostProblem {
     std::vector<char*> argv, environment;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
     // The driver caches the code that it compiles from PTX. The kernels here are machine code, so the driver does not
     // cache them. As a precaution the new process also turns the driver's cache off.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
-    environment.push_back(no_driver_cache.data());
+    environment.push_back(no_driver_cache.data());  // the first entry of a name counts
+    for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
     environment.push_back(nullptr);
 
     const Stopwatch stopwatch;
