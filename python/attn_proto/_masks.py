@@ -3,7 +3,7 @@ element for each query and key.
 
 transformers hands over a mask function, the padding and the sizes before it makes a mask. mask() reads the structure
 from them. If the kernels have no such structure, mask() returns the mask that transformers makes for PyTorch's
-attention, a tensor of bool. On a GPU attn::flash turns this mask into bits."""
+attention, a tensor of bool, which attn::flash turns into bits."""
 
 import types
 

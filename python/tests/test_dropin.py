@@ -128,8 +128,7 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
     def test_boolean_masks_for_each_query(self):
-        """Masks of all kinds of strides, made anew for each call; no call goes to PyTorch. On a GPU the mask becomes
-        bits, on a CPU it is added to the scores."""
+        """Masks of all kinds of strides, made anew for each call; no call goes to PyTorch."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 for rows, keys in ((150, 300), (300, 129), (257, 257), (64, 77)):
