@@ -3,7 +3,7 @@ of a tensor with an element for each query and key.
 
 To get a mask, transformers calls mask() with a mask function, the padding and the sizes. mask() reads the structure
 from these arguments. If the kernels cannot take the structure, mask() returns the mask that transformers makes for
-PyTorch's attention: a tensor of bool. On a GPU attn::flash converts this tensor to bits."""
+PyTorch's attention: a tensor of bool. attn::flash converts this tensor to bits."""
 
 import types
 

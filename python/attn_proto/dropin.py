@@ -86,16 +86,16 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
 
 
 def _becomes_bits(mask):
-    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each query, on a
-    GPU. Other masks are added to the scores, in float32."""
-    return mask.dtype == torch.bool and mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0
+    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each query. Other
+    masks are added to the scores, in float32."""
+    return mask.dtype == torch.bool and mask.shape[-2] > 1 and mask.stride(-2) != 0
 
 
 def _slower(query, mask):
     """Returns the reason why PyTorch takes less time for a call with a mask that attn::flash takes, or None."""
     if _known(query.shape[-2] <= _few_queries):
         return "a mask over few queries"
-    if _becomes_bits(mask):
+    if mask.is_cuda and _becomes_bits(mask):
         return None
     if mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0:
         return "a float mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
