@@ -237,8 +237,10 @@ TEST_P(Variants, RandomShapes) {
 
 // Rows whose running maximum jumps far from its first value, and values that differ from block to block.
 TEST_P(Variants, NeedlesAmongManyKeys) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    for (const bool causal : {false, true}) {
+  test::Some some(2);
+  for (const bool causal : {false, true}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      if (some.skips()) continue;
       FlashConfig config = small(GetParam());
       config.dtype = config.out_dtype = dtype;
       config.shape = {.batch = 1, .q_heads = 2, .kv_heads = 1, .q_len = 64, .kv_len = 4000, .head_dim = 64};
