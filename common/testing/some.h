@@ -10,7 +10,9 @@ namespace attn::test {
 /// long enough, and if `nth` has no factor in common with the number of values of a loop.
 class Some {
  public:
-  explicit Some(int nth) : nth_(std::getenv("ATTN_TEST_ALL") ? 1 : nth) {}
+  explicit Some(int nth) : nth_(all() ? 1 : nth) {}
+  /// Whether the test runs all cases.
+  static bool all() { return std::getenv("ATTN_TEST_ALL") != nullptr; }
   /// Whether to skip the next case.
   bool skips() { return next_++ % nth_ != 0; }
 

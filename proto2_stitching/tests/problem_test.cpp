@@ -14,6 +14,7 @@
 #include "common/base/error.h"
 #include "common/cases/user_functions.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -90,6 +91,7 @@ INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& 
 // The shapes have lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit
 // elements.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
+  test::Some some(5);
   for (const std::string grain : {"element", "row", "tile"}) {
     if (GetParam() == "monolithic" && grain != "element") continue;
     for (const auto& [q_len, kv_len] : {std::pair{1, 1}, {37, 53}, {100, 65}, {17, 130}}) {
@@ -103,6 +105,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
           config.flash.dtype = causal && variant != "wgmma" ? DType::f32 : DType::bf16;
           const DeviceInfo& info = device().info();
           if (call_skip_reason(config, info) || FlashOperation::of(info).skip_reason(config.flash, info)) continue;
+          if (some.skips()) continue;
           const Result outcome = run(config, everything(), inputs_of(config));
           const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
           EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
@@ -116,9 +119,11 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
 }
 
 TEST_P(Forms, BuiltInFunctionsGiveTheBitsOfMonolithic) {
+  test::Some some(2);
   for (const std::string& function : built_in_functions()) {
     for (const std::string grain : {"element", "row", "tile"}) {
       if (GetParam() == "monolithic" && grain != "element") continue;
+      if (some.skips()) continue;
       const StitchConfig config = small(GetParam(), grain);
       const Result outcome = run(config, built_in_function(function, 5), inputs_of(config));
       EXPECT_TRUE(outcome.check.ok) << function << " by " << grain << ": " << outcome.check.worst;

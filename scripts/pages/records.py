@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import gc
 import gzip
 import json
 import os
@@ -106,6 +107,7 @@ def load(paths):
                     kinds[schema][record["id"]] = record
             except (ValueError, KeyError, TypeError):
                 problems.append(f"{path} line {number}: no record")
+        gc.freeze()  # Python looks for cycles, and records have none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
     return list(findings.values()), list(measurements.values()), problems
 

@@ -19,6 +19,7 @@
 #include "common/data/tensor.h"
 #include "common/paged/decode.h"
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 
 namespace attn {
 namespace {
@@ -323,11 +324,13 @@ class DeviceModifiersTest : public test::EngineOnDevice {
 double tolerance(DType dtype) { return dtype == DType::f32 ? 1e-4 : 3e-2; }
 
 TEST_F(DeviceModifiersTest, StartsHideTheKeysBeforeThem) {
+  test::Some some(5);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 90}, {3, 130}, {200, 200}, {1, 1}, {30, 17}}) {
     const int last = static_cast<int>(kv_len);
     const Rules rules{.starts = {0, last / 2, last - 1, last}};
     for (const bool causal : {false, true}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
+        if (some.skips()) continue;
         EXPECT_LT(flash(rules, q_len, kv_len, causal, dtype), tolerance(dtype))
             << q_len << " on " << kv_len << (causal ? " causal " : " ") << name(dtype);
       }

@@ -15,6 +15,7 @@
 #include "common/attention/tests/flash_run.h"
 #include "common/attention/tests/mutations.h"
 #include "common/attention/tests/path_device.h"
+#include "common/testing/some.h"
 
 namespace attn {
 
@@ -144,8 +145,10 @@ INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f1
 // errors take up half of the tolerance. A check has 64 rows or more. With needles the test has 16 rows, because half of
 // these rows have nearly all their weight at one key.
 TEST_P(WrongBlocks, ExceedTheToleranceOfEightRows) {
-  for (const InputKind kind : {InputKind::random, InputKind::needles}) {
-    for (const int64_t keys : {64, 1024, 16384, 65536}) {
+  test::Some some(3);
+  for (const int64_t keys : {64, 1024, 16384, 65536}) {
+    for (const InputKind kind : {InputKind::random, InputKind::needles}) {
+      if (some.skips()) continue;
       const int64_t rows = kind == InputKind::random ? 8 : 16;
       const AttentionShape shape{
           .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = rows, .kv_len = keys, .head_dim = dim};

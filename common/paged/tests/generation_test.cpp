@@ -16,6 +16,7 @@
 #include "common/data/compare.h"
 #include "common/paged/cache.h"
 #include "common/paged/decode.h"
+#include "common/testing/some.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -307,8 +308,10 @@ std::string generate(Server& server, Mistake mistake = Mistake::none) {
 class GenerationTest : public test::OnDevice<testing::Test> {};
 
 TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
+  test::Some some(2);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t page_size : {1, 16, 24}) {
+      if (some.skips()) continue;
       Server server(dtype, page_size);
       EXPECT_EQ(generate(server), "") << name(dtype) << ", page_size " << page_size;
       EXPECT_EQ(server.copies() > 0, page_size > 1) << "forks share a page that is not full";
