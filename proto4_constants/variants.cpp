@@ -120,8 +120,8 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device) {
   if (kernel == "naive") return {"head_dim", "causal", "alibi"};
   if (device.on_host && kernel != "tuned") return {"head_dim", "block_r", "block_c", "causal", "alibi"};
-  // In the wgmma kernel even a change from `if constexpr` to `if` changes the assembler's code. So the wgmma kernel
-  // reads no constant at run time.
+  // To read a constant at run time, a kernel must have `if` in place of `if constexpr`. In the wgmma kernel this
+  // replacement alone changes the machine code. So the wgmma kernel reads no constant at run time.
   const bool only_causal = kernel == "mma_sync" || device.on_host;
   return only_causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
 }

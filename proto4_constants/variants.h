@@ -1,5 +1,5 @@
-// The variants of a kernel of proto1_flash that an application would ship. They are a grid of head_dims, tiles and
-// flags.
+// The variants of a kernel of proto1_flash. An application would ship these variants. They are a grid of head_dims,
+// tiles and flags.
 #pragma once
 
 #include <cstdint>

@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t launched_variants = 16;      // most variants that a check launches
-constexpr size_t traced_variants = 4;         // most variants that are compiled again with a trace
+constexpr size_t launched_variants = 16;      // a check launches at most this number of variants
+constexpr size_t traced_variants = 4;         // at most this number of variants is compiled again with a trace
 constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
-constexpr int64_t look_ups_per_reading = 64;  // look-ups between two clock readings; at least one for each variant
+constexpr int64_t look_ups_per_reading = 64;  // look-ups between two clock readings; more if there are more variants
 
 /// Measures the most memory that this process has had since reset(). known() is false if the system does not allow the
 /// reset.
@@ -133,8 +133,8 @@ class VariantsProblem : public HostProblem {
     };
   }
 
-  /// Gets all variants through a new cache. Returns the seconds, reading the archive and loading the kernels included.
-  /// Records the times of the phases.
+  /// Gets all variants through a new cache. Returns the seconds; they include reading the archive and loading the
+  /// kernels. Records the times of the phases.
   double get_all(const std::string& folder, const std::string& archive) {
     cache_.reset();  // unloads the kernels that the last sample loaded
     cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});

@@ -18,8 +18,8 @@ namespace attn {
 
 /// A parameter of a kernel, in the generator's calling convention.
 struct AheadParameter {
-  /// What the kernel takes. tensor_map: a map of a tensor [heads, rows, columns], whose boxes lie inside one head.
-  /// null: a null pointer. number: a float.
+  /// What the kernel takes. tensor_map: a map of a tensor [heads, rows, columns]; each box of the map lies inside one
+  /// head. null: a null pointer. number: a float.
   enum Kind { tensor_map, pointer, null, int32, int64, number } kind = null;
   std::string tensor = {};              // of a map or a pointer: "q", "k", "v", "in", "out" or "slopes"
   std::string rows = {}, columns = {};  // of a map: the names of the tensor's lengths
@@ -63,8 +63,9 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
 /// Here and in the functions below, `generator` is the name of a generator in a case ("halide_gpu").
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
-/// Returns the kernel that fits the case, or null if none fits. If several kernels fit, returns the kernel with the
-/// smallest `most_kv_len`.
+/// Returns the kernel of the case's work, dtype, head_dim and mask whose `most_kv_len` admits the case's kv_len, or
+/// null if there is none. If several kernels fit, returns the kernel with the smallest `most_kv_len`. The function
+/// ignores `kv_len_multiple`; ahead_plan() checks it.
 const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config);
 
 /// Returns the plan of a case: the launch, or the reason why there is no launch. Leaves the plan's `work` unset.
@@ -73,8 +74,8 @@ Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device);
 /// Whether the generator's kernels are compiled ahead of time.
 bool is_ahead(std::string_view generator);
 
-/// Returns the arguments of a case's kernel; `pointers` has the tensors on the device. Throws BadInput for a tensor
-/// that no tensor map can describe, and DeviceMissing if there is no driver.
+/// Returns the arguments of a case's kernel; `pointers` has the tensors on the device. Throws BadInput for an unknown
+/// name and for a tensor that no tensor map can describe, and DeviceMissing if there is no driver.
 Arguments ahead_arguments(const AheadKernel& kernel, const CodegenCase& config, const CodegenParams& pointers);
 
 }  // namespace attn

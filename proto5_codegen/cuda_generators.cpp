@@ -46,9 +46,9 @@ Plan softmax_plan(const CodegenCase& config) {
                                   most_units * most_row_threads * unit_elements)};
   }
   // `resident` is the number of threads that a multiprocessor must have registers for. If each thread has at most 16
-  // elements of 16 bits, the registers suffice for all threads that a multiprocessor can have. With so few
-  // elements only kernels with eight warps for a row would spill, because they add up eight sums. So these kernels get
-  // fewer threads.
+  // elements of 16 bits, the registers suffice for all threads that a multiprocessor can have. The exception is a
+  // kernel with eight warps for a row: it would spill, because it adds up eight sums. So `resident` is smaller for this
+  // kernel.
   const bool few = whole_units && element_bytes == 2 && own * unit_elements <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
@@ -74,8 +74,9 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// A tile has 128 rows, and a threadgroup computes four tiles of S. If this would leave multiprocessors without a
-// threadgroup, tiles have 64 rows, and a threadgroup computes fewer tiles.
+// A tile has 128 rows, and a threadgroup computes four tiles of S. If there were fewer threadgroups than
+// multiprocessors, a threadgroup computes fewer tiles. If there were fewer tiles than multiprocessors, tiles have 64
+// rows.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

@@ -1,7 +1,7 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
 // A generated kernel is a KernelSource like any other kernel. There are three kinds of generated kernels: a C++ text
-// that this process compiles; a C++ text with a fragment, whose file is a program that writes machine code
+// that this process compiles; a C++ text that this process compiles and links with machine code, which a program writes
 // (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
@@ -43,8 +43,8 @@ struct CodegenCase {
   /// Returns the number of columns of the output.
   int64_t columns() const { return work == WORK_SCORES || work == WORK_SOFTMAX ? shape.kv_len : shape.head_dim; }
   bool reads_in() const { return work == WORK_SOFTMAX || work == WORK_VALUES; }
-  /// Returns the work of the case. Only unmasked pairs count as flops, and a multiply-add counts as two. Each input
-  /// counts as read once, and each output as written once.
+  /// Returns the flops and the bytes of the case. Only the flops of unmasked pairs of query and key count; a
+  /// multiply-add is two flops. Each input counts as read once, and each output as written once.
   Work amount() const;
   /// Returns the configuration of the kernel of common/attention that a whole attention launches. The configuration has
   /// the tile that a search found, or the device's usual tile if nobody searched.

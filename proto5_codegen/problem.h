@@ -41,8 +41,8 @@ class CodegenProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override { inputs_->out.poison(); }
   /// Compares the output of the last launch. A kernel of common/attention is also launched once more, to give its
-  /// log-sum-exps, and both results of this launch are compared. Other launches of the kernel write no log-sum-exps,
-  /// because generated kernels have none.
+  /// log-sum-exps; the output and the log-sum-exps of this launch are compared. Other launches of the kernel write no
+  /// log-sum-exps, because generated kernels have none.
   Check check() override;
   /// Returns facts for the record. For a whole attention: whether check() compares log-sum-exps. For a kernel that this
   /// process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of

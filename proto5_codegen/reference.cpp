@@ -52,10 +52,10 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
   }
 }
 
-// The error of a weight has three parts: the rounding of its exponent (the difference from the maximum is rounded, and
+// The error of a weight has four parts: the rounding of its exponent (the difference from the maximum is rounded, and
 // the product with log2(e) is rounded), the error of the exponential (at most 2^-20 on all devices; Halide's fast_exp
-// errs by half of this bound), and the error of the sum of n weights. A kernel may flush a weight below 2^-126 to zero,
-// or give 2^-126 for it.
+// errs by half of this bound), the error of the sum of n weights, and the rounding of the weight to its type. A kernel
+// may flush a weight below 2^-126 to zero, or give 2^-126 for it.
 void softmax_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
                  double* allowed) {
   const std::vector<double> in = row_of(tensors.in, row);

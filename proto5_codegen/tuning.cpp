@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t least_accumulators = 8;  // 8 sums keep two multiply-add units with a latency of 4 cycles busy
 
-/// Returns read_winners(), which is called once for each device's arch.
+/// Returns the result of read_winners(), which is called once for each arch.
 const Json& winners(const DeviceInfo& device) {
   static std::mutex mutex;
   static std::map<std::string, Json> known;
@@ -35,7 +35,7 @@ void require(bool fits, const std::string& place, const Json& value, const std::
   throw BadInput(fmt::format("{}: {} is not allowed; {}", place, shown, allowed));
 }
 
-/// Throws BadInput unless the winner has the fields that plans and records read.
+/// Throws BadInput unless the winner has the fields `constants`, `tried` and `seconds`.
 void require_winner(const Json& winner, const std::string& place) {
   const char* fields = "an object with constants, tried and seconds";
   require(winner.is_object() && winner.contains("constants") && winner["constants"].is_object(), place, winner, fields);
@@ -102,7 +102,8 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   }
   if (config.work == WORK_VALUES && config.shape.head_dim % lanes != 0) return "the columns are no multiple of a tile";
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
-  // The hand-written kernel of a whole attention halves its tile's width, and so takes only powers of two.
+  // For the hand-written kernel of a whole attention the host halves the tile's width until the width divides
+  // BLOCK_R. So the search takes only powers of two.
   if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0) return "no power of two";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";

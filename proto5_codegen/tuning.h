@@ -1,5 +1,5 @@
-// Constants that a search found: the space of a search, and the file that keeps the winners (the best constants that
-// searches found).
+// The spaces in which searches look for constants, and the file that keeps the winners. A winner has the best constants
+// that a search found for a case.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ std::string tuning_key(const CodegenCase& config);
 /// Returns the path of a device's file of winners, under the source root: proto5_codegen/tuned/ARCH.json.
 std::string tuning_path(const DeviceInfo& device);
 
-/// Returns the content of a device's file of winners, or an empty object if there is no file: for each generator, by
-/// tuning_key(), the winner with `constants`, `tried` and `seconds`. Throws BadInput with one line that names the file
-/// and what is allowed.
+/// Returns the content of a device's file of winners, or an empty object if there is no file. For each generator the
+/// content has an object that maps tuning_key() to a winner with `constants`, `tried` and `seconds`. Throws BadInput
+/// with one line that names the file and what is allowed.
 nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
 /// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",

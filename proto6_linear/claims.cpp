@@ -43,8 +43,8 @@ const std::string shape_words =
     "{values.contender.batch} x {values.contender.q_len} tokens, {values.contender.heads} heads, head_dim "
     "{values.contender.head_dim}, {values.contender.dtype}";
 
-/// Returns a claim about a pair of cases that are measured in turn, on at least 1024 tokens. The search for the
-/// crossover measures shorter sequences.
+/// Returns a claim about a pair of cases that are measured in turn, on at least 1024 tokens. The sweep has shorter
+/// sequences for other claims, such as the claims about the crossover.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
                const std::set<std::string>& varies, Pick pick, const std::string& what, const std::string& against,
                const Advice& advice) {

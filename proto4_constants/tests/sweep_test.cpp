@@ -145,7 +145,7 @@ TEST(ConstantsSweep, AxesOfAnotherTaskMakeNoMoreCases) {
   }
 }
 
-TEST(ConstantsSweep, OneVariantHasTheDefaultTile) {
+TEST(ConstantsSweep, ACaseOfOneVariantHasTheDefaultTile) {
   const auto tile = [](const DeviceInfo& device, std::vector<std::string> axes) {
     axes.insert(axes.end(), {"task=compile_one", "q_heads=32", "causal=1", "alibi=0"});
     const std::vector<Case> cases = cases_of("quick", device, axes);

@@ -2,8 +2,8 @@
 // element of the scores or of the values, or a row of a softmax or of an attention. No threadgroup memory, no tiles, no
 // tensor cores.
 //
-// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. Grid for scores and values: (columns
-// / 128, q_len, heads); for the other works: (q_len / 128, heads). 128 threads.
+// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. 128 threads. Grid, rounded up: for
+// scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).
 //
 // Checked: codegen_plain[HEAD_DIM=64,IN_TYPE=2,WORK=0] without spills
 // Checked: codegen_plain[IN_TYPE=2,WORK=1] without spills

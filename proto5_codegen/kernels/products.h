@@ -1,7 +1,8 @@
 // The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
-// common/attention/kernels/tuned.cpu.cpp, each step adds one broadcast element times one row of vectors to each row of
-// a tile of accumulators. tuned.cpu.cpp transposes the tile for the softmax between its two products. In the kernels
-// that include this header no softmax follows, so the tile is not transposed.
+// common/attention/kernels/tuned.cpu.cpp, each step multiplies a row of vectors by a broadcast element for each row
+// of a tile of accumulators, and adds the product to this row. The tiles of tuned.cpu.cpp hold transposed results
+// ([key][query]), as its softmax needs them. In the kernels that include this header no softmax follows, so the tile is
+// not transposed.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once

@@ -1,6 +1,6 @@
-// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, a
-// number of 11 bits. So each number x is split into two numbers of tf32, x = high(x) + low(x). The product x y is
-// computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota 2022).
+// S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, which
+// has a significand of 11 bits. So each number x is split into two numbers of tf32, x = high(x) + low(x). The product
+// of x and y is computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota 2022).
 //
 // A threadgroup computes BLOCK_R x BLOCK_C results at a time. The dimension of the sum (head_dim for S, the keys
 // for O) is cut into blocks of 32, which pass through STAGES buffers. All threads split a block of K or V into two
@@ -114,8 +114,8 @@ DEVICE void split(const unsigned char* block) {
   }
 }
 
-/// Stores a thread's results times `factor` to the thread's two rows. `out` is the address of the thread's first column
-/// in its first row. From there on, only `rows` rows and `columns` columns exist.
+/// Stores a thread's results times `factor` to the thread's two rows. `out` is the address of the first result. From
+/// this address on, only `rows` rows and `columns` columns exist.
 template <int COUNT>
 DEVICE void store(const float (&x)[COUNT], float factor, float* out, int rows, int columns, int row_elements) {
   UNROLL for (int r = 0; r < 2; ++r) {

@@ -1,4 +1,4 @@
-// S = scale Q K^T, 16 bit, written by hand for Hopper's tensor cores (wgmma). The time to write S to memory is the
+// S = scale Q K^T in 16 bits, written by hand for Hopper's tensor cores (wgmma). The time to write S to memory is the
 // limit. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
 // multiplied and its scores are stored, the next block is copied. A multiprocessor has two threadgroups: one works
 // while the other waits.

@@ -17,7 +17,7 @@ constexpr int STEP = AT_ONCE * VECTOR_WIDTH;
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 INLINE Floats added(Floats a, Floats b) { return a + b; }
 
-/// Combines all lanes of all vectors to one number.
+/// Combines all lanes of all vectors into one number.
 template <typename Combine>
 INLINE float reduced(const Floats (&parts)[AT_ONCE], Combine combine) {
   Floats all = parts[0];

@@ -2,9 +2,9 @@
 // ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row
 // synchronize only once.
 //
-// The first limit is memory, the second is the issue of instructions. Three things save instructions. The maximum of
-// 16-bit elements is taken in pairs. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly outside. The
-// multiplication by log2(e) is part of the exponent's multiply-add.
+// The first limit is memory, the second is the issue of instructions. Three things save instructions. One instruction
+// takes the maxima of two 16-bit elements. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly
+// outside. The multiplication by log2(e) is part of the exponent's multiply-add.
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
 // two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a

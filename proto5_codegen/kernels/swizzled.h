@@ -1,4 +1,4 @@
-// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy tiles into the layout that tensor copies have
+// The cuda dialect: tiles of 16-bit elements for wgmma. Threads copy tiles into the layout that tensor copies make
 // (common/kernel/wgmma.h): panels of 64 columns. A panel is an array [rows][128 bytes]. A row has eight chunks of 16
 // bytes; chunk c of row r lies at the place of chunk c ^ (r % 8). Because threads copy the tiles, a kernel needs no
 // tensor maps, and takes any strides.

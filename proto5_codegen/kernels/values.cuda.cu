@@ -1,4 +1,4 @@
-// O = P V, 16 bit, written by hand for Hopper's tensor cores (wgmma). The time to read P from memory is the limit. A
+// O = P V in 16 bits, written by hand for Hopper's tensor cores (wgmma). The time to read P from memory is the limit. A
 // threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. Threads load P into
 // registers, where wgmma reads it without a conversion. wgmma reads V by columns from threadgroup memory.
 //

@@ -14,7 +14,7 @@ TEST(CodegenAnswerTest, NamesClaimsOfTheExperiment) {
   EXPECT_EQ(test::unknown_claims(codegen_answer(), claims), std::vector<std::string>());
 }
 
-TEST(CodegenAnswerTest, TheChoiceFollowsFromTheDevice) {
+TEST(CodegenAnswerTest, TheFastestGeneratorIsTheChoice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_codegen(config, info); };
   const std::vector<Case> cases = expand(codegen_sweep("quick", info), codegen_axes(), complete);

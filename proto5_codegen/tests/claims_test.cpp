@@ -117,8 +117,8 @@ TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
   }
 }
 
-// A search chose its constants by their times at one shape, so its claim is about this shape. Another claim is about
-// the other shapes. No claim is about a case for which nobody searched.
+// A search chose its constants by their times at one shape, so the claim `search` is about this shape. The claim
+// `search_elsewhere` is about the other shapes. No claim is about a case for which nobody searched.
 TEST(CodegenFindings, TheShapeOfASearchHasItsOwnClaim) {
   std::vector<Measurement> results = made_up_results(test::avx2());
   std::map<std::string, int> counts;

@@ -94,8 +94,9 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
   unsetenv("ATTENTION_PROTO_SOURCE");
 }
 
-// If the space of a search changes, a recorded winner may lie outside it. Then the search must run again.
-TEST(Winners, OfThisTreeAreAllowed) {
+// The winners in the source tree have the fields that read_winners() requires. If a search space changes, a recorded
+// winner may lie outside the space; with_searched() then throws, and the search must run again.
+TEST(Winners, OfTheSourceTreeCanBeRead) {
   for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
     DeviceInfo device;
     device.arch = file.path().stem();

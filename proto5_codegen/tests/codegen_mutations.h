@@ -12,7 +12,7 @@ struct CodegenMutation {
   CodegenWork work;
   DType dtype;
   const char *generator, *file, *from, *to;
-  int64_t tokens = 296;  // a multiple of 8, which kernels of a GPU for 16 bits need; no tile divides it
+  int64_t tokens = 296;  // a multiple of 8, as 16-bit kernels for GPUs need; no tile divides 296
 };
 
 inline CodegenCase case_of(const CodegenMutation& mutation) {

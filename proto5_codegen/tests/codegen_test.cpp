@@ -31,7 +31,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   return able;
 }
 
-// The lengths are 1 row, fewer rows than a tile, a number that all tiles divide, and a number that no tile divides.
+// The lengths are 1 row, fewer rows than a tile, a multiple of 64, and a number that no tile divides.
 TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
@@ -51,8 +51,9 @@ TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
   }
 }
 
-// Scores are in the hundreds, so that most weights are 0. Exponentials neither overflow nor become NaN.
-TEST_F(CodegenTest, LargeValues) {
+// The scores of an attention are in the hundreds, so that most weights are 0. Exponentials must neither overflow nor
+// become NaN.
+TEST_F(CodegenTest, LargeInputs) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 100)) {
       const Check check = checked(codegen_case(work, generator, 100, 64, true), 12);

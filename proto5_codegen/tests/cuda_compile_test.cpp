@@ -67,7 +67,7 @@ TEST_F(CodegenCudaCompileTest, MutationsCompileToOtherCode) {
   }
 }
 
-TEST(CodegenCudaPlan, ProductsGiveEveryMultiprocessorATile) {
+TEST(CodegenCudaPlan, SmallProductsHaveSmallerTilesAndStripes) {
   struct Expected {
     CodegenWork work;
     int64_t tokens, rows, stripe;

@@ -46,7 +46,7 @@ TEST(CodegenReference, ValuesAreWeighted) {
 }
 
 // One of n equal terms is 1 / n of the sum. The tolerance must stay far below this share at every length.
-TEST(CodegenReference, AMissingKeyIsFartherThanTheTolerance) {
+TEST(CodegenReference, AMissingKeyExceedsTheTolerance) {
   for (const int64_t tokens : {64, 1024, 8192}) {
     CodegenCase one = small(WORK_VALUES, tokens, 2);
     CodegenTensors tensors = random_tensors(one, 1);

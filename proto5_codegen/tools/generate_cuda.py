@@ -8,9 +8,9 @@
 
 `compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
 --minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
-problem (the default candidate if none was timed) into proto5_codegen/generated, where the experiment finds it. `check`
-says whether the kernels in this folder were made from today's texts in proto5_codegen/generators. It needs neither a
-GPU nor the generators.
+problem (the first candidate that compiled, if none was timed) into proto5_codegen/generated, where the experiment finds
+it. `check` says whether the kernels in proto5_codegen/generated were made from today's texts in
+proto5_codegen/generators, and needs neither a GPU nor the generators.
 
 The kernels are in proto5_codegen/generators/NAME_kernels.py. Each of these modules has VERSION; tiles(problem), which
 lists the candidates, the default candidate first; and generate(problem, tile), which compiles a candidate.

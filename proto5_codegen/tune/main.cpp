@@ -28,7 +28,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int launches = 3;       // the most launches of a candidate
-constexpr int turns = 20;         // the launches of the best candidate and of the usual constants at the end
+constexpr int turns = 20;         // rounds of in_turn() at the end, after a first round
 constexpr double hopeless = 1.5;  // a candidate that takes this many times the best time is not launched again
 constexpr uint64_t seed_of_search = 1;
 
