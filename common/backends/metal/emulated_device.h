@@ -9,7 +9,8 @@
 
 namespace attn {
 
-/// Throws BadInput for another spec than "metal:emulated".
+/// "metal:emulated", or with ":order=N" a device whose launches all have the order N of threads (msl::Run::order).
+/// Throws BadInput for another spec.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 
 }  // namespace attn
