@@ -73,7 +73,8 @@ TEST_P(FaultTest, IsFound) {
   const std::string all = outcome.err + outcome.out;
   EXPECT_EQ(outcome.status, 1);
   EXPECT_TRUE(std::regex_search(all, std::regex(expected(fault)))) << expected(fault) << "\n" << all;
-  if (fault.found_by == FoundBy::oracle) EXPECT_EQ(all.find("metal:emulated: "), std::string::npos) << all;
+  // If the mathematics is wrong, the emulator has nothing to report.
+  EXPECT_TRUE(fault.found_by != FoundBy::oracle || all.find("metal:emulated: ") == std::string::npos) << all;
 }
 
 /// A kernel without a fault, in one order of threads.

@@ -121,7 +121,7 @@ TEST(MetalSmallKernelsTest, AreRightInEachOrder) {
 }
 
 // The elements of ceiling_mma's operands have alternating signs, so that the products are 0.
-TEST(MetalSmallKernelsTest, ProductsOfMatricesStayWhereTheyAre) { arithmetic("ceiling_mma", 2 * (0 + 1 + 2)); }
+TEST(MetalSmallKernelsTest, ProductsOfMatricesStayWhereTheyAre) { run_arithmetic("ceiling_mma", 2 * (0 + 1 + 2)); }
 
 TEST(MetalSmallKernelsTest, FaultsAreFound) {
   const auto fault_of = [](const std::string& file, const std::string& from, const std::string& to, void (*kernel)()) {

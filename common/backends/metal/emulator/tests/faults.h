@@ -65,7 +65,7 @@ inline std::vector<MetalFault> metal_faults() {
       "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=tuned block_r=16 block_c=16 "
       "head_dim=200 dtype=f32";
   const char* const tall =  // the first rows see fewer blocks of keys than the last rows
-      "batch=1 q_heads=1 kv_heads=1 q_len=32 kv_len=40 causal=1 layout=bhsd variant=tuned block_r=32 block_c=8 "
+      "batch=1 q_heads=1 kv_heads=1 q_len=64 kv_len=64 causal=1 layout=bhsd variant=tuned block_r=64 block_c=16 "
       "head_dim=40 dtype=f32";
   const char* const long_list =  // of more blocks than a threadgroup has simdgroups
       "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=333 head_dim=40 layout=bhsd variant=tuned "
