@@ -239,7 +239,7 @@ TEST(MetalEmulatorTest, TextsBecomeCxx) {
   EXPECT_EQ(msl::as_cxx("x [[buffer(1), function_constant(has)]]"), "x [[clang::annotate(\"buffer\", 1), ]]");
   EXPECT_EQ(msl::as_cxx("struct S {\n  int f() const thread { return 1; }\n  S(int a)\n      device : x(a) { f(); }\n"
                         "#define Y 1\n  int g(int a) const threadgroup { return a; }\n  int x;\n};"),
-            "struct S {\n  int f() const thread { return 1; }\n  \n\n#define Y 1\n  int x;\n};");
+            "struct S {\n  int f() const thread { return 1; }\n  \n\n#define Y 1\n\n  int x;\n};");
   EXPECT_EQ(msl::as_cxx("int f(constant const int64_t a[2], int b[3]);"),
             "int f(constant const int64_t * a, int b[3]);");
   EXPECT_EQ(msl::as_cxx("x = 1.0h + 0x1h + y.h;"), "x = 1.0f16 + 0x1h + y.h;");
