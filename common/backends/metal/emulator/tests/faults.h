@@ -85,8 +85,6 @@ inline std::vector<MetalFault> metal_faults() {
       "task=rope batch=1 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f32 rotary_dim=24";
   const char* const copies_of_one =
       "task=expand batch=1 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f16";
-  const char* const copies =
-      "task=expand batch=2 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f16";
   const char* const cache =
       "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
       "page_order=random reduce=last block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
