@@ -32,8 +32,9 @@ class MutatedSources {
     const size_t at = text.find(from);
     if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
     for (const std::string folder :
-         {"common/kernel", "common/api/kernels", "common/attention/kernels", "common/paged/kernels",
-          "common/linear/kernels", "proto2_stitching/kernels", "proto5_codegen/kernels", "proto7_variants/kernels"}) {
+         {"common/kernel", "common/api/kernels", "common/device/kernels", "common/backends/metal/emulator/stdlib",
+          "common/attention/kernels", "common/paged/kernels", "common/linear/kernels", "proto2_stitching/kernels",
+          "proto5_codegen/kernels", "proto7_variants/kernels"}) {
       fs::create_directories((copy / folder).parent_path());
       if (file.starts_with(folder + "/")) {
         fs::copy(original / folder, copy / folder, fs::copy_options::recursive);

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "common/backends/cpu/threadgroups.h"
 #include "common/backends/metal/emulator/emulator.h"
@@ -44,7 +46,7 @@ std::string prologue(const KernelSource& source) {
 
 class EmulatedDevice : public Device {
  public:
-  EmulatedDevice() {
+  explicit EmulatedDevice(std::optional<uint32_t> order) : order_(order) {
     info_.spec = "metal:emulated";
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
@@ -122,7 +124,8 @@ class EmulatedDevice : public Device {
 
   void run(const CommandEncoder::Dispatch& dispatch) {
     const auto& kernel = *static_cast<const EmulatedKernel*>(dispatch.kernel);
-    msl::Run launch{.grid = dispatch.grid, .threads = {dispatch.threads, 1, 1}, .order = orders_++ % most_orders};
+    msl::Run launch{
+        .grid = dispatch.grid, .threads = {dispatch.threads, 1, 1}, .order = order_.value_or(orders_++ % most_orders)};
     if (dispatch.threadgroup_bytes > 0) launch.threadgroup_bytes[0] = dispatch.threadgroup_bytes;
     const auto give = [&](uint32_t index, const std::vector<std::byte>& bytes) {
       launch.buffers[index] = bytes.data();
@@ -135,8 +138,10 @@ class EmulatedDevice : public Device {
     }
     {
       const std::lock_guard lock(mutex_);
-      for (const auto& [begin, block] : blocks_) {
-        launch.memory.push_back({fmt::format("a buffer of {} bytes", block.bytes), begin, block.bytes});
+      for (const auto& [begin, block] : blocks_) {  // no kernel may touch a Buffer's guard bands
+        const size_t bytes = block.bytes - 2 * Buffer::guard_bytes;
+        launch.memory.push_back({fmt::format("a buffer of {} bytes", bytes),
+                                 static_cast<const std::byte*>(begin) + Buffer::guard_bytes, bytes});
       }
     }
     try {
@@ -151,14 +156,23 @@ class EmulatedDevice : public Device {
   const msl::Compiler compiler_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
+  const std::optional<uint32_t> order_;  // of all launches
   uint32_t orders_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
-  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>();
-  throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
+  constexpr std::string_view option = "metal:emulated:order=";
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(std::nullopt);
+  if (spec.starts_with(option)) {
+    uint32_t order = 0;
+    const std::string_view text = spec.substr(option.size());
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
+    if (error == std::errc() && end == text.data() + text.size()) return std::make_unique<EmulatedDevice>(order);
+  }
+  throw BadInput(fmt::format(
+      "device '{}' is not allowed; allowed are metal:emulated, and metal:emulated:order=N with N from 0 on", spec));
 }
 
 }  // namespace attn

@@ -9,7 +9,8 @@
 
 namespace attn {
 
-/// Throws BadInput unless `spec` is "metal:emulated".
+/// Opens "metal:emulated", or with ":order=N" a device that runs all launches in the order N of threads
+/// (msl::Run::order). Throws BadInput for another `spec`.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 
 }  // namespace attn

@@ -94,7 +94,8 @@ class Instrumenter {
   llvm::LLVMContext& context_;
   const bool fast_math_;
   const std::string library_;
-  std::map<std::string, uint32_t> numbers_;  // the numbers of places
+  std::map<std::string, uint32_t> numbers_;                                  // the numbers of places
+  std::vector<std::pair<llvm::WeakTrackingVH, std::string>> without_value_;  // function constants
 };
 
 // Gives each function constant its value, which `values` has by the constant's number or name, and makes the variable
@@ -118,6 +119,8 @@ void Instrumenter::set_function_constants(const std::map<std::string, double>& v
       global->setInitializer(type->isIntegerTy()
                                  ? llvm::ConstantInt::getSigned(type, static_cast<int64_t>(found->second))
                                  : llvm::ConstantFP::get(type, found->second));
+    } else {
+      without_value_.emplace_back(global, fmt::format("{} ({})", name, index));
     }
     global->setConstant(true);
     global->setLinkage(llvm::GlobalValue::InternalLinkage);
@@ -189,6 +192,9 @@ void Instrumenter::inline_library() {
   llvm::ModulePassManager unused;
   unused.addPass(llvm::GlobalDCEPass());
   run(std::move(unused));
+  for (const auto& [constant, name] : without_value_) {
+    if (constant && error_.empty()) error_ = fmt::format("the function constant {} has no value", name);
+  }
   place_arrays();  // before a pass drops an array that is only written
   llvm::FunctionPassManager simplify;
   // No pass may compute a number earlier than the text does: the number may be infinite where the text does not need

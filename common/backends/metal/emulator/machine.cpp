@@ -60,7 +60,8 @@ void set_element(void* elements, unsigned type, unsigned index, float value) {
   }
 }
 
-enum class State : uint8_t { ready, at_simdgroup, at_threadgroup, done };
+// reads_unwritten: a thread is about to read threadgroup memory that nobody has written yet.
+enum class State : uint8_t { ready, reads_unwritten, at_simdgroup, at_threadgroup, done };
 enum class Meeting : uint8_t { barrier, gather, shuffle, matrix_memory, multiply };
 
 struct Lane {
@@ -363,6 +364,12 @@ void Machine::take_turns() {
     for (uint32_t simdgroup = 0; simdgroup < simdgroups_; ++simdgroup) any = release_simdgroup(simdgroup) || any;
     any = release_threadgroup() || any;
     if (any) continue;
+    for (Lane& lane : lanes_) {
+      if (lane.state != State::reads_unwritten) continue;
+      lane.state = State::ready;
+      any = true;
+    }
+    if (any) continue;
     if (std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.state == State::done; })) return;
     diverged();
   }
@@ -526,7 +533,10 @@ void Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool
     }
   }
   std::string which = "outside of all memory";
-  if (nearest && least < size_t{1} << 24) {
+  if (Region* const other = find(address, space == Space::threadgroup ? Space::device : Space::threadgroup)) {
+    which = fmt::format("at an address of {}, which is {} memory", other->name,
+                        msl::name(space == Space::threadgroup ? Space::device : Space::threadgroup));
+  } else if (nearest && least < size_t{1} << 24) {
     const auto offset = static_cast<int64_t>(at - nearest->begin());
     which = fmt::format("at word {} (byte {}) of {}, which has {} bytes",
                         offset >= 0 ? offset / 4 : -((3 - offset) / 4), offset, nearest->name, nearest->bytes());
@@ -554,7 +564,11 @@ void Machine::touch(const void* address, size_t bytes, Space space, bool writes,
   if (space == Space::constant) return;
   if (space == Space::device && !atomic) lanes_[running_].fenced = false;
   if (space == Space::threadgroup && (!writes || atomic) && !region->is_written(offset, bytes)) {
-    fault(fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset)), place);
+    // If another thread writes the word before the threads meet, a barrier is lost: the fault is a race.
+    meet(State::reads_unwritten);
+    if (!region->is_written(offset, bytes)) {
+      fault(fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset)), place);
+    }
   }
   Conflict conflict;
   if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict)) return;

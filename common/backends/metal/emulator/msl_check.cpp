@@ -148,13 +148,14 @@ void print(const std::string& what, const std::map<uint32_t, std::vector<std::by
   const auto each = [&]<typename T>(T value) {
     for (size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
       std::memcpy(&value, bytes.data() + at, sizeof(T));
-      fmt::print("{}\n", static_cast<std::conditional_t<std::is_same_v<T, float>, float, int64_t>>(value));
+      fmt::print("{}\n", static_cast<std::conditional_t<std::is_integral_v<T>, int64_t, float>>(value));
     }
   };
   if (type == "f32") return each(float());
+  if (type == "f16") return each(_Float16());
   if (type == "u32") return each(uint32_t());
   if (type == "i32") return each(int32_t());
-  throw BadInput(fmt::format("'{}' is not allowed; allowed are N=f32, N=i32, N=u32", what));
+  throw BadInput(fmt::format("'{}' is not allowed; allowed are N=f32, N=f16, N=i32, N=u32", what));
 }
 
 int check(const Options& options) {
@@ -238,7 +239,7 @@ int main(int argc, char** argv) {
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
   app.add_option("--orders", options.orders, "how many orders of threads run")->capture_default_str();
   app.add_option("--seed", options.seed, "the seed of random numbers")->capture_default_str();
-  app.add_option("--print", options.print, "N=f32|i32|u32: prints a buffer after the first order");
+  app.add_option("--print", options.print, "N=f32|f16|i32|u32: prints a buffer after the first order");
   CLI11_PARSE(app, argc, argv);
   try {
     return check(options);

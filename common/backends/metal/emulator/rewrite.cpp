@@ -110,17 +110,90 @@ bool declares_variable(const std::vector<Token>& tokens, size_t at) {
   return false;
 }
 
+bool is_space(std::string_view word) { return word == "device" || word == "constant" || word == "threadgroup"; }
+
+// Whether the tokens after the ")" at `at` say that a member function is of objects in device, constant or threadgroup
+// memory: f() const device {
+bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
+  const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
+  if (word(++at) == "const") ++at;
+  if (!is_space(word(at))) return false;
+  if (word(++at) == "noexcept") ++at;
+  return word(at) == "{" || (word(at) == ":" && word(at + 1) != ":");
+}
+
+// Leaves out the member function whose parameters end at the token `at`; clang knows member functions of objects in the
+// thread's own memory only. Returns the index of the function's last token.
+size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text, size_t at,
+                        std::vector<Change>& changes) {
+  size_t first = at, last = at;
+  for (; first > 0; --first) {
+    const std::string_view before = tokens[first - 1].text;
+    const bool after_access = before == ":" && first > 1 &&
+                              (tokens[first - 2].text == "public" || tokens[first - 2].text == "private" ||
+                               tokens[first - 2].text == "protected");
+    if (before == ";" || before == "{" || before == "}" || after_access) break;
+  }
+  while (last + 1 < tokens.size() && tokens[last].text != "{") ++last;
+  for (int depth = 1; depth > 0 && last + 1 < tokens.size();) {
+    ++last;
+    depth += (tokens[last].text == "{") - (tokens[last].text == "}");
+  }
+  size_t begin = tokens[first].begin;
+  const std::string_view declared = text.substr(begin, tokens[at].begin - begin);
+  const size_t directive = declared.starts_with('#') ? 0 : declared.rfind("\n#");  // a directive before the function
+  if (directive != std::string_view::npos) begin = text.find('\n', begin + directive + 1);
+  while (!changes.empty() && changes.back().begin >= begin) changes.pop_back();
+  const std::string_view whole = text.substr(begin, tokens[last].end - begin);
+  changes.push_back({begin, tokens[last].end, std::string(std::ranges::count(whole, '\n'), '\n')});
+  return last;
+}
+
+// A parameter `constant int a[2]`, which clang refuses, becomes `constant int* a`; the address space is the token at
+// `at`. Other tokens stay as they are.
+void change_array_parameter(const std::vector<Token>& tokens, size_t at, std::vector<Change>& changes) {
+  size_t name = 0, words = 0;
+  for (++at; at < tokens.size() && (is_word(tokens[at].text[0]) || tokens[at].text == ":"); ++at) {
+    if (tokens[at].text == ":") continue;
+    name = at;
+    words += tokens[at].text != "const";
+  }
+  if (words < 2 || at >= tokens.size() || tokens[at].text != "[") return;
+  const size_t first = at;
+  while (at < tokens.size() && tokens[at].text != "]") ++at;
+  if (at + 1 >= tokens.size() || (tokens[at + 1].text != "," && tokens[at + 1].text != ")")) return;
+  changes.push_back({tokens[name].begin, tokens[name].begin, "* "});
+  changes.push_back({tokens[first].begin, tokens[at].end, ""});
+}
+
+// 1.0h is a half.
+bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
+  const Token& token = tokens[at];
+  if (token.text.size() < 2 || token.text.back() != 'h') return false;
+  const std::string_view digits = token.text.substr(0, token.text.size() - 1);
+  return digits.find_first_not_of("0123456789") == std::string_view::npos && at > 0 && tokens[at - 1].text == "." &&
+         tokens[at - 1].end == token.begin;
+}
+
 }  // namespace
 
 std::string as_cxx(std::string_view text) {
   const std::vector<Token> tokens = tokens_of(text);
   std::vector<Change> changes;
+  int parentheses = 0;
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    parentheses += (tokens[i].text == "(") - (tokens[i].text == ")");
     if (tokens[i].text == "[" && tokens[i + 1].text == "[" && tokens[i + 1].begin == tokens[i].end) {
       i = change_attributes(tokens, text, i + 2, changes);
+    } else if (parentheses > 0 && is_space(tokens[i].text)) {
+      change_array_parameter(tokens, i, changes);
     } else if (tokens[i].text == "threadgroup" && declares_variable(tokens, i + 1)) {
       const bool after_static = i > 0 && (tokens[i - 1].text == "static" || tokens[i - 1].text == "extern");
       if (!after_static) changes.push_back({tokens[i].begin, tokens[i].begin, "static "});
+    } else if (tokens[i].text == ")" && is_member_of_space(tokens, i)) {
+      i = leave_out_member(tokens, text, i, changes);
+    } else if (is_half_literal(tokens, i)) {
+      changes.push_back({tokens[i].end - 1, tokens[i].end, "f16"});
     }
   }
   std::string result;

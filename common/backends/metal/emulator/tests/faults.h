@@ -1,0 +1,338 @@
+// Faults planted in Metal's kernels, one at a time. Faults and checks have two authors: the table was written by
+// somebody who had not seen the emulator's checks. Where the first run showed that a shape hides a fault (a block that
+// another block had filled, a list of one round), the shape was changed, not the fault.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace attn::test {
+
+/// What must find a fault: a check of the emulator, or the comparison with the oracle.
+enum class FoundBy {
+  race_in_threadgroup,  // two lanes on one word of threadgroup memory, no barrier between
+  race_on_device,       // as above, in device memory
+  barrier,              // not all lanes reach it
+  divergence,           // a simdgroup function that not all lanes reach
+  unwritten,            // threadgroup memory is read before it is written
+  outside,              // an access outside of a buffer or of threadgroup memory
+  much_memory,          // more than 32 KB
+  fast_math,            // arithmetic with infinity or NaN
+  address_space,
+  constant,  // a function constant without a value
+  compiler,
+  oracle,
+};
+
+/// A kernel's text with `from` replaced by `to`, and the program and axes that run the kernel.
+struct MetalFault {
+  const char* name;
+  FoundBy found_by;
+  std::string file, from, to;
+  const char *program, *axes;
+};
+
+inline void PrintTo(const MetalFault& fault, std::ostream* out) { *out << fault.name; }
+
+inline std::vector<MetalFault> metal_faults() {
+  using enum FoundBy;
+  const std::string attention = "common/attention/kernels/", linear = "common/linear/kernels/",
+                    paged = "common/paged/kernels/";
+  const std::string naive = attention + "naive.metal", tuned = attention + "tuned.metal",
+                    row = attention + "exact_row_metal.h", masks = attention + "mask_blocks.metal",
+                    rope = attention + "rope.metal", decode = paged + "decode.metal", append = paged + "append.metal",
+                    merge = paged + "merge.metal", chunk_h = linear + "chunk_h.metal",
+                    chunk_o = linear + "chunk_o.metal", scan = linear + "scan.metal",
+                    recurrent = linear + "recurrent.metal", expand = "proto7_variants/kernels/expand.metal",
+                    dialect = "common/kernel/metal.h";
+  const std::string barrier_text = "threadgroup_barrier(mem_flags::mem_threadgroup);";
+
+  const char* const flash_naive =
+      "batch=1 q_heads=2 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=naive head_dim=40 dtype=f32";
+  const char* const no_keys =  // the first queries see no key
+      "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=7 causal=1 layout=bhsd variant=naive head_dim=40 dtype=f32";
+  const char* const flash_tuned =
+      "batch=1 q_heads=4 kv_heads=2 q_len=19 kv_len=37 causal=1 layout=bhsd variant=tuned block_r=16 block_c=16 "
+      "head_dim=40 dtype=f32";
+  const char* const one_head =
+      "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=37 causal=0 layout=bhsd variant=tuned block_r=16 block_c=16 "
+      "head_dim=40 dtype=f32";
+  const char* const tuned_no_keys =
+      "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=7 causal=1 layout=bhsd variant=tuned block_r=16 block_c=16 "
+      "head_dim=40 dtype=f32";
+  const char* const wide_heads =
+      "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=37 causal=1 layout=bhsd variant=tuned block_r=16 block_c=16 "
+      "head_dim=200 dtype=f32";
+  const char* const tall =  // the first rows see fewer blocks of keys than the last rows
+      "batch=1 q_heads=1 kv_heads=1 q_len=64 kv_len=64 causal=1 layout=bhsd variant=tuned block_r=64 block_c=16 "
+      "head_dim=40 dtype=f32";
+  const char* const long_list =  // of more blocks than a threadgroup has simdgroups
+      "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=333 head_dim=40 layout=bhsd variant=tuned "
+      "block_r=16 block_c=32 dtype=f32 causal=1 block_sparse=50";
+  const char* const sparse =
+      "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=133 head_dim=40 layout=bhsd variant=tuned "
+      "block_r=16 block_c=32 dtype=f32 causal=1 block_sparse=50";
+  const char* const sinks =
+      "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=37 head_dim=40 layout=bhsd variant=tuned block_r=16 "
+      "block_c=32 dtype=f32 causal=1 sinks=1";
+  const char* const alibi =
+      "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=37 head_dim=40 layout=bhsd variant=tuned block_r=16 "
+      "block_c=32 dtype=f32 causal=1 alibi=1";
+  const char* const turn =
+      "task=rope batch=2 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f32 rotary_dim=24";
+  const char* const turn_one =
+      "task=rope batch=1 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f32 rotary_dim=24";
+  const char* const copies_of_one =
+      "task=expand batch=1 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f16";
+  const char* const cache =
+      "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
+      "page_order=random reduce=last block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
+      " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const one_sequence =
+      "task=decode append=none q_len=1 q_heads=1 kv_heads=1 batch=1 kv_len=70 head_dim=40 lengths=equal page_size=0 "
+      "page_order=identity reduce=launch block_c=32 workers=1 dtype=f32 cache_dtype=f32 causal=1"
+      " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const by_launch =
+      "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
+      "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
+      " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const decode_sinks =
+      "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
+      "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
+      " sinks=1 shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const appends =
+      "task=decode append=chain q_len=2 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
+      "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
+      " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const prefill =
+      "task=prefill append=none q_len=20 q_heads=6 kv_heads=2 batch=2 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
+      "page_order=random reduce=last block_c=32 workers=0 dtype=f16 cache_dtype=f16 causal=1"
+      " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const cascade =
+      "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=equal page_size=5 "
+      "page_order=shared reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1 shared_pct=50 cascade=1 "
+      "cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const equal_lengths =
+      "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=equal page_size=5 "
+      "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1 shared_pct=25 cascade=0 "
+      "cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const appends_to_empty =  // the tokens of an empty sequence have no keys
+      "task=decode append=chain q_len=2 q_heads=6 kv_heads=2 batch=2 kv_len=70 head_dim=40 lengths=ragged page_size=0 "
+      "page_order=identity reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1 shared_pct=25 "
+      "cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const phases =
+      "batch=2 heads=1 q_len=37 head_dim=24 value_dim=40 layout=bhsd lengths=equal state=1 variant=phases scan=passes "
+      "chunk=16 causal=1 gate=token normalised=1 feature=elu1 dtype=f32";
+  const char* const two_steps =
+      "batch=2 heads=1 q_len=37 head_dim=24 value_dim=40 layout=bhsd lengths=equal state=1 variant=phases scan=passes "
+      "chunk=32 causal=1 gate=token normalised=1 feature=elu1 dtype=f32";
+  const char* const one_chunk =
+      "batch=1 heads=1 q_len=13 head_dim=24 value_dim=40 layout=bhsd lengths=equal state=1 variant=phases scan=passes "
+      "chunk=16 causal=1 gate=none normalised=0 feature=identity dtype=f32";
+  const char* const steps =
+      "batch=1 heads=1 q_len=9 head_dim=40 value_dim=40 layout=bhsd lengths=equal state=1 variant=recurrent chunk=0 "
+      "causal=1 gate=head normalised=1 feature=elu1 dtype=f32";
+  const char* const one_token =
+      "batch=1 heads=1 q_len=1 head_dim=40 value_dim=40 layout=bhsd lengths=equal state=1 variant=recurrent chunk=0 "
+      "causal=1 gate=head normalised=1 feature=elu1 dtype=f32";
+
+  return {
+      // naive
+      {"naive_statistics_without_barrier", race_in_threadgroup, naive, barrier_text + "\n  Softmax all;",
+       "Softmax all;", "proto1_flash", flash_naive},
+      {"naive_weights_without_barrier", race_in_threadgroup, naive, barrier_text + "\n  for (int d", "for (int d",
+       "proto1_flash", flash_naive},
+      {"naive_all_lanes_write_one_word", race_in_threadgroup, naive, "if (lane == 0) {", "{", "proto1_flash",
+       flash_naive},
+      {"naive_a_key_too_many", unwritten, naive, "key < row.end && !all.strange", "key <= row.end && !all.strange",
+       "proto1_flash", flash_naive},
+      {"naive_scores_over_statistics", outside, naive, "scores + p.kv_len", "scores + p.kv_len + 4", "proto1_flash",
+       flash_naive},
+      {"naive_threadgroup_as_device", compiler, naive, "threadgroup float* const maxima", "device float* const maxima",
+       "proto1_flash", flash_naive},
+      {"naive_threadgroup_address_used_on_device", address_space, naive, "scores[key] = s;",
+       "*reinterpret_cast<device float*>(reinterpret_cast<ulong>(scores + key)) = s;", "proto1_flash", flash_naive},
+      {"naive_divides_by_no_weight", fast_math, naive, "all.sum == 0 ? 0.0f : 1 / all.sum", "1 / all.sum",
+       "proto1_flash", no_keys},
+      {"naive_log_sum_exp_without_maximum", oracle, naive, "row.store_lse(all.maximum,", "row.store_lse(0,",
+       "proto1_flash", flash_naive},
+      {"naive_maximum_of_some_lanes", divergence, row, "all.maximum = simd_max(own.maximum);",
+       "if (own.sum != 0) all.maximum = simd_max(own.maximum);", "proto1_flash", flash_naive},
+      // tuned
+      {"tuned_block_overwritten_early", race_in_threadgroup, tuned,
+       barrier_text + "  // all simdgroups have read the block before", "", "proto1_flash", flash_tuned},
+      {"tuned_block_read_early", race_in_threadgroup, tuned, barrier_text + "\n    const bool sees_some",
+       "const bool sees_some", "proto1_flash", flash_tuned},
+      {"tuned_values_over_keys", race_in_threadgroup, tuned, barrier_text + "  // all simdgroups have read K", "",
+       "proto1_flash", wide_heads},
+      {"tuned_barrier_for_some", barrier, tuned, barrier_text + "  // all simdgroups have read the block before",
+       "if (simdgroup == 0) " + barrier_text, "proto1_flash", flash_tuned},
+      {"tuned_simdgroup_leaves_early", barrier, tuned, "strange = strange || (sees_some && any_set(odd_parts));",
+       "if (!simd_any(sees_some)) break;\n    strange = strange || (sees_some && any_set(odd_parts));", "proto1_flash",
+       tall},
+      {"tuned_matrix_of_some_lanes", divergence, tuned, "simdgroup_multiply_accumulate(o[j], weights[c], v, o[j]);",
+       "if (query < p.q_len) simdgroup_multiply_accumulate(o[j], weights[c], v, o[j]);", "proto1_flash", flash_tuned},
+      {"tuned_vote_of_some_lanes", divergence, tuned, "const uint strange_rows = simd_or(strange ? row_bit : 0u);",
+       "const uint strange_rows = row_bit != 0 ? simd_or(strange ? row_bit : 0u) : 0u;", "proto1_flash", flash_tuned},
+      {"tuned_tile_not_filled", unwritten, tuned,
+       "for (int d = 0; d < 8; ++d) there[d] = static_cast<Element>(0.0f);\n        continue;", "continue;",
+       "proto1_flash",
+       "batch=1 q_heads=1 kv_heads=1 q_len=19 kv_len=13 causal=0 layout=bhsd variant=tuned block_r=16 "
+       "block_c=16 head_dim=200 dtype=f32"},
+      {"tuned_reads_keys_that_do_not_exist", outside, tuned, "if (key >= keys_there) {", "if (false) {", "proto1_flash",
+       one_head},
+      {"tuned_reads_values_that_do_not_exist", outside, tuned, "bool exists = key < keys_there;", "bool exists = true;",
+       "proto1_flash", one_head},
+      {"tuned_writes_rows_that_do_not_exist", outside, tuned, "query < p.q_len ? 1u << fragment_row(lane) : 0u",
+       "1u << fragment_row(lane)", "proto1_flash", one_head},
+      {"tuned_rows_too_wide", race_in_threadgroup, tuned, "MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).row;",
+       "MetalTunedLayout(HEAD_DIM, BLOCK_R, BLOCK_C, IN_TYPE).row + 8;", "proto1_flash", one_head},
+      {"tuned_tiles_over_one_another", race_on_device, tuned, "tile_number * static_cast<int>(BLOCK_R));",
+       "tile_number * 8);", "proto1_flash", one_head},
+      {"tuned_hides_with_infinity", fast_math, tuned, "x * log2_e : lowest_score;", "x * log2_e : -INFINITY;",
+       "proto1_flash", flash_tuned},
+      {"tuned_divides_by_no_weight", fast_math, tuned, "sum == 0 ? 0.0f : 1 / sum", "1 / sum", "proto1_flash",
+       tuned_no_keys},
+      {"tuned_lost_block_of_keys", oracle, tuned, "block < end_block; ++block", "block < end_block - 1; ++block",
+       "proto1_flash", flash_tuned},
+      {"tuned_transposed_keys", oracle, tuned, "ROW, ulong2(0, 0), true);", "ROW, ulong2(0, 0), false);",
+       "proto1_flash", flash_tuned},
+      {"tuned_sums_that_do_not_shrink", oracle, tuned, "sum *= alpha;", "", "proto1_flash", flash_tuned},
+      {"tuned_outputs_that_do_not_shrink", oracle, tuned, "o[j].thread_elements()[0] *= alpha;", "", "proto1_flash",
+       flash_tuned},
+      {"tuned_wrong_head_of_group", oracle, tuned, "head / (params.q_heads / params.kv_heads)",
+       "head % params.kv_heads", "proto1_flash", flash_tuned},
+      {"tuned_fragment_in_another_place", oracle, dialect, "(lane >> 3 & 1) * 4 + (lane & 1) * 2",
+       "(lane & 1) * 4 + (lane >> 3 & 1) * 2", "proto1_flash", flash_tuned},
+      {"tuned_constant_without_value", constant, tuned, "constexpr constant float MOST_SCORE = 1.0e37f;",
+       "constant float MOST_SCORE [[function_constant(7)]];", "proto1_flash", flash_tuned},
+      {"tuned_causal_edge_one_early", oracle, attention + "attention.h", "q + 1 + kv_len", "q + kv_len", "proto1_flash",
+       flash_tuned},
+      {"tuned_wrong_constant", oracle, tuned, "constexpr constant int COLUMNS = BLOCK_C / 8;",
+       "constexpr constant int COLUMNS = BLOCK_C / 16;", "proto1_flash", flash_tuned},
+      // hooks
+      {"sink_of_another_head", oracle, attention + "modifiers/sink.h", "sinks)[context.head]",
+       "sinks)[context.head ^ 1]", "proto7_variants", sinks},
+      {"sink_lost", oracle, tuned, "SINK_IS_NONE", "true", "proto7_variants", sinks},
+      {"alibi_with_the_other_sign", oracle, attention + "modifiers/score.h",
+       "static_cast<float>(k - own_key(q, context));", "static_cast<float>(own_key(q, context) - k);",
+       "proto7_variants", alibi},
+      // lists of a mask
+      {"list_found_overwritten", race_in_threadgroup, masks,
+       barrier_text + "  // the entries of the round before are written", "", "proto7_variants", long_list},
+      {"list_found_read_early", race_in_threadgroup, masks, barrier_text + "\n    for (int i = 0;", "for (int i = 0;",
+       "proto7_variants", sparse},
+      {"list_of_first_simdgroup_only", unwritten, masks, "if (lane == 0) found[simdgroup]",
+       "if (writes) found[simdgroup]", "proto7_variants", sparse},
+      {"list_needs_33_kb", much_memory, masks, "threadgroup int found[SIMDGROUPS];", "threadgroup int found[8448];",
+       "proto7_variants", sparse},
+      {"list_written_by_all_lanes", race_on_device, masks, "if (writes) p.lists.counts", "p.lists.counts",
+       "proto7_variants", sparse},
+      {"list_vote_of_some_lanes", divergence, masks, "some = simd_any(some);", "if (!all) some = simd_any(some);",
+       "proto7_variants", sparse},
+      {"list_lost_block", oracle, masks, "if (found[i] < 0) continue;", "if (found[i] < 0 || i == 1) continue;",
+       "proto7_variants", sparse},
+      // rope, copies of heads
+      {"rope_rows_that_do_not_exist", outside, rope, "if (row >= p.rows) break;", "", "proto7_variants", turn_one},
+      {"rope_copies_over_turned", race_on_device, rope, "const int d = unit + HALF;", "const int d = unit;",
+       "proto7_variants", turn},
+      {"rope_turns_the_other_way", oracle, rope, "y * angle.cosine + x * angle.sine",
+       "y * angle.cosine - x * angle.sine", "proto7_variants", turn},
+      {"expand_a_copy_too_many", race_on_device, expand, "copy < p.group", "copy <= p.group", "proto7_variants",
+       "task=expand batch=2 q_heads=6 kv_heads=2 q_len=21 kv_len=33 head_dim=40 layout=bshd dtype=f16"},
+      {"expand_rows_that_do_not_exist", outside, expand, "if (row >= p.rows) break;", "", "proto7_variants",
+       copies_of_one},
+      // decode, append, prefill, merge
+      {"decode_keys_read_early", race_in_threadgroup, decode, barrier_text + "\n      const bool sees_some",
+       "const bool sees_some", "proto3_paged", one_sequence},
+      {"decode_values_over_keys", race_in_threadgroup, decode,
+       barrier_text + "  // all simdgroups of the team have read K", "", "proto3_paged",
+       "task=decode append=none q_len=1 q_heads=16 kv_heads=1 batch=1 kv_len=70 head_dim=40 lengths=equal page_size=0 "
+       "page_order=identity reduce=launch block_c=32 workers=1 dtype=f32 cache_dtype=f32 causal=1"
+       " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1"},
+      {"decode_teams_without_barrier", barrier, decode, barrier_text + "\n      if (team != 0) continue;",
+       "if (team != 0) continue;\n      " + barrier_text, "proto3_paged", one_sequence},
+      {"decode_parts_read_early", race_on_device, decode,
+       "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);", barrier_text, "proto3_paged", cache},
+      {"decode_arrives_without_fence", race_on_device, decode,
+       "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);", "", "proto3_paged",
+       cache},
+      // A part that its worker has not left yet is NaN.
+      {"decode_every_worker_joins", fast_math, decode, "if (is_last) {", "if (true) {", "proto3_paged", cache},
+      {"decode_all_lanes_arrive", race_in_threadgroup, decode, "if (thread_index == 0) *before", "*before",
+       "proto3_paged", cache},
+      {"decode_key_without_bound", outside, decode, "if (key < end) place = any.place_of(key);",
+       "place = any.place_of(key);", "proto3_paged", one_sequence},
+      {"decode_wrong_page", oracle, decode, "static_cast<long>(context.batch) * p.cache.max_pages",
+       "0L * p.cache.max_pages", "proto3_paged", equal_lengths},
+      {"decode_wrong_head_of_group", oracle, decode,
+       "key_head * (params.q_heads / params.kv_heads) + row / params.q_len",
+       "key_head + row / params.q_len * params.kv_heads", "proto3_paged", by_launch},
+      {"decode_sums_that_do_not_shrink", oracle, decode, "sum *= alpha;", "", "proto3_paged", by_launch},
+      {"decode_a_part_left_out", oracle, decode, "worker <= last_worker", "worker < last_worker", "proto3_paged",
+       by_launch},
+      {"decode_lost_sink", oracle, decode, "sum = sum * alpha + fast::exp2(sink * log2_e - larger);",
+       "sum = sum * alpha;", "proto3_paged", decode_sinks},
+      {"decode_vote_of_some_lanes", divergence, decode, "const uint strange_rows = simd_or(strange ? row_bit : 0u);",
+       "const uint strange_rows = exists(row) ? simd_or(strange ? row_bit : 0u) : 0u;", "proto3_paged", by_launch},
+      {"append_key_before_the_first", race_on_device, append, "if (key < 0 || length > p.most_keys) return;", "",
+       "proto3_paged", appends_to_empty},
+      {"append_pages_of_another_sequence", race_on_device, append, "static_cast<long>(batch) * p.cache.max_pages",
+       "0L * p.cache.max_pages", "proto3_paged",
+       "task=decode append=chain q_len=2 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=equal page_size=5 "
+       "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
+       " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1"},
+      {"append_the_next_slot", oracle, append, "slot = key % page_size;", "slot = (key + 1) % page_size;",
+       "proto3_paged", appends},
+      {"prefill_wrong_head_of_group", oracle, tuned, "head / (params.q_heads / params.kv_heads)",
+       "head % params.kv_heads", "proto3_paged", prefill},
+      {"merge_two_lanes_on_one_word", race_on_device, merge, "static_cast<int>(thread_index) * 4 + i",
+       "static_cast<int>(thread_index) * 3 + i", "proto3_paged", cascade},
+      {"merge_all_lanes_write_lse", race_on_device, merge, "if (thread_index != 0 || p.lse == nullptr) return;",
+       "if (p.lse == nullptr) return;", "proto3_paged", cascade},
+      {"merge_log_sum_exps_swapped", oracle, merge, "fast::exp2((of_own - larger) * log2_e)",
+       "fast::exp2((of_prefix - larger) * log2_e)", "proto3_paged", cascade},
+      // linear attention
+      {"chunk_h_step_overwritten_early", race_in_threadgroup, chunk_h,
+       barrier_text + "  // all simdgroups have read the step before", "", "proto6_linear", two_steps},
+      {"chunk_h_step_read_early", race_in_threadgroup, chunk_h, barrier_text + "\n      if (row >= HEAD_DIM) continue;",
+       "if (row >= HEAD_DIM) continue;", "proto6_linear", one_chunk},
+      {"chunk_h_barrier_for_some", barrier, chunk_h, barrier_text + "\n      if (row >= HEAD_DIM) continue;",
+       "if (row >= HEAD_DIM) continue;\n      " + barrier_text, "proto6_linear", phases},
+      {"chunk_h_token_not_filled", unwritten, chunk_h, "keys[i * KEY_ROW + thread_number] = key;",
+       "if (token < place.rows) keys[i * KEY_ROW + thread_number] = key;", "proto6_linear", one_chunk},
+      {"chunk_h_rows_that_do_not_exist", outside, chunk_h, "if (row < HEAD_DIM) {", "{", "proto6_linear", one_chunk},
+      {"chunk_h_matrix_of_some_lanes", divergence, chunk_h, "if (row >= HEAD_DIM) continue;",
+       "if (row >= HEAD_DIM || thread_index == 5) continue;", "proto6_linear", phases},
+      {"chunk_h_decay_of_its_own_token", oracle, chunk_h, "* power_of_e(since);",
+       "* power_of_e(since + tokens.decay(token, thread_number));", "proto6_linear", phases},
+      {"chunk_o_transposed_state", oracle, chunk_o, "e * 8, VALUE_DIM);", "e * 8, VALUE_DIM, ulong2(0, 0), true);",
+       "proto6_linear", phases},
+      {"chunk_o_causal_edge_one_early", oracle, chunk_o, "if (!there || other > token) continue;",
+       "if (!there || other >= token) continue;", "proto6_linear", phases},
+      {"chunk_o_matrix_of_some_lanes", divergence, chunk_o, "simdgroup_multiply_accumulate(o[e], q, rows, o[e]);",
+       "if (there) simdgroup_multiply_accumulate(o[e], q, rows, o[e]);", "proto6_linear", phases},
+      {"chunk_o_tokens_that_do_not_exist", outside, chunk_o, "const bool there = token < place.rows;",
+       "const bool there = true;", "proto6_linear", one_chunk},
+      // The last threadgroup comes first in order 1, in which this launch runs.
+      {"scan_an_element_too_many", outside, scan, "i < SCAN_ROWS * VALUE_DIM;", "i <= SCAN_ROWS * VALUE_DIM;",
+       "proto6_linear", phases},
+      {"scan_without_decay", oracle, scan, "was * fast::exp2(log * log2_e)", "was", "proto6_linear", phases},
+      {"recurrent_one_buffer", race_in_threadgroup, recurrent, "memory + token % 2 * PARTS * PART_FLOATS", "memory",
+       "proto6_linear", steps},
+      {"recurrent_without_barrier", race_in_threadgroup, recurrent, barrier_text, "", "proto6_linear", steps},
+      {"recurrent_barrier_for_some", barrier, recurrent, barrier_text + "\n    if (simdgroup != 0) continue;",
+       "if (simdgroup != 0) continue;\n    " + barrier_text, "proto6_linear", steps},
+      {"recurrent_sum_of_some_lanes", divergence, recurrent, "divisor = simd_sum(q * key_sum);",
+       "if (has_row) divisor = simd_sum(q * key_sum);", "proto6_linear", steps},
+      {"recurrent_column_without_bound", outside, recurrent, "if (has_column) store_float", "store_float",
+       "proto6_linear", one_token},
+      {"recurrent_part_never_written", unwritten, recurrent, "for (int part = 0; part < PARTS;",
+       "for (int part = 0; part < PARTS + 1;", "proto6_linear",
+       "batch=1 heads=1 q_len=1 head_dim=40 value_dim=40 layout=bhsd lengths=equal state=1 variant=recurrent chunk=0 "
+       "causal=1 gate=none normalised=0 feature=identity dtype=f32"},
+  };
+}
+
+}  // namespace attn::test
