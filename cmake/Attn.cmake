@@ -192,7 +192,9 @@ endfunction()
 # that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
 # --all` runs them. A test that a filter of SOME selects runs some of its cases (common/testing/some.h). ctest has a
 # second test NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal have
-# the label `metal`. ctest begins with the tests that run programs, because these tests take longest.
+# the label `metal`: one odd shape for each kernel and type. MetalFull begins the names of the suites with more shapes;
+# these have the label `metal_full`, and only `scripts/test --all` runs them. ctest begins with the tests that run
+# programs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
@@ -230,7 +232,9 @@ function(attn_add_tests library folder)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${programs}-*Timing*:${long}"
                        PROPERTIES LABELS cpu COST 1 ${properties})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-${long}" PROPERTIES LABELS metal ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-MetalFull*:${long}"
+                       PROPERTIES LABELS metal ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "MetalFull*" PROPERTIES LABELS metal_full ${properties})
   if(long)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
   endif()

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -43,7 +44,8 @@ std::string prologue(const KernelSource& source) {
 
 class EmulatedDevice : public Device {
  public:
-  EmulatedDevice() {
+  /// With `callers_memory` a kernel may touch any memory, because the device cannot know which is the caller's.
+  explicit EmulatedDevice(bool callers_memory) : callers_memory_(callers_memory) {
     info_.spec = "metal:emulated";
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
@@ -132,7 +134,9 @@ class EmulatedDevice : public Device {
     } else {
       give(0, dispatch.parameters);
     }
-    {
+    if (callers_memory_) {
+      add_all_other(launch.memory);
+    } else {
       const std::lock_guard lock(mutex_);
       for (const auto& [begin, block] : blocks_) {
         launch.memory.push_back({fmt::format("a buffer of {} bytes", block.bytes), begin, block.bytes});
@@ -144,9 +148,25 @@ class EmulatedDevice : public Device {
       throw DeviceFault(fmt::format("{}: {}", info_.spec, fault.what()));
     }
   }
+  // Adds all memory that is not in `parts` yet. Races are found there, accesses out of bounds are not.
+  static void add_all_other(std::vector<msl::Memory>& parts) {
+    std::ranges::sort(parts, {}, &msl::Memory::data);
+    const auto* begin = reinterpret_cast<const std::byte*>(buffer_alignment);  // a null pointer is out of bounds
+    std::vector<msl::Memory> gaps;
+    const auto add = [&](const void* end) {
+      gaps.push_back({"the caller's memory", begin, static_cast<size_t>(static_cast<const std::byte*>(end) - begin)});
+    };
+    for (const msl::Memory& part : parts) {
+      add(part.data);
+      begin = static_cast<const std::byte*>(part.data) + part.bytes;
+    }
+    add(reinterpret_cast<const void*>(INTPTR_MAX));
+    parts.insert(parts.end(), gaps.begin(), gaps.end());
+  }
   void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
 
   static constexpr uint32_t most_orders = 4;  // launches take turns in these orders of threads
+  const bool callers_memory_;
   const msl::Compiler compiler_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
@@ -155,9 +175,18 @@ class EmulatedDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> open_metal_device(std::string_view spec) {
-  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>();
+namespace {
+
+std::unique_ptr<Device> open(std::string_view spec, bool callers_memory) {
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(callers_memory);
   throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_metal_device(std::string_view spec) { return open(spec, false); }
+std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
+  return open(spec, true);
 }
 
 }  // namespace attn

@@ -19,13 +19,16 @@ class Fibers {
   void prepare(size_t number, void (*function)(void*), void* argument);
   /// Gives the turn to a fiber, until it calls leave().
   void enter(size_t number);
-  /// Ends the turn of the fiber that runs.
-  void leave();
+  /// Ends the turn of the fiber that runs. With `for_good` the fiber gets no other turn until it is prepared anew.
+  void leave(bool for_good = false);
 
   struct Stack;
 
  private:
   Stack& at(size_t number);
+  static void begin(void* stack);  // the first function of a fiber
+  void lay(Stack& stack);          // the frame from which change() enters begin()
+  static void change(Stack& from, Stack& to);
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::unique_ptr<Stack> main_;
   Stack* running_ = nullptr;

@@ -290,13 +290,13 @@ void Machine::stop(const std::string& text, uint32_t place) const {
 void Machine::fault(std::string text, uint32_t place) {
   fault_ = std::move(text);
   lanes_[running_].place = place;
-  fibers().leave();  // take_turns() throws; this lane gets no turn any more
+  fibers().leave(true);  // take_turns() throws; this lane gets no turn any more
   std::abort();
 }
 
 void Machine::meet(State state) {
   lanes_[running_].state = state;
-  fibers().leave();
+  fibers().leave(state == State::done);
 }
 
 void Machine::order(std::vector<uint32_t>& numbers) {
