@@ -62,6 +62,34 @@ TEST_F(MetalPagedTest, AppendsInALaunchOfItsOwn) {
                       "page_order=random reduce=launch dtype=f16 cache_dtype=f16");
 }
 
+TEST_F(MetalPagedTest, AppendsInTheLaunch) {
+  expect_right(1, std::string(odd_cache) +
+                      "task=decode append=fused rotary_dim=24 q_len=2 block_c=32 workers=4 page_size=5 "
+                      "page_order=random reduce=last dtype=f16 cache_dtype=f16");
+}
+
+TEST_F(MetalPagedTest, CachesOf8Bits) {
+  const std::string axes = std::string(odd_cache) +
+                           "task=decode append=none q_len=1 block_c=32 workers=4 page_size=5 page_order=random "
+                           "reduce=last cache_dtype=int8,e4m3 ";
+  expect_right(2, axes + "dtype=f16");
+}
+
+TEST_F(MetalFullPagedTest, NarrowCaches) {
+  const std::string axes = std::string(odd_cache) +
+                           "task=decode append=none q_len=3 block_c=32 workers=3 page_size=0,16 page_order=identity "
+                           "reduce=launch ";
+  expect_right(4, axes + "dtype=bf16 cache_dtype=int8,e4m3");
+  expect_right(8, axes + "dtype=f32 cache_dtype=int8,e4m3,f16,bf16");
+}
+
+TEST_F(MetalFullPagedTest, AppendsOfEachKind) {
+  const std::string axes =
+      std::string(odd_cache) + "task=decode append=fused block_c=32 workers=5 page_order=identity reduce=last,launch ";
+  expect_right(4, axes + "rotary_dim=0,40 q_len=12 page_size=16 dtype=f32 cache_dtype=f32");
+  expect_right(2, axes + "rotary_dim=40 rope_pairing=interleaved q_len=1 page_size=0 dtype=bf16 cache_dtype=bf16");
+}
+
 TEST_F(MetalPagedTest, Prefill) {
   expect_right(1, std::string(odd_cache) +
                       "task=prefill append=none q_len=20 block_c=32 workers=0 page_size=5 "

@@ -19,6 +19,12 @@ TEST_F(MetalLinearTest, Phases) {
   expect_right(1, axes + "causal=0 gate=none normalised=1 feature=elu1 dtype=bf16");
 }
 
+TEST_F(MetalLinearTest, Fused) {
+  const std::string axes = std::string(odd_shape) + "variant=fused chunk=64 segments=0 ";
+  expect_right(1, axes + "causal=1 gate=channel normalised=0 feature=identity dtype=f32");
+  expect_right(1, axes + "causal=0 gate=none normalised=1 feature=elu1 dtype=bf16");
+}
+
 TEST_F(MetalLinearTest, Recurrent) {
   expect_right(1, std::string(odd_shape) +
                       "variant=recurrent chunk=0 causal=1 gate=head normalised=0 feature=identity dtype=f32");
