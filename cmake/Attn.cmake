@@ -65,9 +65,9 @@ if(ATTN_TESTS)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
-# Finds LLVM and clang as libraries, for the CPU device. The project is tested with version 19. Any version from 18 on
+# Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with version 19. Any version from 18 on
 # that CMake finds is used (-DLLVM_DIR=... names the version's folder). Sets ATTN_HAS_CPU. Without LLVM the build leaves
-# the CPU device out.
+# both devices out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)
@@ -79,7 +79,7 @@ function(attn_find_llvm)
     if(LLVM_FOUND AND LLVM_PACKAGE_VERSION VERSION_GREATER_EQUAL 18)
       find_package(Clang CONFIG QUIET PATHS ${LLVM_INSTALL_PREFIX} NO_DEFAULT_PATH)
       if(TARGET clang-cpp)
-        message(STATUS "CPU device: clang/LLVM ${LLVM_PACKAGE_VERSION}")
+        message(STATUS "CPU device, emulated Metal device, msl_check: clang/LLVM ${LLVM_PACKAGE_VERSION}")
         add_library(attn_llvm INTERFACE)
         target_include_directories(attn_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS} ${CLANG_INCLUDE_DIRS})
         target_link_libraries(attn_llvm INTERFACE clang-cpp LLVM)
@@ -90,7 +90,8 @@ function(attn_find_llvm)
     unset(LLVM_DIR CACHE)
     unset(Clang_DIR CACHE)
   endforeach()
-  message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19 would bring it)")
+  message(STATUS "CPU device, emulated Metal device, msl_check: left out (llvm-19-dev, libclang-19-dev, "
+                 "libclang-cpp19-dev and clang-19 would bring them)")
   set(ATTN_HAS_CPU OFF PARENT_SCOPE)
 endfunction()
 

@@ -133,7 +133,7 @@ class Machine {
   void matrix_memory(void* elements, const void* address, unsigned type, Space space, std::array<int64_t, 4> matrix,
                      bool writes, uint32_t place);
   void multiply(const void* const* matrices, void* result, uint32_t types, uint32_t place);
-  void not_finite(uint32_t operation, uint32_t place);
+  void bad_number(uint32_t operation, uint32_t place);
   uint32_t lane_number() const { return running_ % lanes; }
 
  private:
@@ -658,7 +658,10 @@ void Machine::multiply(const void* const* matrices, void* result, uint32_t types
   meet(State::at_simdgroup);
 }
 
-void Machine::not_finite(uint32_t operation, uint32_t place) {
+void Machine::bad_number(uint32_t operation, uint32_t place) {
+  if (operation == 7) {
+    fault(fmt::format("number: {} divides an integer by zero, or the least integer by -1", who(running_)), place);
+  }
   static constexpr std::string_view names[] = {"an addition", "a subtraction", "a multiplication", "a division",
                                                "a remainder", "a comparison",  "a function"};
   fault(fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite", who(running_),
@@ -677,7 +680,7 @@ static void msl_touch(const void* address, uint64_t bytes, uint32_t what, uint32
 static void msl_atomic(const void* address, uint64_t bytes, uint32_t what, uint32_t place) {
   machine->atomic(address, bytes, space_of(what & 3), (what >> 2 & 1) != 0, what >> 8, place);
 }
-static void msl_not_finite(uint32_t operation, uint32_t place) { machine->not_finite(operation, place); }
+static void msl_bad_number(uint32_t operation, uint32_t place) { machine->bad_number(operation, place); }
 static void msl_barrier(uint32_t simdgroup_only, uint32_t memory, uint32_t place) {
   machine->barrier(simdgroup_only != 0, memory, place);
 }
@@ -729,7 +732,7 @@ std::vector<std::pair<std::string, const void*>> machine_symbols() {
           symbol("__truncsfbf2", &msl_bfloat),
           symbol("msl_touch", &msl_touch),
           symbol("msl_atomic", &msl_atomic),
-          symbol("msl_not_finite", &msl_not_finite),
+          symbol("msl_bad_number", &msl_bad_number),
           symbol("msl_barrier", &msl_barrier),
           symbol("msl_fence", &msl_fence),
           symbol("msl_gather", &msl_gather),
