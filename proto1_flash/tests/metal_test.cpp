@@ -48,7 +48,7 @@ TEST_F(MetalFullFlashTest, WideHeads) {
                "dtype=f32 block_r=16 block_c=16");
 }
 
-// The tiles of the published study, with our own kernel's bytes beside.
+// The tiles of the published study, and our own kernel's bytes.
 TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_flash_bytes(64, 16, 64), size_t{24} << 10);
   EXPECT_EQ(study_flash_bytes(64, 32, 64), size_t{32} << 10);
