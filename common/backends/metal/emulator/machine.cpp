@@ -137,7 +137,7 @@ class Machine {
   uint32_t lane_number() const { return running_ % lanes; }
 
  private:
-  [[noreturn]] void fault(std::string text, uint32_t place);              // on a lane's stack
+  [[noreturn]] void fault(uint32_t place);  // on a lane's stack; `fault_` says what is wrong
   [[noreturn]] void stop(const std::string& text, uint32_t place) const;  // on the host's stack
   std::string who(uint32_t thread) const;
   std::string where(uint32_t place) const { return code_.places.at(place); }
@@ -151,7 +151,10 @@ class Machine {
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
   Region* find(const void* address, Space space);
-  [[noreturn]] void out_of_bounds(const void* address, size_t bytes, Space space, bool writes, uint32_t place);
+  /// Returns whether a touch is wrong, and then sets `fault_`.
+  bool is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                uint32_t place);
+  bool out_of_bounds(const void* address, size_t bytes, Space space, bool writes);
   Actor actor(Space space, uint32_t place) const;
   Clocks& clocks(Space space) { return clocks_[space == Space::threadgroup ? 1 : 0]; }
   const Clocks& clocks(Space space) const { return clocks_[space == Space::threadgroup ? 1 : 0]; }
@@ -287,8 +290,8 @@ void Machine::stop(const std::string& text, uint32_t place) const {
                                 at[0], at[1], at[2], run_.order));
 }
 
-void Machine::fault(std::string text, uint32_t place) {
-  fault_ = std::move(text);
+// A lane's frames stay as they are, so that no frame below may own memory.
+void Machine::fault(uint32_t place) {
   lanes_[running_].place = place;
   fibers().leave(true);  // take_turns() throws; this lane gets no turn any more
   std::abort();
@@ -513,7 +516,7 @@ Region* Machine::find(const void* address, Space space) {
   return found;
 }
 
-void Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool writes, uint32_t place) {
+bool Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool writes) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   const Region* nearest = nullptr;
   uintptr_t least = UINTPTR_MAX;
@@ -532,31 +535,33 @@ void Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool
   } else if (at == 0) {
     which = "at a null pointer";
   }
-  fault(fmt::format("bounds: {} {} {} bytes of {} memory {}", who(running_), writes ? "writes" : "reads", bytes,
-                    msl::name(space), which),
-        place);
+  fault_ = fmt::format("bounds: {} {} {} bytes of {} memory {}", who(running_), writes ? "writes" : "reads", bytes,
+                       msl::name(space), which);
+  return true;
 }
 
-void Machine::touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-                    uint32_t place) {
-  if (bytes == 0) return;
+bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                       uint32_t place) {
+  if (bytes == 0) return false;
   Region* const region = find(address, space);
   const auto at = reinterpret_cast<uintptr_t>(address);
-  if (!region || at + bytes > region->end()) out_of_bounds(address, bytes, space, writes, place);
+  if (!region || at + bytes > region->end()) return out_of_bounds(address, bytes, space, writes);
   const size_t offset = at - region->begin();
   const auto word = [&](size_t of) { return fmt::format("word {} (byte {}) of {}", of / 4, of, region->name); };
   if (at % alignment != 0) {
-    fault(fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
-                      writes ? "writes" : "reads", word(offset), alignment),
-          place);
+    fault_ = fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
+                         writes ? "writes" : "reads", word(offset), alignment);
+    return true;
   }
-  if (space == Space::constant) return;
+  if (space == Space::constant) return false;
   if (space == Space::device && !atomic) lanes_[running_].fenced = false;
   if (space == Space::threadgroup && (!writes || atomic) && !region->is_written(offset, bytes)) {
-    fault(fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset)), place);
+    fault_ = fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset));
+    return true;
   }
   Conflict conflict;
-  if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict)) return;
+  if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict))
+    return false;
   const Actor& earlier = conflict.earlier;
   // The region notes only one of several threads that read, which may be this thread.
   const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
@@ -565,10 +570,15 @@ void Machine::touch(const void* address, size_t bytes, Space space, bool writes,
     const auto its = position(run_.grid, earlier.group - 1);
     other += fmt::format(" of threadgroup ({}, {}, {})", its[0], its[1], its[2]);
   }
-  fault(fmt::format("race: {} {} {}, which {} {} at {}, and no barrier orders the two", who(running_),
-                    writes ? "writes" : "reads", word(conflict.offset), other,
-                    conflict.earlier_wrote ? "wrote" : "read", where(earlier.place)),
-        place);
+  fault_ = fmt::format("race: {} {} {}, which {} {} at {}, and no barrier orders the two", who(running_),
+                       writes ? "writes" : "reads", word(conflict.offset), other,
+                       conflict.earlier_wrote ? "wrote" : "read", where(earlier.place));
+  return true;
+}
+
+void Machine::touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                    uint32_t place) {
+  if (is_wrong(address, bytes, space, writes, atomic, alignment, place)) fault(place);
 }
 
 void Machine::acquire() {
@@ -659,14 +669,15 @@ void Machine::multiply(const void* const* matrices, void* result, uint32_t types
 }
 
 void Machine::bad_number(uint32_t operation, uint32_t place) {
-  if (operation == 7) {
-    fault(fmt::format("number: {} divides an integer by zero, or the least integer by -1", who(running_)), place);
-  }
   static constexpr std::string_view names[] = {"an addition", "a subtraction", "a multiplication", "a division",
                                                "a remainder", "a comparison",  "a function"};
-  fault(fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite", who(running_),
-                    names[std::min<size_t>(operation, std::size(names) - 1)]),
-        place);
+  if (operation < std::size(names)) {
+    fault_ = fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite",
+                         who(running_), names[operation]);
+  } else {
+    fault_ = fmt::format("number: {} divides an integer by zero, or the least integer by -1", who(running_));
+  }
+  fault(place);
 }
 
 // ---- the symbols
