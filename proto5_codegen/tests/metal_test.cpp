@@ -11,7 +11,7 @@ class MetalCodegenTest : public test::MetalProgramTest {
 
 TEST_F(MetalCodegenTest, HandAndCompiler) {
   expect_right(2, "work=attention generator=hand,compiler dtype=f32 head_dim=64 batch=1 heads=2 q_len=37 causal=1");
-  expect_right(3, "work=scores,softmax,values generator=compiler dtype=bf16 batch=1 heads=2 q_len=37");
+  expect_right(3, "work=scores,softmax,values generator=compiler dtype=bf16 head_dim=64 batch=1 heads=2 q_len=37");
 }
 
 class MetalFullCodegenTest : public MetalCodegenTest {};
