@@ -46,6 +46,15 @@ TEST_F(MetalFullLinearTest, ChunksGatesAndDimensions) {
   expect_right(6, axes +
                       "variant=phases scan=passes chunk=16,32 head_dim=64 value_dim=64 causal=1 normalised=0 "
                       "gate=none,token,channel dtype=f32");
+  expect_right(3, axes +
+                      "variant=fused chunk=64 segments=0 head_dim=64 value_dim=72 causal=1 normalised=0 "
+                      "gate=none,head,token dtype=f16");
+  expect_right(1, axes +
+                      "variant=fused chunk=64 segments=0 head_dim=256 value_dim=40 causal=1 normalised=0 "
+                      "gate=channel dtype=f32");
+  expect_right(1,
+               "batch=1 heads=2 q_len=83 layout=bshd lengths=equal state=1 feature=elu1 variant=fused chunk=64 "
+               "segments=0 head_dim=64 value_dim=72 causal=1 normalised=1 gate=token dtype=f32");
   expect_right(
       2, axes + "variant=recurrent chunk=0 head_dim=8,128 value_dim=72 causal=1 normalised=0 gate=token dtype=f16");
 }
