@@ -65,9 +65,9 @@ if(ATTN_TESTS)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
-# Finds LLVM and clang as libraries, for the CPU device. The project is tested with version 19. Any version from 18 on
+# Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with version 19. Any version from 18 on
 # that CMake finds is used (-DLLVM_DIR=... names the version's folder). Sets ATTN_HAS_CPU. Without LLVM the build leaves
-# the CPU device out.
+# both devices out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)
@@ -79,7 +79,7 @@ function(attn_find_llvm)
     if(LLVM_FOUND AND LLVM_PACKAGE_VERSION VERSION_GREATER_EQUAL 18)
       find_package(Clang CONFIG QUIET PATHS ${LLVM_INSTALL_PREFIX} NO_DEFAULT_PATH)
       if(TARGET clang-cpp)
-        message(STATUS "CPU device: clang/LLVM ${LLVM_PACKAGE_VERSION}")
+        message(STATUS "CPU device, emulated Metal device, msl_check: clang/LLVM ${LLVM_PACKAGE_VERSION}")
         add_library(attn_llvm INTERFACE)
         target_include_directories(attn_llvm SYSTEM INTERFACE ${LLVM_INCLUDE_DIRS} ${CLANG_INCLUDE_DIRS})
         target_link_libraries(attn_llvm INTERFACE clang-cpp LLVM)
@@ -90,7 +90,8 @@ function(attn_find_llvm)
     unset(LLVM_DIR CACHE)
     unset(Clang_DIR CACHE)
   endforeach()
-  message(STATUS "CPU device: left out (llvm-19-dev, libclang-19-dev, libclang-cpp19-dev and clang-19 would bring it)")
+  message(STATUS "CPU device, emulated Metal device, msl_check: left out (llvm-19-dev, libclang-19-dev, "
+                 "libclang-cpp19-dev and clang-19 would bring them)")
   set(ATTN_HAS_CPU OFF PARENT_SCOPE)
 endfunction()
 
@@ -192,7 +193,9 @@ endfunction()
 # that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
 # --all` runs them. A test that a filter of SOME selects runs some of its cases (common/testing/some.h). ctest has a
 # second test NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal have
-# the label `metal`. ctest begins with the tests that run programs, because these tests take longest.
+# the label `metal`: one odd shape for each kernel and type. MetalFull begins the names of the suites with more shapes;
+# these have the label `metal_full`, and only `scripts/test --all` runs them. ctest begins with the tests that run
+# programs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
@@ -230,7 +233,9 @@ function(attn_add_tests library folder)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${programs}-*Timing*:${long}"
                        PROPERTIES LABELS cpu COST 1 ${properties})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-${long}" PROPERTIES LABELS metal ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-MetalFull*:${long}"
+                       PROPERTIES LABELS metal ${properties})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "MetalFull*" PROPERTIES LABELS metal_full ${properties})
   if(long)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" PROPERTIES LABELS long ${properties})
   endif()

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
                                .complete = complete_flash,
                                .plan = flash_plan,
                                .make = flash_problems(),
-                               .input_axes = flash_input_axes};
+                               .input_axes = flash_input_axes,
+                               .study_bytes = flash_study_bytes};
   return run_experiment(argc, argv, spec);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/attention/flash.h"
+#include "common/cases/study_layout.h"
 
 namespace attn {
 
@@ -124,6 +125,11 @@ AnswerSpec flash_answer() {
                        .by = {"dtype", "head_dim"},
                        .takes = [](const Case& config) { return config.text("variant") == "tuned"; }}},
           .claims = {"bf16", "layout", "causal", "ladder", "wider_heads", "scaling"}};
+}
+
+size_t flash_study_bytes(const Case& config, const DeviceInfo& device) {
+  if (!names_study_bytes(device) || config.text("variant") != "tuned") return 0;
+  return study_flash_bytes(config.integer("head_dim"), config.integer("block_r"), config.integer("block_c"));
 }
 
 }  // namespace attn

@@ -19,4 +19,7 @@ Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 /// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec flash_answer();
 
+/// ExperimentSpec::study_bytes of this experiment.
+size_t flash_study_bytes(const Case& config, const DeviceInfo& device);
+
 }  // namespace attn

@@ -12,6 +12,7 @@
 #include "common/attention/kernels/round_up.h"
 #include "common/attention/kernels/tuned.h"
 #include "common/backends/cuda/wgmma_schedule.h"
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/cases/configurations.h"
@@ -175,6 +176,19 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
   return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and a thread flash.block_c / 2 scores
 }
 
+// Counts the calls for one head by tuned.metal. A simdgroup has 8 rows. A lane calls the function for two neighbouring
+// keys of each 8, and only for pairs that it sees; a call by some lanes of a simdgroup is one call.
+int64_t metal_calls(const AttentionShape& shape) {
+  int64_t calls = 0;
+  for (int64_t first = 0; first < shape.q_len; first += 8) {
+    const int64_t seen = keys_seen(shape, std::min<int64_t>(first + 8, shape.q_len) - 1);
+    calls += divided_up(seen, int64_t{8}) + divided_up(std::max<int64_t>(seen - 1, 0), int64_t{8});
+  }
+  return calls;
+}
+
+bool is_metal(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
+
 }  // namespace
 
 std::vector<std::string> score_forms() { return {forms.begin(), forms.end()}; }
@@ -188,8 +202,7 @@ std::vector<std::string> stitch_variants(const DeviceInfo& device) {
   const std::vector<std::string> all = device.operations->flash->variants();
   const auto has = [&](const char* variant) { return std::ranges::find(all, variant) != all.end(); };
   if (has("mma_sync")) return {"mma_sync", "wgmma"};
-  // The calls of the cpu's `tuned` are counted here; no form of a call is written for other kernels of this name.
-  return has("tuned") && has("tiled_vector") ? std::vector<std::string>{"tuned"} : std::vector<std::string>{};
+  return has("tuned") ? std::vector<std::string>{"tuned"} : std::vector<std::string>{};
 }
 
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device) {
@@ -201,6 +214,18 @@ std::optional<std::string> call_skip_reason(const StitchConfig& config, const De
   }
   if (!form_runs_on(form, device)) {
     return fmt::format("form {}: kernels of backend {} cannot call a function of the host", form, device.backend);
+  }
+  if (is_metal(device)) {
+    if (config.grain != "element") {
+      return fmt::format("grain {}: tuned on Metal takes scores by element only", config.grain);
+    }
+    if (form == "pointer") {
+      return "form pointer: in Metal a pointer to a function comes from a visible_function_table, and the emulator has "
+             "none";
+    }
+    if (form == "stitched" || form == "stitched_nolto") {
+      return fmt::format("form {}: the emulator links no functions that are compiled apart", form);
+    }
   }
   if (variant != "wgmma") return std::nullopt;
   if (config.grain != "element") return fmt::format("grain {}: wgmma takes scores by element only", config.grain);
@@ -243,6 +268,7 @@ CallCount count_calls(const StitchConfig& config, const DeviceInfo& device) {
   const auto calls_of_head = [&](const AttentionShape& counted) {
     if (config.flash.variant == "wgmma") return wgmma_calls(config, counted, device);
     if (config.flash.variant == "mma_sync") return mma_sync_calls(config, counted);
+    if (is_metal(device)) return metal_calls(counted);
     const AttentionHooks any;
     const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &any).source;
     return cpu_calls(config, counted, tuned_layout(config.flash, kernel));
@@ -260,7 +286,7 @@ AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device,
     const KernelSource kernel = FlashOperation::of(device).kernel(config.flash, device, &hook).source;
     choice += fmt::format("#define SCORE_LANES {}\n", score_lanes(config, device, kernel));
   }
-  hook.text = "#include \"proto2_stitching/kernels/form.h\"\n";
+  hook.text = fmt::format("#include \"proto2_stitching/kernels/{}\"\n", is_metal(device) ? "form_metal.h" : "form.h");
   hook.includes = {{"proto2_stitching/kernels/choice.h", choice},
                    {"proto2_stitching/kernels/function.h", function.header()}};
   hook.guarded = function.guarded;

@@ -33,7 +33,7 @@ std::vector<AxisInfo> stitch_axes() {
       {"work", "multiply-adds of the function `chain`; 0 for other functions", {}, 0, 256, 1}};
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant") {
-      axis.help = "the kernel: tuned on the cpu, mma_sync or wgmma on a GPU";
+      axis.help = "the kernel: tuned on the cpu and on Metal, mma_sync or wgmma on a GPU of NVIDIA";
       axis.choices = {"tuned", "mma_sync", "wgmma"};
     }
     axes.push_back(std::move(axis));

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
                                .sweep = paged_sweep,
                                .complete = complete_paged,
                                .plan = paged_case_plan,
-                               .make = paged_problems()};
+                               .make = paged_problems(),
+                               .study_bytes = paged_study_bytes};
   return run_experiment(argc, argv, spec);
 }

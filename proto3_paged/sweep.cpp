@@ -8,6 +8,7 @@
 #include "common/attention/modifiers.h"
 #include "common/cases/axes.h"
 #include "common/cases/modifier_axes.h"
+#include "common/cases/study_layout.h"
 #include "proto3_paged/problem.h"
 
 namespace attn {
@@ -222,6 +223,11 @@ AnswerSpec paged_answer() {
           .claims = {"paging", "prefill_paging", "page_order", "cache_layout", "waste", "append_fused", "prefill_fused",
                      "append_cost", "eight_bits", "int8_error", "cascade", "packing", "window", "alibi", "soft_cap"},
           .alternatives = {"page_size", "page_order", "cache_layout", "workers", "reduce", "block_c", "cascade"}};
+}
+
+size_t paged_study_bytes(const Case& config, const DeviceInfo& device) {
+  const int64_t page_size = config.integer("page_size");
+  return names_study_bytes(device) && page_size > 0 ? study_page_bytes(config.integer("head_dim"), page_size) : 0;
 }
 
 }  // namespace attn

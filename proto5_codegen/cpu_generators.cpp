@@ -109,7 +109,7 @@ Launch halide_launch(const CodegenCase& config, const FunctionConstants& schedul
   return launch;
 }
 
-Launch plain_launch(const CodegenCase& config) {
+Launch plain_row_launch(const CodegenCase& config) {
   Launch launch;
   launch.phase = work_names()[config.work];
   launch.source = {.path = "proto5_codegen/kernels/plain.cpu.cpp", .entry = "codegen_plain"};
@@ -127,12 +127,9 @@ Launch plain_launch(const CodegenCase& config) {
 
 Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.dtype != DType::f32) return {.unable = "dtype bf16: on a cpu the generators make only kernels of f32"};
-  if (is_flash(config)) {
-    const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
-    return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
-  }
+  if (is_flash(config)) return flash_plan(config, device);
   if (config.generator == "hand" || config.generator == "search") return {.launches = {hand_launch(config, device)}};
-  if (config.generator == "compiler") return {.launches = {plain_launch(config)}};
+  if (config.generator == "compiler") return {.launches = {plain_row_launch(config)}};
   if (python_package("halide") == 0)
     return {.unable = "generator " + config.generator +
                       ": the Python package halide is missing (scripts/tools/venv "

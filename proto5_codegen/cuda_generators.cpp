@@ -150,23 +150,6 @@ Plan hand_plan(const CodegenCase& config, const DeviceInfo& device) {
   return config.dtype == DType::f32 ? product_f32_plan(config, device) : product_plan(config, device);
 }
 
-Plan plain_plan(const CodegenCase& config) {
-  constexpr int64_t threads = 128;
-  const AttentionShape& shape = config.shape;
-  Launch launch = generated_launch(config, "plain", "plain");
-  launch.source.constants = {{"WORK", config.work}, {"IN_TYPE", element_of(config)}};
-  if (config.work != WORK_SOFTMAX) launch.source.constants["HEAD_DIM"] = shape.head_dim;
-  if (config.whole()) launch.source.constants["CAUSAL"] = shape.causal;
-  const auto heads = static_cast<uint32_t>(config.heads());
-  if (config.work == WORK_SCORES || config.work == WORK_VALUES) {
-    launch.grid = {tiles_of(config.columns(), threads), static_cast<uint32_t>(shape.q_len), heads};
-  } else {
-    launch.grid = {tiles_of(shape.q_len, threads), heads, 1};
-  }
-  launch.threads = threads;
-  return {.launches = {launch}};
-}
-
 }  // namespace
 
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device) {
@@ -182,13 +165,10 @@ int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const D
 }
 
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
-  if (is_flash(config)) {
-    const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
-    return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
-  }
+  if (is_flash(config)) return flash_plan(config, device);
   if (is_ahead(config.generator)) return ahead_plan(config, device);
   if (config.generator == "hand" || config.generator == "search") return hand_plan(config, device);
-  if (config.generator == "compiler") return plain_plan(config);
+  if (config.generator == "compiler") return {.launches = {plain_launch(config, device)}};
   return {.unable = fmt::format("generator {}: it has no kernel of {}", config.generator, work_names()[config.work])};
 }
 

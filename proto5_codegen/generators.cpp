@@ -6,7 +6,9 @@
 #include <sstream>
 
 #include "common/attention/launch.h"
+#include "common/base/divided_up.h"
 #include "common/base/error.h"
+#include "common/cases/modified_attention.h"
 
 namespace attn {
 
@@ -108,6 +110,15 @@ int64_t function_lines(const KernelSource& source) {
   return lines;
 }
 
+Plan metal_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
+  if (config.generator == "search")
+    return {.unable = "generator search: a search takes times, and none exist for Metal"};
+  if (is_flash(config)) return flash_plan(config, device);
+  if (config.generator == "compiler") return {.launches = {plain_launch(config, device)}};
+  return {.unable = fmt::format("generator {}: on Metal only attention and modified attention are written by hand",
+                                config.generator)};
+}
+
 }  // namespace
 
 int64_t source_lines(const KernelSource& source) {
@@ -125,6 +136,31 @@ bool is_flash(const CodegenCase& config) {
   return config.whole() && (config.generator == "hand" || config.generator == "search");
 }
 
+Plan flash_plan(const CodegenCase& config, const DeviceInfo& device) {
+  const AttentionHooks texts = modifier_hooks(config.modifiers(), config.dtype);
+  return attention_plan(config.flash(device), device, config.work == WORK_MODIFIED ? &texts : nullptr);
+}
+
+Launch plain_launch(const CodegenCase& config, const DeviceInfo& device) {
+  constexpr int64_t threads = 128;
+  const AttentionShape& shape = config.shape;
+  Launch launch;
+  launch.phase = work_names()[config.work];
+  launch.source = {.path = device.operations->kernel_file("proto5_codegen/kernels/plain"), .entry = "codegen_plain"};
+  launch.source.constants = {{"WORK", config.work}, {"IN_TYPE", element_type(config.dtype)}};
+  if (config.work != WORK_SOFTMAX) launch.source.constants["HEAD_DIM"] = shape.head_dim;
+  if (config.whole()) launch.source.constants["CAUSAL"] = shape.causal;
+  const auto heads = static_cast<uint32_t>(config.heads());
+  const auto groups = [](int64_t length) { return static_cast<uint32_t>(divided_up(length, threads)); };
+  if (config.work == WORK_SCORES || config.work == WORK_VALUES) {
+    launch.grid = {groups(config.columns()), static_cast<uint32_t>(shape.q_len), heads};
+  } else {
+    launch.grid = {groups(shape.q_len), heads, 1};
+  }
+  launch.threads = threads;
+  return launch;
+}
+
 Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   const std::vector<std::string> known = generators_of(device);
   if (std::ranges::find(known, config.generator) == known.end()) {
@@ -133,6 +169,7 @@ Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   Plan plan{.unable = no_kernel_for("work " + work_names()[config.work])};
   if (device.operations->ahead_of_time == "object") plan = cpu_codegen_plan(config, device);
   if (device.operations->ahead_of_time == "cubin") plan = cuda_codegen_plan(config, device);
+  if (device.operations->kernel_ending == "metal") plan = metal_codegen_plan(config, device);
   plan.work = config.amount();
   return plan;
 }

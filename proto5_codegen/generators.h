@@ -75,4 +75,9 @@ Plan codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 Plan cpu_codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 Plan cuda_codegen_plan(const CodegenCase& config, const DeviceInfo& device);
 
+/// Returns the plan of a case for which is_flash() holds.
+Plan flash_plan(const CodegenCase& config, const DeviceInfo& device);
+/// Returns the launch of kernels/plain on a GPU: a thread computes an element or a row.
+Launch plain_launch(const CodegenCase& config, const DeviceInfo& device);
+
 }  // namespace attn

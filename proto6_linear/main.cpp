@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
                                .make = linear_problems(),
                                .make_host = host_scan_problems(),
                                .file_options = {feature_file()},
-                               .file_sweep = feature_sweep};
+                               .file_sweep = feature_sweep,
+                               .study_bytes = linear_study_bytes};
   return run_experiment(argc, argv, spec, [](Experiment& lab) {
     if (const std::string file = lab.file(feature_option); !file.empty()) {
       lab.compile([&] { require_compiles(lab.device(), read_function(FunctionKind::feature, file)); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/cases/axes.h"
+#include "common/cases/study_layout.h"
 #include "common/cases/user_functions.h"
 #include "common/linear/launch.h"
 #include "proto6_linear/problem.h"
@@ -220,6 +221,11 @@ AnswerSpec linear_answer() {
           .claims = {"crossover_256", "decode_break_even", "equivalence", "memory", "fused", "normalised", "feature",
                      "gate_head", "gate_token", "gate_channel", "segments"},
           .alternatives = {"variant", "scan", "chunk", "segments"}};
+}
+
+size_t linear_study_bytes(const Case& config, const DeviceInfo& device) {
+  if (!names_study_bytes(device) || config.text("variant") != "phases") return 0;
+  return study_chunk_bytes(config.integer("head_dim"), config.integer("value_dim"), config.integer("chunk"));
 }
 
 }  // namespace attn

@@ -24,4 +24,7 @@ void complete_linear(Case& config, const DeviceInfo& device);
 /// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec linear_answer();
 
+/// ExperimentSpec::study_bytes of this experiment.
+size_t linear_study_bytes(const Case& config, const DeviceInfo& device);
+
 }  // namespace attn

@@ -89,7 +89,9 @@ std::set<std::string> variants_narrowing_axes() {
 }
 
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
-  const bool full = profile == "full", large = device.operations->span.large();
+  const SweepSpan& span = device.operations->span;
+  const bool full = profile == "full", large = span.large();
+  const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
   // Adds a block with the axes in `own`, and with the axes of the shape that `own` does not have.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
@@ -107,9 +109,10 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
-    // These blocks of the sweep have masks. Tiles have the size of the mask's blocks, so that each tile meets one
-    // block.
-    const Axis rows = integers("block_r", {128}), keys = integers("block_c", {128});
+    // These blocks of the sweep have masks. Tiles have the size of the mask's blocks, or divide it, so that each tile
+    // meets one block.
+    const Axis rows = integers("block_r", {small_tiles ? span.block_r.back() : 128});
+    const Axis keys = integers("block_c", {small_tiles ? span.block_c.back() : 128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});
     for (const int64_t causal : {0, 1}) {
       add(length, dims, causal, {window, integers("global_tokens", {64})});
@@ -137,8 +140,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       add(2048, own_dims, causal, std::move(block));
     }
   };
-  tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
-        large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  if (small_tiles) {
+    tiles({128}, 1, span.block_r, span.block_c);
+  } else {
+    tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
+          large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  }
   // These blocks vary the form of the score modifiers. The first block runs the kernel that reads all score modifiers
   // at run time, with all score modifiers off.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal,
@@ -181,8 +188,12 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   }
   if (!full) return sweep;
   modifiers(large ? 8192 : 512);
-  tiles(dims, 1, large ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
-        large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  if (small_tiles) {
+    tiles(dims, 1, span.block_r, span.block_c);
+  } else {
+    tiles(dims, 1, large ? std::vector<int64_t>{128, 192, 256} : std::vector<int64_t>{64, 128, 256},
+          large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
+  }
   forms(dims, 0, {alibi, soft_cap, texts("bias", {"hqk"})});
   forms(dims, 1, {alibi, soft_cap});
   for (const int64_t length : large ? std::vector<int64_t>{4096, 8192, 16384} : std::vector<int64_t>{512, 4096}) {

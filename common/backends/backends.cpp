@@ -27,7 +27,10 @@ std::span<const Backend> backends() {
       {.name = "cuda", .options = "N", .missing = "no CUDA device; it needs cuda.h and nvrtc.h of the CUDA toolkit"},
 #endif
 #ifdef ATTN_HAS_CPU
-      {.name = "metal", .options = "emulated", .open = &open_metal_device},
+      {.name = "metal",
+       .options = "emulated",
+       .open = &open_metal_device,
+       .open_for_caller = &open_metal_device_for_caller},
 #else
       {.name = "metal",
        .options = "emulated",

@@ -220,7 +220,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
         return 0;
       }
       if (options->dry_run) {
-        to_stdout(dry_run(*options, state.groups, lab.device().info(),
+        to_stdout(dry_run(spec, *options, state.groups, lab.device().info(),
                           [&](const Case& config) -> const Plan& { return state.plan(config); }));
         return 0;
       }

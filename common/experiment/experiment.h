@@ -98,6 +98,9 @@ struct ExperimentSpec {
   std::vector<FileOption> file_options = {};
   /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
+  /// The threadgroup memory that the published study's kernel takes for the case; 0: the study has no such kernel.
+  /// --dry-run prints these bytes, and the plan's.
+  std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};
   /// Folders of the source tree, apart from kernels, whose files decide what the cases run. Records of a run have a
   /// hash of each folder's files.
   std::vector<std::string> source_folders = {};

@@ -88,20 +88,39 @@ std::string claims_json(const std::string& experiment, const std::vector<Claim>&
   return text;
 }
 
-std::string dry_run(const Options& options, const std::vector<std::vector<Case>>& groups, const DeviceInfo& info,
-                    const std::function<const Plan&(const Case&)>& plan) {
+namespace {
+
+std::string kilobytes(size_t bytes) { return fmt::format("{:.4g} KB", static_cast<double>(bytes) / 1024); }
+
+size_t most_threadgroup_bytes(const Plan& plan) {
+  size_t most = 0;
+  for (const Launch& launch : plan.launches) most = std::max(most, launch.threadgroup_bytes);
+  return most;
+}
+
+}  // namespace
+
+std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
+                    const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan) {
   std::string text;
   size_t cases = 0, runnable = 0;
   for (const auto& group : groups) {
     for (const Case& config : group) {
-      const auto reason = skip_reason(plan(config), info);
+      const Plan& planned = plan(config);
+      const auto reason = skip_reason(planned, info);
+      const size_t study = spec.study_bytes ? spec.study_bytes(config, info) : 0;
+      const size_t ours = most_threadgroup_bytes(planned);
       ++cases;
       runnable += !reason;
       if (options.json) {
-        const Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+        Json line = {{"case", config.json()}, {"runs", !reason}, {"reason", reason.value_or("")}};
+        if (study > 0) line["threadgroup_bytes"] = {{"study", study}, {"ours", ours > 0 ? Json(ours) : Json()}};
         text += line.dump() + "\n";
       } else {
-        text += fmt::format("{}{}{}\n", config.key(), reason ? "  skipped: " : "", reason.value_or(""));
+        text += config.key();
+        if (study > 0) text += "  threadgroup memory: the study's kernel " + kilobytes(study);
+        if (study > 0 && ours > 0) text += ", ours " + kilobytes(ours);
+        text += fmt::format("{}{}\n", reason ? "  skipped: " : "", reason.value_or(""));
       }
     }
   }

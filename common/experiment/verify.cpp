@@ -162,7 +162,7 @@ Json Experiment::State::pipeline_json(const Launch& launch) {
           {"classes", classes.empty() ? Json(nullptr) : Json(classes)},
           {"loop", loop.empty() ? Json(nullptr) : Json(loop)},
           {"code_bytes", code_bytes >= 0 ? Json(code_bytes) : Json(nullptr)},
-          {"compile_s", binary.times.total_s()},
+          {"compile_s", device->info().has("untimed") ? Json(nullptr) : Json(binary.times.total_s())},
           {"cache", made.origin}};
 }
 

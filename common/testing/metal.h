@@ -21,14 +21,23 @@ class MetalProgramTest : public ProgramTest {
   /// Expects that all cases with these axes ("head_dim=40 causal=1") are right, that there are `cases` of them, and
   /// that the device takes all of them.
   void expect_right(int cases, const std::string& axes) const {
-    std::string line = "--device metal:emulated --only verify";
-    std::istringstream words(axes);
-    for (std::string axis; words >> axis;) line += " --axis " + axis;
-    const Outcome outcome = run_line(line);
+    const Outcome outcome = run_line("--device metal:emulated --only verify" + options(axes));
     EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;
     const std::string expected = fmt::format("{} ok, 0 wrong, 0 skipped", cases);
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
                                                                              << outcome.out << outcome.err;
+  }
+  /// The lines of --dry-run for the cases with these axes.
+  std::string dry_run(const std::string& axes) const {
+    return run_line("--device metal:emulated --dry-run" + options(axes)).out;
+  }
+
+ private:
+  static std::string options(const std::string& axes) {
+    std::string line;
+    std::istringstream words(axes);
+    for (std::string axis; words >> axis;) line += " --axis " + axis;
+    return line;
   }
 };
 

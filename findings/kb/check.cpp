@@ -27,7 +27,27 @@ void check_axes(const Json& record, std::vector<std::string>& problems) {
   }
 }
 
+/// An emulated device takes no times: its records say only whether results are right. Findings are about measurements.
+void check_emulated(const Json& record, std::vector<std::string>& problems) {
+  const auto refuse = [&](const char* place) {
+    problems.push_back(fmt::format("{}: a record of an emulated device has no times and no findings", place));
+  };
+  const auto device_at = [&](const char* path) {
+    const Json device = record.value(Json::json_pointer(path), Json());
+    return device.is_string() && is_emulated(device.get<std::string>());
+  };
+  if (device_at("/data/device")) refuse("data.device");
+  if (!device_at("/device")) return;
+  if (!record.value("time", Json::array()).empty()) refuse("time");
+  for (const char* path : {"rate", "clocks"}) {
+    if (!record.value(path, Json()).is_null()) refuse(path);
+  }
+  if (!record.value("/pipeline/compile_s"_json_pointer, Json()).is_null()) refuse("pipeline.compile_s");
+}
+
 }  // namespace
+
+bool is_emulated(std::string_view device) { return device == "emulated" || device.starts_with("emulated, "); }
 
 std::vector<std::string> check_schema(const Json& record) {
   static const Json text = Json::parse(record_schema);
@@ -40,6 +60,7 @@ std::vector<std::string> check_schema(const Json& record) {
   }
   std::vector<std::string> problems = schema.problems(record);
   if (problems.empty()) check_axes(record, problems);
+  if (problems.empty()) check_emulated(record, problems);
   return problems;
 }
 

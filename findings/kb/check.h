@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/records/finding.h"
@@ -10,6 +11,10 @@ namespace attn::kb {
 
 /// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. Never throws.
 std::vector<std::string> check_schema(const Json& record);
+
+/// Whether a device's name in records is the name of an emulated device. Its records are never mixed with measured
+/// ones.
+bool is_emulated(std::string_view device);
 
 /// Returns each figure whose name has the word of a quantity (time, memory, ...) but no unit, as "path: ...".
 std::vector<std::string> check_units(const Json& record);

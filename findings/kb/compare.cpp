@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/records/timing.h"
+#include "findings/kb/check.h"
 
 namespace attn::kb {
 namespace {
@@ -33,6 +34,11 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
+/// The part of a configuration's name that keeps devices apart. An emulated device is always apart.
+std::string apart(const std::string& device, bool by_device) {
+  return by_device || is_emulated(device) ? device : std::string();
+}
+
 /// The name of a configuration on both sides. Axes are sorted, so that their order in the record does not matter.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
@@ -48,7 +54,7 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
   for (const Record& record : side.records) {
     if (record.kind != "measurement") continue;
     Json json = record.json();
-    const std::string key = key_of(record.experiment, json.at("case"), by_device ? record.device : "");
+    const std::string key = key_of(record.experiment, json.at("case"), apart(record.device, by_device));
     Latest& one = latest[key];
     if (one.ts <= record.ts) one = {std::move(json), record.device, record.ts};  // files of runs arrive in any order
   }
@@ -70,7 +76,7 @@ class Floors {
       const double floor = compared.at("aa_floor");
       all.push_back(floor);
       for (const char* part : {"baseline", "contender"}) {
-        double& known = by_config_[key_of(record.experiment, compared.at(part), by_device ? record.device : "")];
+        double& known = by_config_[key_of(record.experiment, compared.at(part), apart(record.device, by_device))];
         known = std::max(known, floor);
       }
     }

@@ -2,6 +2,7 @@
 #include "common/testing/metal.h"
 
 #include "common/attention/flash.h"
+#include "common/cases/study_layout.h"
 #include "common/testing/devices.h"
 
 namespace attn {
@@ -38,11 +39,36 @@ TEST_F(MetalFlashTest, EachType) {
   for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
 }
 
+class MetalFullFlashTest : public MetalFlashTest {};
+
 // Q is in threadgroup memory. K and V share one buffer. There are more queries than keys.
-TEST_F(MetalFlashTest, WideHeads) {
+TEST_F(MetalFullFlashTest, WideHeads) {
   expect_right(1,
                "batch=1 q_heads=2 kv_heads=1 q_len=11 kv_len=9 causal=1 layout=bshd variant=tuned head_dim=200 "
                "dtype=f32 block_r=16 block_c=16");
+}
+
+// The tiles of the published study, and our own kernel's bytes.
+TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
+  EXPECT_EQ(study_flash_bytes(64, 16, 64), size_t{24} << 10);
+  EXPECT_EQ(study_flash_bytes(64, 32, 64), size_t{32} << 10);
+  EXPECT_EQ(study_flash_bytes(64, 16, 128), size_t{44} << 10);
+  const std::string text = dry_run(
+      "q_len=256 head_dim=64 dtype=f32 causal=0 layout=bhsd variant=tuned block_r=16 "
+      "block_c=64,128");
+  EXPECT_NE(text.find("block_c=64  threadgroup memory: the study's kernel 24 KB, ours 17.08 KB"), std::string::npos)
+      << text;
+}
+
+TEST_F(MetalFullFlashTest, TilesLayoutsAndDimensions) {
+  const std::string axes = "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bhsd,bshd variant=tuned ";
+  expect_right(12, axes + "causal=0,1 block_r=8,32,64 block_c=16 head_dim=64 dtype=f16");
+  expect_right(6, axes + "causal=1 block_r=32 block_c=32 head_dim=8,96,128 dtype=bf16");
+  expect_right(2, axes + "causal=1 block_r=16 block_c=16 head_dim=136 dtype=f32");
+  // The default tile, of 8 keys.
+  expect_right(1,
+               "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bshd variant=tuned causal=1 head_dim=256 "
+               "dtype=f32");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // with an empty sequence. Some launches join parts.
 #include "common/testing/metal.h"
 
+#include "common/cases/study_layout.h"
 #include "common/paged/decode.h"
 #include "common/testing/devices.h"
 
@@ -41,16 +42,69 @@ TEST_F(MetalPagedTest, Decode) {
   expect_right(1, axes + "page_size=16 page_order=random reduce=launch dtype=bf16 cache_dtype=bf16");
 }
 
+class MetalFullPagedTest : public MetalPagedTest {};
+
+TEST_F(MetalFullPagedTest, PagesGroupsAndDimensions) {
+  const std::string axes =
+      "task=decode batch=3 kv_len=101 lengths=ragged append=none alibi=0 soft_cap=0 window_left=-1 causal=1 "
+      "shared_pct=25 cascade=0 block_c=32 workers=5 page_order=random reduce=last ";
+  expect_right(
+      6,
+      axes + "q_heads=8 kv_heads=2 q_len=1,3 head_dim=64 cache_layout=nhd page_size=1,7,64 dtype=f16 cache_dtype=f16");
+  expect_right(4, axes +
+                      "q_heads=4 kv_heads=4 q_len=2 head_dim=8,136,200,256 cache_layout=hnd page_size=16 dtype=f32 "
+                      "cache_dtype=f32");
+}
+
 TEST_F(MetalPagedTest, AppendsInASeparateLaunch) {
   expect_right(1, std::string(odd_cache) +
                       "task=decode append=chain q_len=2 block_c=32 workers=4 page_size=5 "
                       "page_order=random reduce=launch dtype=f16 cache_dtype=f16");
 }
 
+TEST_F(MetalPagedTest, AppendsInTheLaunch) {
+  expect_right(1, std::string(odd_cache) +
+                      "task=decode append=fused rotary_dim=24 q_len=2 block_c=32 workers=4 page_size=5 "
+                      "page_order=random reduce=last dtype=f16 cache_dtype=f16");
+}
+
+TEST_F(MetalPagedTest, CachesOf8Bits) {
+  const std::string axes = std::string(odd_cache) +
+                           "task=decode append=none q_len=1 block_c=32 workers=4 page_size=5 page_order=random "
+                           "reduce=last cache_dtype=int8,e4m3 ";
+  expect_right(2, axes + "dtype=f16");
+}
+
+TEST_F(MetalFullPagedTest, NarrowCaches) {
+  const std::string axes = std::string(odd_cache) +
+                           "task=decode append=none q_len=3 block_c=32 workers=3 page_size=0,16 page_order=identity "
+                           "reduce=launch ";
+  expect_right(4, axes + "dtype=bf16 cache_dtype=int8,e4m3");
+  expect_right(8, axes + "dtype=f32 cache_dtype=int8,e4m3,f16,bf16");
+}
+
+TEST_F(MetalFullPagedTest, AppendsOfEachKind) {
+  const std::string axes =
+      std::string(odd_cache) + "task=decode append=fused block_c=32 workers=5 page_order=identity reduce=last,launch ";
+  expect_right(4, axes + "rotary_dim=0,40 q_len=12 page_size=16 dtype=f32 cache_dtype=f32");
+  expect_right(2, axes + "rotary_dim=40 rope_pairing=interleaved q_len=1 page_size=0 dtype=bf16 cache_dtype=bf16");
+}
+
 TEST_F(MetalPagedTest, Prefill) {
   expect_right(1, std::string(odd_cache) +
                       "task=prefill append=none q_len=20 block_c=32 workers=0 page_size=5 "
                       "page_order=random reduce=last dtype=f16 cache_dtype=f16");
+}
+
+TEST_F(MetalPagedTest, BudgetsOfTheStudy) {
+  EXPECT_EQ(study_page_bytes(64, 8), 8704u);  // 8.5 KB
+  EXPECT_EQ(study_page_bytes(64, 64), size_t{40} << 10);
+  const std::string text = dry_run(
+      "task=decode page_size=8,16,32,64 head_dim=64 dtype=f32 kv_len=256 page_order=identity "
+      "append=none reduce=last lengths=equal cache_dtype=f32 workers=0");
+  for (const char* kilobytes : {"8.5", "13", "22", "40"}) {
+    EXPECT_NE(text.find(fmt::format("the study's kernel {} KB, ours ", kilobytes)), std::string::npos) << text;
+  }
 }
 
 }  // namespace

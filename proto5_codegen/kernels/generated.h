@@ -1,6 +1,8 @@
 // Parameters of the kernels of proto5_codegen. The host and the kernels of every dialect share this header. It includes
-// no other header, so that kernels compile without a standard library.
+// only headers of kernels, so that kernels compile without a standard library.
 #pragma once
+
+#include "common/kernel/spaces.h"
 
 /// The works. Each kernel computes one work. Here each sequence has its own heads, so that `heads` is the number of
 /// sequences times the heads of a sequence. All tensors are dense, [heads, rows, columns].
@@ -13,14 +15,14 @@ enum CodegenWork {
 };
 
 /// The cap of WORK_MODIFIED.
-constexpr int soft_cap = 30;
+constexpr CONSTANT int soft_cap = 30;
 
 /// q [heads, q_len, head_dim]; k, v [heads, kv_len, head_dim]; in [heads, q_len, kv_len]; slopes [heads], f32. A
 /// pointer that a work does not read is null. In a causal work query i sees the keys up to i, and q_len equals kv_len.
 struct CodegenParams {
-  const void *q, *k, *v, *in;
-  void* out;
-  const float* slopes;
+  const GLOBAL void *q, *k, *v, *in;
+  GLOBAL void* out;
+  const GLOBAL float* slopes;
   int heads, q_len, kv_len;
   float scale;
 };

@@ -19,9 +19,44 @@ TEST_F(MetalLinearTest, Phases) {
   expect_right(1, axes + "causal=0 gate=none normalised=1 feature=elu1 dtype=bf16");
 }
 
+TEST_F(MetalLinearTest, Fused) {
+  const std::string axes = std::string(odd_shape) + "variant=fused chunk=64 segments=0 ";
+  expect_right(1, axes + "causal=1 gate=channel normalised=0 feature=identity dtype=f32");
+  expect_right(1, axes + "causal=0 gate=none normalised=1 feature=elu1 dtype=bf16");
+}
+
 TEST_F(MetalLinearTest, Recurrent) {
   expect_right(1, std::string(odd_shape) +
                       "variant=recurrent chunk=0 causal=1 gate=head normalised=0 feature=identity dtype=f32");
+}
+
+TEST_F(MetalLinearTest, BudgetsOfTheStudy) {
+  const std::string text = dry_run(
+      "variant=phases scan=passes head_dim=64,128 chunk=16,32 q_len=256 dtype=f32 causal=1 "
+      "gate=none normalised=0 feature=identity layout=bhsd lengths=equal state=0");
+  for (const char* kilobytes : {"8", "16", "32"}) {
+    EXPECT_NE(text.find(fmt::format("the study's kernel {} KB, ours ", kilobytes)), std::string::npos) << text;
+  }
+}
+
+class MetalFullLinearTest : public MetalLinearTest {};
+
+TEST_F(MetalFullLinearTest, ChunksGatesAndDimensions) {
+  const std::string axes = "batch=1 heads=2 q_len=83 layout=bshd lengths=equal state=1 feature=identity ";
+  expect_right(6, axes +
+                      "variant=phases scan=passes chunk=16,32 head_dim=64 value_dim=64 causal=1 normalised=0 "
+                      "gate=none,token,channel dtype=f32");
+  expect_right(3, axes +
+                      "variant=fused chunk=64 segments=0 head_dim=64 value_dim=72 causal=1 normalised=0 "
+                      "gate=none,head,token dtype=f16");
+  expect_right(1, axes +
+                      "variant=fused chunk=64 segments=0 head_dim=256 value_dim=40 causal=1 normalised=0 "
+                      "gate=channel dtype=f32");
+  expect_right(1,
+               "batch=1 heads=2 q_len=83 layout=bshd lengths=equal state=1 feature=elu1 variant=fused chunk=64 "
+               "segments=0 head_dim=64 value_dim=72 causal=1 normalised=1 gate=token dtype=f32");
+  expect_right(
+      2, axes + "variant=recurrent chunk=0 head_dim=8,128 value_dim=72 causal=1 normalised=0 gate=token dtype=f16");
 }
 
 }  // namespace

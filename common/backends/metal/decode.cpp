@@ -17,11 +17,9 @@ MetalDecodeLayout layout_with(const DecodeConfig& config, int64_t rows) {
 class MetalDecode : public DecodeOperation {
  public:
   std::string unable(const DecodeConfig& config) const override {
-    if (config.cache_dtype != config.dtype) {
-      return fmt::format("cache_dtype {}: on Metal it must be the type of Q, {}", name(config.cache_dtype),
-                         name(config.dtype));
-    }
-    return config.appends ? "appends: on Metal a separate launch writes new tokens to the cache" : "";
+    if (config.cache_dtype == config.dtype || has_scales(config.cache_dtype) || config.dtype == DType::f32) return {};
+    return fmt::format("cache_dtype {}: on Metal it must be the type of Q, {}, or a type of 8 bits",
+                       name(config.cache_dtype), name(config.dtype));
   }
 
   std::string unable_block(const DecodeConfig& config) const override {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -46,7 +47,10 @@ std::string prologue(const KernelSource& source) {
 
 class EmulatedDevice : public Device {
  public:
-  explicit EmulatedDevice(std::optional<uint32_t> order) : order_(order) {
+  /// With `callers_memory` a kernel may touch any memory, because the device cannot know which memory is the caller's.
+  /// With `order` all launches run in this order of threads.
+  explicit EmulatedDevice(bool callers_memory, std::optional<uint32_t> order = std::nullopt)
+      : callers_memory_(callers_memory), order_(order) {
     info_.spec = "metal:emulated";
     info_.backend = "metal";
     info_.name = info_.arch = "emulated";
@@ -136,7 +140,9 @@ class EmulatedDevice : public Device {
     } else {
       give(0, dispatch.parameters);
     }
-    {
+    if (callers_memory_) {
+      add_all_other(launch.memory);
+    } else {
       const std::lock_guard lock(mutex_);
       for (const auto& [begin, block] : blocks_) {  // no kernel may touch a Buffer's guard bands
         const size_t bytes = block.bytes - 2 * Buffer::guard_bytes;
@@ -150,9 +156,25 @@ class EmulatedDevice : public Device {
       throw DeviceFault(fmt::format("{}: {}", info_.spec, fault.what()));
     }
   }
+  // Adds all memory that is not in `parts` yet. Races are found there, accesses out of bounds are not.
+  static void add_all_other(std::vector<msl::Memory>& parts) {
+    std::ranges::sort(parts, {}, &msl::Memory::data);
+    const auto* begin = reinterpret_cast<const std::byte*>(buffer_alignment);  // a null pointer is out of bounds
+    std::vector<msl::Memory> gaps;
+    const auto add = [&](const void* end) {
+      gaps.push_back({"the caller's memory", begin, static_cast<size_t>(static_cast<const std::byte*>(end) - begin)});
+    };
+    for (const msl::Memory& part : parts) {
+      add(part.data);
+      begin = static_cast<const std::byte*>(part.data) + part.bytes;
+    }
+    add(reinterpret_cast<const void*>(INTPTR_MAX));
+    parts.insert(parts.end(), gaps.begin(), gaps.end());
+  }
   void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
 
   static constexpr uint32_t most_orders = 4;  // the number of orders of threads; launches use them in turn
+  const bool callers_memory_;
   const msl::Compiler compiler_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
@@ -164,15 +186,26 @@ class EmulatedDevice : public Device {
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
   constexpr std::string_view option = "metal:emulated:order=";
-  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(std::nullopt);
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(false);
   if (spec.starts_with(option)) {
     uint32_t order = 0;
     const std::string_view text = spec.substr(option.size());
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
-    if (error == std::errc() && end == text.data() + text.size()) return std::make_unique<EmulatedDevice>(order);
+    if (error == std::errc() && end == text.data() + text.size()) return std::make_unique<EmulatedDevice>(false, order);
   }
   throw BadInput(fmt::format(
       "device '{}' is not allowed; allowed are metal:emulated, and metal:emulated:order=N with N from 0 on", spec));
+}
+std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
+  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(true);
+  throw BadInput(fmt::format("device '{}' is not allowed for a caller's memory; allowed is metal:emulated", spec));
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_metal_device(std::string_view spec) { return open(spec, false); }
+std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
+  return open(spec, true);
 }
 
 }  // namespace attn

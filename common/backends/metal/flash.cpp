@@ -68,7 +68,7 @@ class MetalFlash : public FlashOperation {
       return fmt::format("needs about {} registers a thread, {} are there", needed, metal_registers);
     }
     if (hooks && hooks->includes.contains("common/attention/kernels/before.h")) {
-      return "tuned writes no new keys and values; a launch before it appends them";
+      return "on Metal no threadgroup may wait for another, so a launch before tuned appends new keys and values";
     }
     return std::nullopt;
   }

@@ -8,12 +8,17 @@
 namespace attn {
 namespace {
 
+constexpr int64_t fused_chunk = metal_linear_threads / 32 * 8;  // a simdgroup has 8 tokens
+
 class MetalLinear : public LinearOperation {
  public:
-  // On these GPUs threadgroups must not wait for one another, so there is no scan that looks back.
   std::string unable(const LinearConfig& config) const override {
-    if (config.variant == "fused") return "variant fused: on Metal there are phases and recurrent";
-    if (config.scan == "lookback") return "scan lookback: on Metal a scan runs in passes";
+    if (config.scan == "lookback") return "scan lookback: on Metal no threadgroup may wait for another";
+    if (config.variant != "fused") return {};
+    if (config.segments > 1) return "segments: on Metal no threadgroup may wait for another, so no sequence is cut";
+    if (config.chunk != fused_chunk) {
+      return fmt::format("chunk {}: the fused kernel on Metal has chunks of {}", config.chunk, fused_chunk);
+    }
     return {};
   }
 
@@ -21,7 +26,7 @@ class MetalLinear : public LinearOperation {
   int64_t scan_rows(const LinearConfig& /*config*/, const DeviceInfo& /*device*/) const override { return 8; }
   int64_t scan_groups(const DeviceInfo& device) const override { return 8 * device.units; }
   Bound bound(const LinearConfig& /*config*/) const override { return Bound::memory; }
-  int64_t chunk(const std::string& /*variant*/) const override { return 64; }
+  int64_t chunk(const std::string& /*variant*/) const override { return fused_chunk; }
 
   void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& /*device*/) const override {
     const std::string& entry = launch.source.entry;
@@ -29,6 +34,11 @@ class MetalLinear : public LinearOperation {
     launch.threads = metal_linear_threads;
     if (entry == "chunk_h") {
       const MetalChunkLayout layout(static_cast<int>(config.head_dim), static_cast<int>(config.value_dim));
+      launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
+    } else if (entry == "fused") {
+      const MetalFusedLayout layout(static_cast<int>(config.head_dim));
+      launch.source.constants["CAUSAL"] = config.causal;
+      launch.grid.z = static_cast<uint32_t>(divided_up(config.value_dim, int64_t{layout.slice}));
       launch.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
     } else if (entry == "recurrent") {
       const int64_t parts = divided_up(config.head_dim, simd);

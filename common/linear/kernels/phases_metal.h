@@ -3,7 +3,7 @@
 
 #include "common/kernel/spaces.h"
 
-/// Threads of a threadgroup of chunk_h, chunk_o and scan.
+/// Threads of a threadgroup of chunk_h, chunk_o, scan and fused.
 constexpr CONSTANT int metal_linear_threads = 256;
 
 /// Threadgroup memory of chunk_h, in floats: keys [step][key_row] and values [step][value_row] of `step` tokens.
@@ -16,4 +16,12 @@ struct MetalChunkLayout {
         value_row(value_dim + 4),
         values(step * key_row),
         floats(values + step * value_row) {}
+};
+
+/// Threadgroup memory of fused, in floats: a slice of the state [head_dim][row], and key sums [head_dim].
+struct MetalFusedLayout {
+  int slice, row, key_sums, floats;  // slice: columns of the state
+
+  constexpr MetalFusedLayout(int head_dim)
+      : slice(head_dim > 216 ? 16 : 32), row(slice + 4), key_sums(head_dim * row), floats(key_sums + head_dim) {}
 };

@@ -8,11 +8,18 @@
 // (exact_row_metal.h) if it sees an element, a score or a result that is not finite. Threadgroup memory has 0 in place
 // of such an element, and a flag says so.
 //
+// A cache may have a narrower type than q: its elements become elements of q's type on the way to threadgroup memory.
+// With a cache of 8 bits a score is multiplied by the scale of its key, and an element of V by its scale before it is
+// rounded.
+//
+// With APPENDS the newest keys and values come from their own tensors. The kernel turns their keys, and the queries.
+// The workers of a sequence's first tile write the new keys and values to the cache, where no worker reads them.
+//
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
-// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type), OUT_TYPE, JOIN_LAST,
-// APPENDS (must be 0), ROTARY_DIM and INTERLEAVED (both without effect). decode_join has the same constants. Grid:
-// workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory:
-// MetalDecodeLayout.
+// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type, or one whose numbers are
+// all numbers of q's type: E4M3, INT8; with F32 any), OUT_TYPE, JOIN_LAST, APPENDS (a cache of q's type), and with it
+// ROTARY_DIM (0: nothing turns) and INTERLEAVED. decode_join has the same constants. Grid: workers; the grid of
+// decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
@@ -22,17 +29,21 @@
 // 128: 66 registers at HEAD_DIM=128 (f32) and at 256.
 #include "common/attention/kernels/exact_row_metal.h"
 #include "common/attention/kernels/keys.h"
+#include "common/attention/kernels/modifiers/turned_metal.h"
 #include "common/attention/kernels/score.h"
 #include "common/attention/kernels/sink.h"
+#include "common/kernel/bytes_metal.h"
 #include "common/kernel/metal.h"
 #include "common/paged/kernels/decode.h"
 #include "common/paged/kernels/decode_metal.h"
 
-static_assert(CACHE_TYPE == IN_TYPE && !APPENDS && ROTARY_DIM >= 0 && INTERLEAVED >= 0, "host asks for nothing else");
+static_assert(CACHE_TYPE == IN_TYPE || (!APPENDS && (CACHE_TYPE == E4M3 || CACHE_TYPE == INT8 || IN_TYPE == F32)),
+              "host asks for nothing else");
 
 typedef ElementOf<IN_TYPE>::type Element;
 typedef simdgroup_matrix<Element, 8, 8> Operand;
 typedef simdgroup_matrix<float, 8, 8> Sums;
+typedef DecodeParamsOf<APPENDS != 0>::type Params;
 
 constexpr constant int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
 constexpr constant int ROW = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).row;
@@ -42,9 +53,14 @@ constexpr constant int KV_PLACE = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTE
 constexpr constant int FLAGS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).flags;
 constexpr constant bool Q_REGISTERS = MetalDecodeLayout(HEAD_DIM, ROWS, ELEMENT_BYTES).q_registers;
 constexpr constant int TEAM_SIMDGROUPS = ROWS / 8, TEAM_THREADS = TEAM_SIMDGROUPS * SIMD;
-constexpr constant int STEPS = HEAD_DIM / 8;    // matrices of a row of Q, K, V or O
-constexpr constant int BLOCK = BLOCK_C;         // keys, as an int
+constexpr constant int STEPS = HEAD_DIM / 8;                                // matrices of a row of Q, K, V or O
+constexpr constant int BLOCK = BLOCK_C;                                     // keys, as an int
+constexpr constant bool SCALED = CACHE_TYPE == E4M3 || CACHE_TYPE == INT8;  // elements have scales
 constexpr constant float MOST_SCORE = 1.0e37f;  // a larger score makes the row be computed anew
+
+/// The new tokens; null without APPENDS.
+INLINE constant NewTokens* tokens_of(constant DecodeParams& /*params*/) { return nullptr; }
+INLINE constant NewTokens* tokens_of(constant FusedDecodeParams& params) { return &params.tokens; }
 
 /// A sequence and its blocks on the line. All tiles of the sequence have the same number of blocks. The blocks have the
 /// keys that some query of the sequence may see.
@@ -63,10 +79,10 @@ struct TilePlace {
 
 /// The line of blocks (decode.h).
 struct Line {
-  constant DecodeParams& p;
+  constant Params& p;
   int rows, tiles;
 
-  Line(constant DecodeParams& params) : p(params) {
+  Line(constant Params& params) : p(params) {
     rows = p.q_heads / p.kv_heads * p.q_len;
     tiles = (rows + static_cast<int>(ROWS) - 1) / static_cast<int>(ROWS);
   }
@@ -111,12 +127,12 @@ struct Line {
 
 /// A row of a tile, for write_exact_row(), which says what the members do.
 struct DecodeRow {
-  constant DecodeParams& p;
+  constant Params& p;
   const HookContext context;
   const int query, kv_head, keys;
   int begin, end;
 
-  DecodeRow(constant DecodeParams& params, Sequence sequence, int key_head, int row)
+  DecodeRow(constant Params& params, Sequence sequence, int key_head, int row)
       : p(params),
         context{sequence.batch,        key_head * (params.q_heads / params.kv_heads) + row / params.q_len,
                 params.q_heads,        params.q_len,
@@ -136,21 +152,58 @@ struct DecodeRow {
     const int page = p.cache.table[static_cast<long>(context.batch) * p.cache.max_pages + key / page_size];
     return {static_cast<uint>(page) < static_cast<uint>(p.cache.pages) ? page : -1, kv_head, key % page_size};
   }
-  RowElements<IN_TYPE> query_row() const { return {p.q, index_of(p.q_strides, context.batch, context.head, query)}; }
+  /// The number of a key among the new tokens; negative: the key is in the cache.
+  int token_of(int key) const { return APPENDS ? key - (keys - p.q_len) : -1; }
+  /// The scale of the keys at a place.
+  float scale_of(const device float* scales, KeyPlace place) const {
+    return SCALED ? scales[static_cast<long>(place.batch) * p.kv_heads + kv_head] : 1.0f;
+  }
+  /// Returns element d of a row at a position, turned if the launch turns new tokens.
+  float turn(RowElements<IN_TYPE> row, int position, int d) const {
+#if APPENDS_VALUE && ROTARY_DIM_VALUE > 0
+    const AngleTable cosines{reinterpret_cast<const device char*>(tokens_of(p)->cosines), 0};
+    const AngleTable sines{reinterpret_cast<const device char*>(tokens_of(p)->sines), 0};
+    if (position >= 0) return turned(row, position, d, cosines, sines);
+#endif
+    (void)position;
+    return row(d);
+  }
+  float query_element(int d) const {
+    const RowElements<IN_TYPE> row{p.q, index_of(p.q_strides, context.batch, context.head, query)};
+    return turn(row, keys - p.q_len + query, d);
+  }
+  /// Elements of a new token, as the cache has them.
+  float new_key(int token, int d) const {
+    constant NewTokens& tokens = *tokens_of(p);
+    const RowElements<IN_TYPE> row{tokens.k, index_of(tokens.k_strides, context.batch, kv_head, token)};
+    return turn(row, keys - p.q_len + token, d);
+  }
+  float new_value(int token, int d) const {
+    constant NewTokens& tokens = *tokens_of(p);
+    return load_float<IN_TYPE>(tokens.v, index_of(tokens.v_strides, context.batch, kv_head, token) + d);
+  }
+  /// Element d of a row of the cache, without its scale.
+  float cached(const device void* tensor, constant TensorStrides& strides, KeyPlace place, int d) const {
+    return load_element<CACHE_TYPE>(tensor, index_of(strides, place.batch, place.head, place.row) + d);
+  }
   float score_of(int key) const {
-    const KeyPlace place = place_of(key);
+    const int token = token_of(key);
+    const KeyPlace place = token < 0 ? place_of(key) : KeyPlace{0, 0, 0};
     if (place.batch < 0) return not_a_number();
-    const RowElements<IN_TYPE> q = query_row();
-    const RowElements<CACHE_TYPE> k{p.cache.k, index_of(p.cache.k_strides, place.batch, place.head, place.row)};
     Dot dot;
-    for (int d = 0; d < HEAD_DIM; ++d) dot.add(q(d), k(d));
-    const float s = dot.times(p.scale);
+    for (int d = 0; d < HEAD_DIM; ++d) {
+      dot.add(query_element(d), token < 0 ? cached(p.cache.k, p.cache.k_strides, place, d) : new_key(token, d));
+    }
+    const float s = dot.times(token < 0 ? p.scale * scale_of(p.cache.k_scales, place) : p.scale);
     return is_nan(s) ? s : score(s, query, key, context);
   }
   float value_of(int key, int d) const {
+    const int token = token_of(key);
+    if (token >= 0) return new_value(token, d);
     const KeyPlace place = place_of(key);
     if (place.batch < 0) return not_a_number();
-    return load_float<CACHE_TYPE>(p.cache.v, index_of(p.cache.v_strides, place.batch, place.head, place.row) + d);
+    const float element = cached(p.cache.v, p.cache.v_strides, place, d);
+    return is_finite(element) ? element * scale_of(p.cache.v_scales, place) : element;
   }
   float sink() const {
     if (keys < 0) return not_a_number();
@@ -184,19 +237,19 @@ INLINE bool put(threadgroup Element* to, Element element) {
 
 /// The work of a threadgroup on a tile. A lane holds parts of one row of its simdgroup's 8 rows.
 struct Worker {
-  constant DecodeParams& p;
+  constant Params& p;
   const Line line;
   threadgroup uchar* const memory;
   const int thread_number, lane, simdgroup;
   const int team, column, row;  // row: the lane's row in the tile; column: of the lane in a matrix
   Sequence sequence;
-  int kv_head, first_row;  // first_row: of the tile, among the rows of its key/value head
+  int kv_head, first_row;  // first_row: of the tile, among the rows of its key/value head; 0 in the first tile
   Operand q[Q_REGISTERS ? STEPS : 1];
   Sums o[STEPS];
   float maximum, sum;  // of the lane's row; the maximum is in base 2, the sum is the lane's part of the row's sum
   bool strange;        // the row must be computed anew
 
-  Worker(constant DecodeParams& params, threadgroup uchar* place, uint thread_index, uint lane_index, uint number)
+  Worker(constant Params& params, threadgroup uchar* place, uint thread_index, uint lane_index, uint number)
       : p(params),
         line(params),
         memory(place),
@@ -223,10 +276,11 @@ struct Worker {
     threadgroup Element* const rows = reinterpret_cast<threadgroup Element*>(memory);
     threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have ended the tile before
     for (int of_tile = simdgroup; of_tile < ROWS; of_tile += THREADS / SIMD) {
-      const RowElements<IN_TYPE> from = row_of(of_tile).query_row();
+      const DecodeRow from = row_of(of_tile);
       bool finite = true;
       for (int d = lane; d < HEAD_DIM; d += SIMD) {
-        finite = put(rows + of_tile * ROW + d, static_cast<Element>(exists(of_tile) ? from(d) : 0.0f)) && finite;
+        finite = put(rows + of_tile * ROW + d, static_cast<Element>(exists(of_tile) ? from.query_element(d) : 0.0f)) &&
+                 finite;
       }
       const bool odd = simd_any(!finite);
       if (lane == 0) odd_rows()[of_tile] = odd;
@@ -247,8 +301,9 @@ struct Worker {
   }
 
   /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. A key whose page does not exist is
-  /// not finite in K. A flag for each simdgroup says whether an element that it copied is not finite.
-  void copy(const device void* tensor, constant TensorStrides& strides, threadgroup Element* to, int first_key, int end,
+  /// not finite in K. New tokens also go to the cache, from the first tile. A flag for each simdgroup says whether an
+  /// element that it copied is not finite.
+  void copy(device void* tensor, constant TensorStrides& strides, threadgroup Element* to, int first_key, int end,
             bool of_k) const {
     const DecodeRow any = row_of(0);
     bool finite = true;
@@ -257,12 +312,20 @@ struct Worker {
       threadgroup Element* const there = to + of_block * ROW + first;
       KeyPlace place{-1, 0, 0};
       if (key < end) place = any.place_of(key);
-      const bool found = place.batch >= 0;
-      const long at = found ? index_of(strides, place.batch, place.head, place.row) + first : 0;
-      const Element otherwise = static_cast<Element>(of_k && key < end ? not_a_number() : 0.0f);
-      for (int d = 0; d < 8; ++d) {
-        const Element element = found ? static_cast<const device Element*>(tensor)[at + d] : otherwise;
-        finite = put(there + d, element) && finite;
+      const bool found = place.batch >= 0, fresh = key < end && any.token_of(key) >= 0;
+      const float factor = !of_k && found ? any.scale_of(p.cache.v_scales, place) : 1.0f;
+      for (int d = first; d < first + 8; ++d) {
+        float element = of_k && key < end ? not_a_number() : 0.0f;
+        if (fresh) {
+          element = of_k ? any.new_key(any.token_of(key), d) : any.new_value(any.token_of(key), d);
+          if (found && first_row == 0) {
+            store_float<IN_TYPE>(tensor, index_of(strides, place.batch, place.head, place.row) + d, element);
+          }
+        } else if (found) {
+          element = any.cached(tensor, strides, place, d);
+          if (SCALED && is_finite(element)) element *= factor;
+        }
+        finite = put(there + d - first, static_cast<Element>(element)) && finite;
       }
     }
     const bool odd = simd_any(!finite);
@@ -304,6 +367,10 @@ struct Worker {
         x[i] = s.thread_elements()[i] * p.scale;
         bool seen = there && own.begin <= key && key < min(own.end, end);
         if (seen) {
+          if (SCALED) {
+            const KeyPlace place = own.place_of(key);
+            if (place.batch >= 0) x[i] *= own.scale_of(p.cache.k_scales, place);
+          }
           if (!SCORE_IS_IDENTITY && is_finite(x[i])) x[i] = score(x[i], own.query, key, own.context);
           seen = !is_minus_infinity(x[i]);
           if (seen && !(is_finite(x[i]) && fabs(x[i]) < MOST_SCORE)) strange = true;
@@ -450,7 +517,7 @@ struct Worker {
   }
 };
 
-kernel void decode(constant DecodeParams& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
+kernel void decode(constant Params& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
                    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
                    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   Worker worker(p, memory, thread_index, lane, simdgroup);
@@ -490,7 +557,7 @@ kernel void decode(constant DecodeParams& p [[buffer(0)]], threadgroup uchar* me
   }
 }
 
-kernel void decode_join(constant DecodeParams& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
+kernel void decode_join(constant Params& p [[buffer(0)]], threadgroup uchar* memory [[threadgroup(0)]],
                         uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   Worker worker(p, memory, thread_index, lane, simdgroup);

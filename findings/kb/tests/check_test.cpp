@@ -127,6 +127,20 @@ TEST_F(CheckSchemaTest, AgreesWithAnotherValidator) {
   EXPECT_EQ(lines_of(text_of(path("out"))).back(), fmt::format("0 of {} records are valid", broken.size()));
 }
 
+// An emulated device says only whether results are right.
+TEST(CheckEmulated, NoTimesAndNoFindings) {
+  EXPECT_TRUE(is_emulated("emulated, 1 units"));
+  EXPECT_FALSE(is_emulated("A CPU, 2 units"));
+  Json record = measurement(shape(64), 1e-3, "emulated, 1 units");
+  EXPECT_EQ(check_schema(record).size(), 4u) << "time, rate, clocks, pipeline.compile_s";
+  record["time"] = Json::array();
+  record["rate"] = record["clocks"] = record["pipeline"]["compile_s"] = nullptr;
+  EXPECT_EQ(check_schema(record), std::vector<std::string>{});
+  // So no claim pools, fits or advises with an emulated device.
+  EXPECT_EQ(check_schema(finding(1.5, "r1", "emulated, 1 units")).size(), 1u);
+  EXPECT_EQ(check_schema(finding(1.5)), std::vector<std::string>{});
+}
+
 TEST(CheckSchema, StatusDecidesWhatMustBeThere) {
   Json skipped = measurement(shape(64), 1e-3);
   skipped["status"] = "skipped";

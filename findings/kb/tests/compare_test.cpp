@@ -34,6 +34,19 @@ TEST(JudgeChange, ByIntervalAndFloor) {
   EXPECT_EQ(judged(1.5, 0.02, 0.6), Change::same);
 }
 
+// A result of an emulated device is compared only with results of an emulated device.
+TEST(Compare, EmulatedResultsStayApart) {
+  Json emulated = measurement(shape(64), 1e-3, "emulated, 1 units");
+  emulated["time"] = Json::array();
+  emulated["rate"] = emulated["clocks"] = emulated["pipeline"]["compile_s"] = nullptr;
+  emulated["id"] = record_id(emulated);
+  const Side measured = side("a", {measurement(shape(64), 1e-3)}), checked = side("b", {emulated});
+  EXPECT_THROW(compare(measured, checked, 0.02), BadInput);  // no configuration is in both
+  const Comparisons alike = compare(checked, checked, 0.02);
+  EXPECT_EQ(alike.only_a + alike.only_b, 0);
+  EXPECT_EQ(alike.configurations.size(), 1u);
+}
+
 TEST(Compare, EachConfigurationOnce) {
   const Side a = side("a", {measurement(shape(64), 1e-3), measurement(shape(80), 1e-3), measurement(shape(96), 1e-3),
                             measurement(shape(128), 1e-3), measurement(shape(160), 1e-3)});

@@ -1,7 +1,7 @@
 // turned.h in the Metal dialect: RoPE's rotation of rows, an element at a time.
 #pragma once
 
-#include "common/kernel/metal.h"
+#include "common/attention/kernels/exact_row_metal.h"
 
 INLINE float rounded(float x) { return static_cast<float>(static_cast<typename ElementOf<IN_TYPE>::type>(x)); }
 
@@ -12,7 +12,8 @@ struct AngleTable {
   float at(int i) const { return *reinterpret_cast<const device float*>(begin + offset + i * 4); }
 };
 
-// Returns element d of the row, rotated. `key` is the number of the key at the row's position.
+// Returns element d of the row, rotated. Elements need not be finite. `key` is the number of the key at the row's
+// position.
 template <typename Load>
 INLINE float turned(Load load, int key, int d, AngleTable cosines, AngleTable sines) {
   if (d >= ROTARY_DIM) return load(d);
@@ -20,5 +21,8 @@ INLINE float turned(Load load, int key, int d, AngleTable cosines, AngleTable si
   const bool second = INTERLEAVED ? d % 2 != 0 : d >= pairs;
   const float partner = load(INTERLEAVED ? d ^ 1 : second ? d - pairs : d + pairs);
   const int at = key * pairs + pair;
-  return rounded(load(d) * cosines.at(at) + (second ? partner : -partner) * sines.at(at));
+  Dot dot;
+  dot.add(load(d), cosines.at(at));
+  dot.add(partner, second ? sines.at(at) : -sines.at(at));
+  return rounded(dot.times(1));
 }

@@ -7,7 +7,7 @@
 //   unwritten    a thread reads threadgroup memory that no thread has written
 //   bounds       an access outside of all buffers, or outside of an array in threadgroup memory
 //   alignment    an access at an address that is no multiple of the element's alignment
-//   number       infinity or NaN in arithmetic that fast mathematics takes for finite
+//   number       infinity or NaN in arithmetic that fast mathematics takes for finite; an integer divided by zero
 //   limits       more than 32 KB of threadgroup memory, or more than 1024 threads
 // A pointer to the wrong address space is an error of the compilation.
 #pragma once

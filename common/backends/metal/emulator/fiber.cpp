@@ -8,6 +8,15 @@
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
+#if !defined(__SANITIZE_ADDRESS__) && defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 namespace attn::msl {
 
@@ -55,7 +64,22 @@ attn_msl_begin:
 #endif
 
 namespace {
+
 constexpr size_t stack_bytes = size_t{256} << 10;
+
+// AddressSanitizer has to know which stack is in use: start() comes before a switch, finish() after it, on the other
+// stack. `fake` keeps what the sanitizer holds for the stack that is left.
+#ifdef __SANITIZE_ADDRESS__
+void start(void** fake, const void* bottom, size_t bytes) { __sanitizer_start_switch_fiber(fake, bottom, bytes); }
+void finish(void* fake, const void** bottom, size_t* bytes) { __sanitizer_finish_switch_fiber(fake, bottom, bytes); }
+/// Forgets the frames of a fiber that ended in the middle of a function.
+void forget_frames(void* memory) { __asan_unpoison_memory_region(memory, stack_bytes); }
+#else
+void start(void**, const void*, size_t) {}
+void finish(void*, const void**, size_t*) {}
+void forget_frames(void*) {}
+#endif
+
 }  // namespace
 
 struct Fibers::Stack {
@@ -65,6 +89,12 @@ struct Fibers::Stack {
   ucontext_t context = {};
 #endif
   char* memory = nullptr;  // the lowest page is a guard page
+  void (*function)(void*) = nullptr;
+  void* argument = nullptr;
+  void* fake = nullptr;  // of AddressSanitizer
+  // Where the main stack lies; only AddressSanitizer tells.
+  const void* bottom = nullptr;
+  size_t bytes = 0;
 
   ~Stack() {
     if (memory) munmap(memory, stack_bytes);
@@ -87,51 +117,70 @@ Fibers::Stack& Fibers::at(size_t number) {
   return *stacks_[number];
 }
 
-#if defined(__x86_64__)
+void Fibers::begin(void* stack) {
+  auto* const own = static_cast<Stack*>(stack);
+  finish(nullptr, &own->bottom, &own->bytes);
+  own->function(own->argument);
+}
 
 void Fibers::prepare(size_t number, void (*function)(void*), void* argument) {
   Stack& stack = at(number);
+  stack.function = function;
+  stack.argument = argument;
+  stack.fake = nullptr;
+  forget_frames(stack.memory);
+  lay(stack);
+}
+
+void Fibers::enter(size_t number) {
+  running_ = stacks_[number].get();
+  start(&main_->fake, running_->memory, stack_bytes);
+  change(*main_, *running_);
+  finish(main_->fake, nullptr, nullptr);
+}
+
+void Fibers::leave(bool for_good) {
+  Stack& own = *running_;
+  start(for_good ? nullptr : &own.fake, own.bottom, own.bytes);
+  change(own, *main_);
+  finish(own.fake, &own.bottom, &own.bytes);
+}
+
+#if defined(__x86_64__)
+
+void Fibers::lay(Stack& stack) {
   auto** top = reinterpret_cast<void**>(stack.memory + stack_bytes);
   *--top = nullptr;  // keeps the stack aligned to 16 bytes at the call
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(&attn_msl_begin);
   *--top = nullptr;                              // rbp
-  *--top = reinterpret_cast<void*>(function);    // rbx
-  *--top = argument;                             // r12
+  *--top = reinterpret_cast<void*>(&begin);      // rbx
+  *--top = &stack;                               // r12
   for (int i = 0; i < 3; ++i) *--top = nullptr;  // r13, r14, r15
   stack.place = top;
 }
-void Fibers::enter(size_t number) {
-  running_ = stacks_[number].get();
-  attn_msl_switch(&main_->place, running_->place);
-}
-void Fibers::leave() { attn_msl_switch(&running_->place, main_->place); }
+void Fibers::change(Stack& from, Stack& to) { attn_msl_switch(&from.place, to.place); }
 
 #else
 
 namespace {
 // makecontext() passes only arguments of type int, so each pointer comes as two halves.
-void begin(unsigned function_high, unsigned function_low, unsigned argument_high, unsigned argument_low) {
+void begin_at(unsigned function_high, unsigned function_low, unsigned stack_high, unsigned stack_low) {
   const auto whole = [](unsigned high, unsigned low) { return uintptr_t{high} << 32 | low; };
   reinterpret_cast<void (*)(void*)>(whole(function_high, function_low))(
-      reinterpret_cast<void*>(whole(argument_high, argument_low)));
+      reinterpret_cast<void*>(whole(stack_high, stack_low)));
 }
 }  // namespace
 
-void Fibers::prepare(size_t number, void (*function)(void*), void* argument) {
-  Stack& stack = at(number);
+void Fibers::lay(Stack& stack) {
   getcontext(&stack.context);
   stack.context.uc_stack = {.ss_sp = stack.memory, .ss_flags = 0, .ss_size = stack_bytes};
   stack.context.uc_link = &main_->context;
-  const uint64_t f = reinterpret_cast<uintptr_t>(function), a = reinterpret_cast<uintptr_t>(argument);
-  makecontext(&stack.context, reinterpret_cast<void (*)()>(&begin), 4, static_cast<unsigned>(f >> 32),
-              static_cast<unsigned>(f), static_cast<unsigned>(a >> 32), static_cast<unsigned>(a));
+  const uint64_t f = reinterpret_cast<uintptr_t>(&begin), s = reinterpret_cast<uintptr_t>(&stack);
+  makecontext(&stack.context, reinterpret_cast<void (*)()>(&begin_at), 4, static_cast<unsigned>(f >> 32),
+              static_cast<unsigned>(f), static_cast<unsigned>(s >> 32), static_cast<unsigned>(s));
 }
-void Fibers::enter(size_t number) {
-  running_ = stacks_[number].get();
-  swapcontext(&main_->context, &running_->context);
-}
-void Fibers::leave() { swapcontext(&running_->context, &main_->context); }
+void Fibers::change(Stack& from, Stack& to) { swapcontext(&from.context, &to.context); }
 
 #endif
 

@@ -19,13 +19,17 @@ class Fibers {
   void prepare(size_t number, void (*function)(void*), void* argument);
   /// Runs a fiber until the fiber calls leave().
   void enter(size_t number);
-  /// Called on a fiber: goes back to the caller of enter().
-  void leave();
+  /// Called on a fiber: goes back to the caller of enter(). With `for_good` the fiber does not run again until it is
+  /// prepared anew.
+  void leave(bool for_good = false);
 
   struct Stack;
 
  private:
   Stack& at(size_t number);
+  static void begin(void* stack);  // the first function of a fiber
+  void lay(Stack& stack);          // the frame from which change() enters begin()
+  static void change(Stack& from, Stack& to);
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::unique_ptr<Stack> main_;
   Stack* running_ = nullptr;

@@ -85,6 +85,8 @@ class Instrumenter {
   void access(llvm::Instruction& instruction, llvm::Value* address, llvm::Type* type, bool writes, bool atomic,
               llvm::Align alignment);
   void arithmetic(llvm::Instruction& instruction);
+  void integer_division(llvm::Instruction& instruction);
+  void report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& builder, llvm::Value* found, unsigned operation);
   void require_finite(llvm::Instruction& instruction, llvm::Value* value, unsigned operation, bool is_result);
   llvm::ConstantInt* number(uint64_t value, unsigned bits = 32) const {
     return llvm::ConstantInt::get(llvm::IntegerType::get(context_, bits), value);
@@ -335,12 +337,38 @@ void Instrumenter::require_finite(llvm::Instruction& instruction, llvm::Value* v
   }
   llvm::Constant* const mask = llvm::ConstantInt::get(bits, exponent);
   llvm::Value* found = builder.CreateICmpEQ(builder.CreateAnd(builder.CreateBitCast(value, bits), mask), mask);
-  if (type->isVectorTy()) found = builder.CreateOrReduce(found);
+  report_if(instruction, builder, found, operation);
+}
+
+// Calls the machine if some element of `found` is true.
+void Instrumenter::report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& builder, llvm::Value* found,
+                             unsigned operation) {
+  if (found->getType()->isVectorTy()) found = builder.CreateOrReduce(found);
   llvm::Instruction* const then = llvm::SplitBlockAndInsertIfThen(found, builder.GetInsertPoint(), false);
   builder.SetInsertPoint(then);
   const llvm::FunctionCallee hook =
-      module_.getOrInsertFunction("msl_not_finite", builder.getVoidTy(), builder.getInt32Ty(), builder.getInt32Ty());
+      module_.getOrInsertFunction("msl_bad_number", builder.getVoidTy(), builder.getInt32Ty(), builder.getInt32Ty());
   builder.CreateCall(hook, {number(operation), number(place_of(instruction))});
+}
+
+// The result of these divisions is undefined, and the host's processor would end the program.
+void Instrumenter::integer_division(llvm::Instruction& instruction) {
+  const unsigned opcode = instruction.getOpcode();
+  const bool has_sign = opcode == llvm::Instruction::SDiv || opcode == llvm::Instruction::SRem;
+  if (!has_sign && opcode != llvm::Instruction::UDiv && opcode != llvm::Instruction::URem) return;
+  llvm::Value *const dividend = instruction.getOperand(0), *const divisor = instruction.getOperand(1);
+  llvm::IRBuilder<> builder(&instruction);
+  llvm::Type* const type = divisor->getType();
+  llvm::Value* found = builder.CreateICmpEQ(divisor, llvm::Constant::getNullValue(type));
+  if (has_sign) {
+    const auto least = llvm::APInt::getSignedMinValue(type->getScalarSizeInBits());
+    llvm::Value* const overflows =
+        builder.CreateAnd(builder.CreateICmpEQ(dividend, llvm::ConstantInt::get(type, least)),
+                          builder.CreateICmpEQ(divisor, llvm::Constant::getAllOnesValue(type)));
+    found = builder.CreateOr(found, overflows);
+  }
+  if (const auto* const known = llvm::dyn_cast<llvm::Constant>(found); known && known->isNullValue()) return;
+  report_if(instruction, builder, found, 7);
 }
 
 void Instrumenter::arithmetic(llvm::Instruction& instruction) {
@@ -422,6 +450,7 @@ void Instrumenter::check(llvm::Function& function) {
       }
     }
   }
+  for (llvm::Instruction* const instruction : all) integer_division(*instruction);
   if (!fast_math_) return;
   for (llvm::Instruction* const instruction : all) arithmetic(*instruction);
 }

@@ -134,11 +134,11 @@ class Machine {
   void matrix_memory(void* elements, const void* address, unsigned type, Space space, std::array<int64_t, 4> matrix,
                      bool writes, uint32_t place);
   void multiply(const void* const* matrices, void* result, uint32_t types, uint32_t place);
-  void not_finite(uint32_t operation, uint32_t place);
+  void bad_number(uint32_t operation, uint32_t place);
   uint32_t lane_number() const { return running_ % lanes; }
 
  private:
-  [[noreturn]] void fault(std::string text, uint32_t place);              // on a lane's stack
+  [[noreturn]] void fault(uint32_t place);  // on a lane's stack; `fault_` says what is wrong
   [[noreturn]] void stop(const std::string& text, uint32_t place) const;  // on the host's stack
   std::string who(uint32_t thread) const;
   std::string where(uint32_t place) const { return code_.places.at(place); }
@@ -152,7 +152,10 @@ class Machine {
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
   Region* find(const void* address, Space space);
-  [[noreturn]] void out_of_bounds(const void* address, size_t bytes, Space space, bool writes, uint32_t place);
+  /// Returns whether a touch is wrong, and then sets `fault_`.
+  bool is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                uint32_t place);
+  bool out_of_bounds(const void* address, size_t bytes, Space space, bool writes);
   Actor actor(Space space, uint32_t place) const;
   Clocks& clocks(Space space) { return clocks_[space == Space::threadgroup ? 1 : 0]; }
   const Clocks& clocks(Space space) const { return clocks_[space == Space::threadgroup ? 1 : 0]; }
@@ -288,16 +291,16 @@ void Machine::stop(const std::string& text, uint32_t place) const {
                                 at[0], at[1], at[2], run_.order));
 }
 
-void Machine::fault(std::string text, uint32_t place) {
-  fault_ = std::move(text);
+// A lane's frames stay as they are, so that no frame below may own memory.
+void Machine::fault(uint32_t place) {
   lanes_[running_].place = place;
-  fibers().leave();  // now take_turns() throws, and this lane never runs again
+  fibers().leave(true);  // now take_turns() throws, and this lane never runs again
   std::abort();
 }
 
 void Machine::meet(State state) {
   lanes_[running_].state = state;
-  fibers().leave();
+  fibers().leave(state == State::done);
 }
 
 void Machine::order(std::vector<uint32_t>& numbers) {
@@ -521,7 +524,7 @@ Region* Machine::find(const void* address, Space space) {
   return found;
 }
 
-void Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool writes, uint32_t place) {
+bool Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool writes) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   const Region* nearest = nullptr;
   uintptr_t least = UINTPTR_MAX;
@@ -543,35 +546,37 @@ void Machine::out_of_bounds(const void* address, size_t bytes, Space space, bool
   } else if (at == 0) {
     which = "at a null pointer";
   }
-  fault(fmt::format("bounds: {} {} {} bytes of {} memory {}", who(running_), writes ? "writes" : "reads", bytes,
-                    msl::name(space), which),
-        place);
+  fault_ = fmt::format("bounds: {} {} {} bytes of {} memory {}", who(running_), writes ? "writes" : "reads", bytes,
+                       msl::name(space), which);
+  return true;
 }
 
-void Machine::touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
-                    uint32_t place) {
-  if (bytes == 0) return;
+bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                       uint32_t place) {
+  if (bytes == 0) return false;
   Region* const region = find(address, space);
   const auto at = reinterpret_cast<uintptr_t>(address);
-  if (!region || at + bytes > region->end()) out_of_bounds(address, bytes, space, writes, place);
+  if (!region || at + bytes > region->end()) return out_of_bounds(address, bytes, space, writes);
   const size_t offset = at - region->begin();
   const auto word = [&](size_t of) { return fmt::format("word {} (byte {}) of {}", of / 4, of, region->name); };
   if (at % alignment != 0) {
-    fault(fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
-                      writes ? "writes" : "reads", word(offset), alignment),
-          place);
+    fault_ = fmt::format("alignment: {} {} {}, whose address is no multiple of {}", who(running_),
+                         writes ? "writes" : "reads", word(offset), alignment);
+    return true;
   }
-  if (space == Space::constant) return;
+  if (space == Space::constant) return false;
   if (space == Space::device && !atomic) lanes_[running_].fenced = false;
   if (space == Space::threadgroup && (!writes || atomic) && !region->is_written(offset, bytes)) {
     // If another thread writes the word before the threads meet, a barrier is lost: the fault is a race.
     meet(State::reads_unwritten);
     if (!region->is_written(offset, bytes)) {
-      fault(fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset)), place);
+      fault_ = fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset));
+      return true;
     }
   }
   Conflict conflict;
-  if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict)) return;
+  if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict))
+    return false;
   const Actor& earlier = conflict.earlier;
   // If several threads have read, the region notes only one of them. It may be this thread.
   const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
@@ -580,10 +585,15 @@ void Machine::touch(const void* address, size_t bytes, Space space, bool writes,
     const auto its = position(run_.grid, earlier.group - 1);
     other += fmt::format(" of threadgroup ({}, {}, {})", its[0], its[1], its[2]);
   }
-  fault(fmt::format("race: {} {} {}, which {} {} at {}, and no barrier orders the two", who(running_),
-                    writes ? "writes" : "reads", word(conflict.offset), other,
-                    conflict.earlier_wrote ? "wrote" : "read", where(earlier.place)),
-        place);
+  fault_ = fmt::format("race: {} {} {}, which {} {} at {}, and no barrier orders the two", who(running_),
+                       writes ? "writes" : "reads", word(conflict.offset), other,
+                       conflict.earlier_wrote ? "wrote" : "read", where(earlier.place));
+  return true;
+}
+
+void Machine::touch(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
+                    uint32_t place) {
+  if (is_wrong(address, bytes, space, writes, atomic, alignment, place)) fault(place);
 }
 
 void Machine::acquire() {
@@ -673,12 +683,16 @@ void Machine::multiply(const void* const* matrices, void* result, uint32_t types
   meet(State::at_simdgroup);
 }
 
-void Machine::not_finite(uint32_t operation, uint32_t place) {
+void Machine::bad_number(uint32_t operation, uint32_t place) {
   static constexpr std::string_view names[] = {"an addition", "a subtraction", "a multiplication", "a division",
                                                "a remainder", "a comparison",  "a function"};
-  fault(fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite", who(running_),
-                    names[std::min<size_t>(operation, std::size(names) - 1)]),
-        place);
+  if (operation < std::size(names)) {
+    fault_ = fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite",
+                         who(running_), names[operation]);
+  } else {
+    fault_ = fmt::format("number: {} divides an integer by zero, or the least integer by -1", who(running_));
+  }
+  fault(place);
 }
 
 // ---- the symbols
@@ -692,7 +706,7 @@ static void msl_touch(const void* address, uint64_t bytes, uint32_t what, uint32
 static void msl_atomic(const void* address, uint64_t bytes, uint32_t what, uint32_t place) {
   machine->atomic(address, bytes, space_of(what & 3), (what >> 2 & 1) != 0, what >> 8, place);
 }
-static void msl_not_finite(uint32_t operation, uint32_t place) { machine->not_finite(operation, place); }
+static void msl_bad_number(uint32_t operation, uint32_t place) { machine->bad_number(operation, place); }
 static void msl_barrier(uint32_t simdgroup_only, uint32_t memory, uint32_t place) {
   machine->barrier(simdgroup_only != 0, memory, place);
 }
@@ -744,7 +758,7 @@ std::vector<std::pair<std::string, const void*>> machine_symbols() {
           symbol("__truncsfbf2", &msl_bfloat),
           symbol("msl_touch", &msl_touch),
           symbol("msl_atomic", &msl_atomic),
-          symbol("msl_not_finite", &msl_not_finite),
+          symbol("msl_bad_number", &msl_bad_number),
           symbol("msl_barrier", &msl_barrier),
           symbol("msl_fence", &msl_fence),
           symbol("msl_gather", &msl_gather),

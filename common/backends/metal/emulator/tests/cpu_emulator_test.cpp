@@ -212,6 +212,17 @@ TEST(MetalEmulatorTest, NumbersThatFastMathematicsDoesNotHave) {
   EXPECT_EQ(fault({.text = head + "  out[t] = in[t] == 0 ? 0 : 1 / in[t];\n}\n"}), "no fault");
 }
 
+TEST(MetalEmulatorTest, DivisionsOfIntegers) {
+  EXPECT_FAULT((Case{.text = head + "  out[t] = 7 / (int(in[t]) - 3);\n}\n"}), "number",
+               "thread 3 (simdgroup 0, lane 3) divides an integer by zero");
+  EXPECT_FAULT((Case{.text = head + "  out[t] = 7u % uint(in[t]);\n}\n", .fast_math = false}), "number", "by zero");
+  EXPECT_FAULT((Case{.text = head + "  int2 x = int2(t) / int2(1, int(in[t]) - 5);\n  out[t] = x.y;\n}\n"}), "number",
+               "thread 5 ");
+  EXPECT_FAULT((Case{.text = head + "  int x = int(0x80000000u);\n  out[t] = x / (int(in[t]) - 1);\n}\n"}), "number",
+               "thread 0 (simdgroup 0, lane 0) divides");
+  EXPECT_EQ(run({.text = head + "  out[t] = 100 / (int(in[t]) + 1);\n}\n"})[3], 25);
+}
+
 TEST(MetalEmulatorTest, Limits) {
   EXPECT_FAULT((Case{.text = head + "  threadgroup float x[8448];\n  x[t] = 0;\n  out[t] = x[t];\n}\n"}), "limits",
                "needs 33792 bytes");

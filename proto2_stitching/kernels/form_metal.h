@@ -1,0 +1,41 @@
+// As form.h, for the Metal dialect. `tuned` takes single scores, so SCORE_FORM of choice.h is all that this file reads.
+//
+// The forms that need no pointer to a function are here: monolithic, inline, noinline and switch. In Metal a pointer to
+// a function comes from a visible_function_table, and a function that is compiled apart needs the Metal library's own
+// linker. The emulator has neither.
+//
+// Accumulators a lane: none of its own. With `noinline` a call may have to save the accumulators of `tuned`.
+#pragma once
+
+#include "common/attention/kernels/attention.h"
+#include "common/kernel/metal.h"
+#include "proto2_stitching/kernels/choice.h"
+#include "proto2_stitching/kernels/forms.h"
+
+#define SCORE_IS_IDENTITY 0
+
+#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
+namespace {
+#include "proto2_stitching/kernels/function.h"
+}
+#pragma clang attribute pop
+
+#if SCORE_FORM == FORM_INLINE
+INLINE float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }
+#elif SCORE_FORM == FORM_NOINLINE
+NOINLINE static float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }
+#elif SCORE_FORM == FORM_SWITCH
+/// The number of the function is known only at run time, and is the same for all scores.
+INLINE float score_call(float s, int q, int k, const ScoreContext& context) {
+  switch (*static_cast<const device int*>(context.data)) {
+    case 1:
+      return score(s, q, k, context);
+    default:
+      return s;
+  }
+}
+#endif
+
+#if SCORE_FORM != FORM_MONOLITHIC
+#define score score_call
+#endif

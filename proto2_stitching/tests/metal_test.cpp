@@ -1,0 +1,65 @@
+// The forms of a score function that Metal has, on the emulated device.
+#include "common/testing/metal.h"
+
+#include <set>
+#include <utility>
+
+#include "common/testing/devices.h"
+#include "proto2_stitching/problem.h"
+
+namespace attn {
+namespace {
+
+class MetalStitchTest : public test::MetalProgramTest {
+ protected:
+  MetalStitchTest() : MetalProgramTest("proto2_stitching") {}
+};
+
+TEST_F(MetalStitchTest, EachForm) {
+  expect_right(4,
+               "form=monolithic,inline,noinline,switch grain=element function=alibi batch=1 q_heads=2 kv_heads=1 "
+               "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
+}
+
+// The other forms say in one line why they do not run.
+TEST_F(MetalStitchTest, OtherFormsSayWhy) {
+  const std::string text =
+      dry_run("form=pointer,stitched,stitched_nolto grain=element function=alibi q_len=19 head_dim=64");
+  EXPECT_NE(text.find("form pointer: in Metal a pointer to a function comes from a visible_function_table"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("form stitched: the emulator links no functions"), std::string::npos) << text;
+  EXPECT_NE(text.find("form stitched_nolto: the emulator links no functions"), std::string::npos) << text;
+  EXPECT_NE(text.find("0 of 3 cases"), std::string::npos) << text;
+}
+
+// A simdgroup calls the function for key 8 i + 2 l or 8 i + 2 l + 1 of its lanes l, if a row of it sees one of them.
+TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
+  for (const bool causal : {false, true}) {
+    StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};
+    config.flash.variant = "tuned";
+    config.flash.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 21, .kv_len = 37, .head_dim = 64};
+    config.flash.shape.causal = causal;
+    config.flash.block_r = config.flash.block_c = 16;
+    std::set<std::pair<int, int>> calls;  // of a head: simdgroup; block of 8 keys and which of two keys
+    for (int query = 0; query < 21; ++query) {
+      for (int key = 0; key < 37 && (!causal || key <= query + 16); ++key) {
+        calls.emplace(query / 8, key / 8 * 2 + key % 2);
+      }
+    }
+    const CallCount count = count_calls(config, test::metal());
+    EXPECT_EQ(count.calls, std::ssize(calls) * 6) << causal;
+    EXPECT_EQ(count.calls_per_tile, 2 * 4) << causal;  // 2 simdgroups, 2 blocks of 8 keys, 2 keys
+  }
+}
+
+class MetalFullStitchTest : public MetalStitchTest {};
+
+TEST_F(MetalFullStitchTest, EachFunction) {
+  expect_right(8,
+               "form=inline,switch grain=element function=scale,alibi,soft_cap,chain work=16 batch=1 q_heads=2 "
+               "kv_heads=2 q_len=45 kv_len=70 head_dim=64 causal=0 dtype=f32 layout=bhsd");
+}
+
+}  // namespace
+}  // namespace attn
