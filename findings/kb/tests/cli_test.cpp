@@ -130,6 +130,15 @@ TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
   }
 }
 
+TEST_F(KbCliTest, AFileWithoutRecordsIsAFewLines) {
+  std::string noise;
+  for (int line = 0; line < 1000; ++line) noise += "\x01noise\n";
+  const Outcome outcome = run({"ingest", write_text("noise.jsonl", noise)});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 11) << outcome.err;
+  EXPECT_NE(outcome.err.find("and 990 more bad lines"), std::string::npos) << outcome.err;
+}
+
 TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
   const std::string file =
       write_text("mixed.jsonl", "oops\n" + finding(1.5).dump() + "\n{\"schema\":\"finding/1\"}\n\n");
