@@ -1,6 +1,7 @@
 // Tests kb as a user runs it: its output, the input that it refuses, and the database after kb is killed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <map>
