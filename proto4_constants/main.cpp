@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
                                .complete = complete_constants,
                                .plan = constants_plan,
                                .make = constants_launches(),
-                               .make_host = constants_host_problems()};
+                               .make_host = constants_host_problems(),
+                               .most_silent_s = 3600};  // a sample may compile hundreds of variants
   return run_experiment(argc, argv, spec);
 }

@@ -1,6 +1,7 @@
 // Command lines as text.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,5 +9,10 @@ namespace attn {
 
 /// Returns a command line that a POSIX shell splits into these arguments.
 std::string shell_command(const std::vector<std::string>& arguments);
+
+/// Returns the command line after a label, as lines that a POSIX shell takes: one line if it has at most `width`
+/// characters. Else the label stands alone, and the command line is broken between arguments, each line but the last
+/// with a backslash at its end. An argument that is longer than `width` is not broken.
+std::string labelled_command(const std::string& label, const std::vector<std::string>& arguments, size_t width);
 
 }  // namespace attn

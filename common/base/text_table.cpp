@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
 #include <utility>
 
 namespace attn {
@@ -74,7 +75,10 @@ std::string counted(size_t count, const std::string& noun) {
 size_t output_width() {
   winsize size{};
   const bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-  return terminal && size.ws_col > 0 ? size.ws_col : 100;
+  if (terminal && size.ws_col > 0) return size.ws_col;
+  const char* const columns = std::getenv("COLUMNS");
+  const size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
+  return width > 0 ? width : 100;
 }
 
 }  // namespace attn

@@ -25,7 +25,8 @@ std::string format_ratio(double ratio);
 /// Returns "1 case", "2 cases".
 std::string counted(size_t count, const std::string& noun);
 
-/// Returns how many characters a line of stdout has: the width of the terminal, or 100 if stdout is no terminal.
+/// Returns how many characters a line of stdout has: the width of the terminal. If stdout is no terminal, the width is
+/// the number in the environment variable COLUMNS, or 100.
 size_t output_width();
 
 }  // namespace attn

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -177,6 +178,9 @@ class Device {
   /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost. On a GPU every other function
   /// that needs the GPU also throws DeviceLost, except release().
   bool lost() const { return lost_; }
+  /// Bytes of its own memory that the device can still give this process, beside other programs. Infinity for a device
+  /// that uses the host's memory, or that does not say.
+  virtual double available_bytes() const { return std::numeric_limits<double>::infinity(); }
   /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }
 

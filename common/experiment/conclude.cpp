@@ -163,8 +163,9 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
   text += wrapped(fmt::format("records: {} {}", options.measurements_path, options.findings_path), width, 2);
   const std::filesystem::path report = std::filesystem::path(source_root()) / "scripts/report";
   if (std::filesystem::exists(report)) {  // the script is missing where only the programs are installed
-    text += fmt::format("report:  {}\n", shell_command({std::filesystem::proximate(report).string(),
-                                                        options.measurements_path, options.findings_path}));
+    text += labelled_command(
+        "report:  ", {std::filesystem::proximate(report).string(), options.measurements_path, options.findings_path},
+        width);
   }
   const auto last = std::ranges::find(results, "ok", &Measurement::status);
   const std::string id = !answer.at("choices").empty() ? answer["choices"][0]["measurement"].get<std::string>()
@@ -177,7 +178,7 @@ std::string Experiment::State::end_text(const Json& answer, const std::string& v
     }
     if (options.findings_path != Options().findings_path) words.insert(words.end(), {"--out", options.findings_path});
     words.insert(words.end(), {"--replay", short_id(id, results)});
-    text += fmt::format("replay:  {}\n", shell_command(words));
+    text += labelled_command("replay:  ", words, width);
   }
   if (options.only_verify || replays_finding()) return above + text;
   constexpr size_t screen = 24, fewest = 6;  // lines

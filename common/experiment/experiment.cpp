@@ -167,7 +167,7 @@ int Experiment::conclude(const std::vector<Conclusion>& conclusions) {
   return state_->conclude(conclusions);
 }
 
-int run_part_process(const std::vector<std::string>& arguments) {
+int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -183,6 +183,7 @@ int run_part_process(const std::vector<std::string>& arguments) {
   bool told = false;
   while (waitpid(process, &status, WNOHANG) == 0) {
     if (interrupted() && !told) told = kill(process, SIGTERM) == 0;
+    if (hangs()) kill(process, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return WIFSIGNALED(status) ? signalled + WTERMSIG(status) : WEXITSTATUS(status);

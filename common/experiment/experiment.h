@@ -104,6 +104,9 @@ struct ExperimentSpec {
   /// Folders of the source tree, apart from kernels, whose files decide what the cases run. Records of a run have a
   /// hash of each folder's files.
   std::vector<std::string> source_folders = {};
+  /// The most seconds without --max-launch that one step of a case may take: to compile a kernel, to make the inputs, a
+  /// launch, a check, a sample of the host's work. A process that takes longer hangs, and is ended.
+  double most_silent_s = 1200;
 };
 
 /// A case under measurement: a problem or a host problem, and the record that the loop fills.
@@ -173,7 +176,7 @@ class Experiment {
  private:
   friend int run_experiment(int, const char* const*, const ExperimentSpec&, const std::function<int(Experiment&)>&,
                             const DeviceOpener&, const std::function<void(const std::vector<std::string>&)>&,
-                            const std::function<int(const std::vector<std::string>&)>&);
+                            const std::function<int(const std::vector<std::string>&, const std::function<bool()>&)>&);
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -181,10 +184,11 @@ class Experiment {
 /// Goes on in a new process with these arguments.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 
-/// Runs this program with other arguments in a new process. Returns the new process's exit status, or 128 + the number
-/// of the signal that ended the process. Throws std::runtime_error if no process can be started.
-using PartRunner = std::function<int(const std::vector<std::string>& arguments)>;
-int run_part_process(const std::vector<std::string>& arguments);
+/// Runs this program with other arguments in a new process. Ends the process if hangs(), which is called again and
+/// again, returns true. Returns the new process's exit status, or 128 + the number of the signal that ended the
+/// process. Throws std::runtime_error if no process can be started.
+using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
+int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
 
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
 /// wrong, failed or did not end, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;

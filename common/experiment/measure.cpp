@@ -149,9 +149,9 @@ std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) co
                        1e-9 * available);
   };
   if (info.on_host) needed = {0, needed.device + needed.host};
-  if (info.memory_bytes > 0 && needed.device > static_cast<double>(info.memory_bytes)) {
-    return lacks(needed.device, static_cast<double>(info.memory_bytes), "device");
-  }
+  // The cases of a group share tensors. So the memory of the device that this process has is there for the case too.
+  const double on_device = device->available_bytes() + static_cast<double>(device->buffer_bytes());
+  if (needed.device > on_device) return lacks(needed.device, on_device, "device");
   const double available = available_host_bytes();
   return needed.host > available ? std::optional(lacks(needed.host, available, "host")) : std::nullopt;
 }

@@ -28,7 +28,7 @@ AXES
 
 TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table. If the table would
-  be wider than the terminal (or 100 characters without a terminal), axes that have one value in nearly all
+  be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), axes that have one value in nearly all
   configurations stand above the table, too, and the last columns are left out. Empty columns do not appear.
   time         median device time of one launch, with caches as the launch before left them. For a case that memory
                limits: with caches flushed before each sample. For a case that launches nothing: the time of the case's

@@ -75,7 +75,8 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
   // A process that loses its device ends early. Another process goes on with the rest.
   while (!left.empty()) try {
       const TemporaryFolder folder;
-      const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl";
+      const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl",
+                        activity_path = folder.path() / "activity";
       Json groups_json = Json::array(), duels_json = Json::array();
       for (const std::vector<Case>& cases : left.groups) {
         Json& group_json = groups_json.emplace_back(Json::array());
@@ -87,17 +88,25 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
                                     {"budget_s", budget_left() / (count - number + 1)},
                                     {"duels", duels_json},
                                     {"groups", groups_json},
-                                    {"results", results_path}});
+                                    {"results", results_path},
+                                    {"activity", activity_path}});
       progress.clear();
       const Stopwatch stopwatch;
-      const int status = run_part_process(part_arguments(task_path));
+      const Activity of_part(activity_path);
+      Silence silence;
+      bool hung = false;
+      const int status = run_part_process(part_arguments(task_path), [&] {
+        progressed();
+        return hung = hung || silence.seconds(of_part.progresses()) > most_silent_s();
+      });
       measured_s += stopwatch.seconds();
       if (interrupted()) throw Interrupted{};
       const bool progressed = take_results(results_path, left, found);
       if (status == 0) break;
       part_failed = true;
-      const std::string ended =
-          status > signalled ? ended_by_signal(status - signalled) : fmt::format("ended with status {}", status);
+      const std::string ended = hung                 ? without_progress(most_silent_s())
+                                : status > signalled ? ended_by_signal(status - signalled)
+                                                     : fmt::format("ended with status {}", status);
       progress.note(fmt::format("{}: process {} of {}, which measures again, {}{}", spec.name, number, count, ended,
                                 progressed ? "; another process goes on" : ""));
       if (!progressed) break;

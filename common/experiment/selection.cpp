@@ -217,6 +217,7 @@ std::string Experiment::State::replay_command() const {
 void Experiment::State::open_records() {
   if (!part.is_null()) {
     part_file.emplace(part.at("results").get<std::string>());
+    part_activity.emplace(part.at("activity").get<std::string>());
     progress.add(cases_left);
     return;
   }
@@ -246,7 +247,22 @@ std::vector<std::string> Experiment::State::resuming() const {
   return arguments;
 }
 
+Activity* Experiment::State::activity() {
+  return part_activity ? &*part_activity : options.worker ? &options.worker->activity : nullptr;
+}
+
+double Experiment::State::most_silent_s() const {
+  constexpr double with_users_code_s = 120;  // more than CompilationLimit::most_s
+  return (has_files(options.files) ? std::min(with_users_code_s, spec.most_silent_s) : spec.most_silent_s) +
+         options.max_launch_s;
+}
+
+void Experiment::State::progressed() {
+  if (Activity* const shared = activity()) shared->progress();
+}
+
 void Experiment::State::note_cases(const std::vector<Case>& cases) {
+  progressed();
   if (!options.worker) return;
   Json notes = {{"run", run["id"]}, {"resumed", options.resume}, {"cases", Json::array()}};
   for (const Case& config : cases) notes["cases"].push_back(config.json());
@@ -263,10 +279,11 @@ void Experiment::State::note_cases(const std::vector<Case>& cases) {
     notes.erase("resume");
   }
   options.worker->activity.note(notes);
+  options.worker->activity.end_if_silent_for(most_silent_s());
 }
 
-void Experiment::State::at_case(int number) const {
-  if (options.worker) options.worker->activity.at(number);
+void Experiment::State::at_case(int number) {
+  if (Activity* const shared = activity()) shared->at(number);
 }
 
 void Experiment::State::store_lost() {

@@ -91,7 +91,13 @@ struct Experiment::State {
   /// note_cases() tells the process that watches this process which cases this process works on. at_case() then tells
   /// which of these cases is running: its number in the list, or -1 if none is running.
   void note_cases(const std::vector<Case>& cases);
-  void at_case(int number) const;
+  void at_case(int number);
+  /// Tells the process that watches this process that a step of a case is done.
+  void progressed();
+  /// The memory that this process shares with the process that watches it; null where nothing watches this process.
+  Activity* activity();
+  /// The seconds without progress after which this process or a part of the run hangs, and is ended.
+  double most_silent_s() const;
   /// Records the case that ended the worker before this one.
   void store_lost();
 
@@ -262,8 +268,9 @@ struct Experiment::State {
   std::vector<Comparison> comparisons;
   Processes processes;
   PartRunner run_part_process;
-  Json part;                            // the task of this process; null in a run that a user starts
-  std::optional<RecordFile> part_file;  // where a part writes its results
+  Json part;                              // the task of this process; null in a run that a user starts
+  std::optional<RecordFile> part_file;    // where a part writes its results
+  std::optional<Activity> part_activity;  // what a part does
 };
 
 }  // namespace attn

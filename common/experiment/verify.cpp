@@ -118,6 +118,7 @@ void Experiment::State::make(Trial& trial, const decltype(ExperimentSpec::make)&
   }
   if (trial.plan.host) return;
   trial.problem = make_problem(lab, trial.config, trial.plan);
+  progressed();
   trial.record.values = trial.problem->values();
   if (const auto work = trial.problem->work()) trial.plan.work = *work;
   trial.record.work = trial.plan.work;
@@ -130,6 +131,7 @@ void Experiment::State::launch_and_check(Trial& trial) {
     trial.problem->poison();
     trial.launch_s = device->submit(encode_launches(*trial.problem, 1)).at(0);
   }
+  progressed();
   trial.record.check = trial.host ? trial.host->check() : trial.problem->check();
   if (!trial.record.check->ok) fail(trial.record, "wrong", trial.record.check->worst);
 }
@@ -143,7 +145,9 @@ void Experiment::State::check_again(Trial& trial) {
 const Pipeline& Experiment::State::pipeline(const KernelSource& source) {
   std::optional<CompilationLimit> limit;
   if (options.worker && source.guarded) limit.emplace(options.worker->activity);
-  return pipelines->get(source);
+  const Pipeline& made = pipelines->get(source);
+  progressed();
+  return made;
 }
 
 Json Experiment::State::pipeline_json(const Launch& launch) {

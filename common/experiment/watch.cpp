@@ -1,11 +1,14 @@
 #include "common/experiment/watch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -16,6 +19,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <new>
 #include <optional>
 #include <utility>
@@ -67,14 +71,24 @@ double resident_bytes() {
 
 /// How a worker ended.
 struct End {
-  int status = 0;   // the status from waitpid()
-  int signals = 0;  // how many SIGINT and SIGTERM came while the worker ran
+  int status = 0;       // the status from waitpid()
+  int signals = 0;      // how many SIGINT and SIGTERM came while the worker ran
+  double silent_s = 0;  // not 0: the worker was ended because it made no progress for this time
 };
 
-End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
-  constexpr double hour_s = 3600;
+/// Whether a process that writes to stdout or stderr now would wait for a reader. Both processes have the same streams.
+bool waits_for_reader() {
+  std::array<pollfd, 2> streams{{{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}}};
+  for (pollfd& stream : streams) {
+    if (poll(&stream, 1, 0) == 0) return true;
+  }
+  return false;
+}
+
+End wait_for(pid_t worker, const Activity& activity, bool interrupted, const KeptSignals& kept) {
   End end;
   Stopwatch since_signal;
+  Silence silence;
   while (waitpid(worker, &end.status, WNOHANG) == 0) {
     const bool asked = end.signals > 0 || interrupted;
     const double left_s = (interrupted ? showing_s : ending_s) - since_signal.seconds();
@@ -83,7 +97,18 @@ End wait_for(pid_t worker, bool interrupted, const KeptSignals& kept) {
       waitpid(worker, &end.status, 0);
       return end;
     }
-    const int signal = kept.wait(asked ? left_s : hour_s);
+    const double most_silent_s = activity.most_silent_s();
+    if (!asked && silence.seconds(activity.progresses()) > most_silent_s) {
+      if (waits_for_reader()) {
+        silence = {};
+        continue;
+      }
+      end.silent_s = most_silent_s;
+      kill(worker, SIGKILL);
+      waitpid(worker, &end.status, 0);
+      return end;
+    }
+    const int signal = kept.wait(asked ? left_s : std::min(Silence::step_s, most_silent_s / 4));
     if (signal != SIGINT && signal != SIGTERM) continue;
     if (end.signals == 0) {
       since_signal = Stopwatch();
@@ -103,7 +128,19 @@ std::string ended_by_signal(int signal) {
                      signal == SIGKILL ? ", which the system sends if memory is short" : "");
 }
 
+std::string without_progress(double seconds) {
+  return fmt::format("made no progress for {:.3g} s, and was ended", seconds);
+}
+
+double Silence::seconds(int64_t progresses) {
+  seconds_ += std::min(since_call_.lap(), 2 * step_s);
+  if (std::exchange(last_, progresses) != progresses) seconds_ = 0;
+  return seconds_;
+}
+
 struct Activity::Shared {
+  std::atomic<int64_t> progresses = 0;
+  std::atomic<double> most_silent_s = std::numeric_limits<double>::infinity();
   std::atomic<int> at = -1;
   std::atomic<bool> another = false;
   std::array<char, 16> status = {};
@@ -113,17 +150,28 @@ struct Activity::Shared {
   std::array<char, most_notes_bytes> text;
 };
 
-Activity::Activity()
-    : shared_([] {
+Activity::Activity(const std::string& file)
+    : shared_([&] {
+        // A file that is new has only zeros, and so has the memory without a file.
+        const int descriptor = file.empty() ? -1 : open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        const bool has_room = file.empty() || (descriptor >= 0 && ftruncate(descriptor, sizeof(Shared)) == 0);
+        const int flags = MAP_SHARED | MAP_NORESERVE | (file.empty() ? MAP_ANONYMOUS : 0);
         void* const memory =
-            mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            has_room ? mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, flags, descriptor, 0) : MAP_FAILED;
+        if (descriptor >= 0) close(descriptor);
         if (memory == MAP_FAILED) throw std::bad_alloc();
         return new (memory) Shared;
       }()) {}
 
 Activity::~Activity() { munmap(shared_, sizeof(Shared)); }
 
+void Activity::end_if_silent_for(double seconds) { shared_->most_silent_s = seconds; }
+double Activity::most_silent_s() const { return shared_->most_silent_s; }
+void Activity::progress() { shared_->progresses.fetch_add(1, std::memory_order_relaxed); }
+int64_t Activity::progresses() const { return shared_->progresses.load(std::memory_order_relaxed); }
+
 void Activity::note(const Json& notes) {
+  progress();
   leave_case();
   shared_->at = -1;
   const std::string text = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -149,6 +197,7 @@ void Activity::leave_case() {
 Json Activity::last_case() const { return Json::parse(shared_->last_case.data(), nullptr, false); }
 
 void Activity::at(int number) {
+  progress();
   if (number < 0) leave_case();
   shared_->at.store(number, std::memory_order_relaxed);
 }
@@ -228,13 +277,17 @@ int watch(const std::string& name, std::vector<std::string> arguments,
       if (temporary) setenv("TMPDIR", temporary->path().c_str(), 1);
       std::exit(work(arguments, {activity, before}));
     }
-    const End end = wait_for(worker, before.interrupted, kept);
+    const End end = wait_for(worker, activity, before.interrupted, kept);
     const bool asked = end.signals > 0 || before.interrupted;
     wait_for_readers(!asked);
     const bool lost_device = activity.asks_for_another();
     auto [status, reason] = activity.end_of_case();
     if (WIFEXITED(end.status) && !lost_device && status.empty()) return WEXITSTATUS(end.status);
-    if (status.empty()) status = "failed", reason = "the process of the run " + ended_by_signal(WTERMSIG(end.status));
+    if (status.empty()) {
+      status = "failed";
+      reason = "the process of the run " +
+               (end.silent_s > 0 ? without_progress(end.silent_s) : ended_by_signal(WTERMSIG(end.status)));
+    }
 
     const Json notes = activity.notes();
     const Json resume = notes.value("resume", Json::array());

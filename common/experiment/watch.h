@@ -1,10 +1,12 @@
 // Runs the loop in a separate process, the worker, and watches it. A worker may be ended at any moment: the records
 // that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a user's function
 // that overwrites the stack, by a compiler that fills its stack, for lack of memory), only this case is lost. And a
-// signal can end a launch that nothing else can end.
+// signal can end a launch that nothing else can end. A worker that hangs (because a function of the user jumped out of
+// malloc() and left its lock held, or because another program stopped the worker) is ended too.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -14,15 +16,27 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/stopwatch.h"
+
 namespace attn {
 
 /// What a worker does, in memory that it shares with the process that watches it.
 class Activity {
  public:
-  Activity();  // throws std::bad_alloc
+  /// Memory of this process and of the processes that it forks or, with `file`, of all processes that name this file.
+  /// Throws std::bad_alloc.
+  explicit Activity(const std::string& file = "");
   ~Activity();
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
+
+  /// Ends the worker if it makes no progress for `seconds`: note(), at() and progress() are progress. Without this call
+  /// nothing ends the worker.
+  void end_if_silent_for(double seconds);
+  double most_silent_s() const;
+  void progress();
+  /// A number that grows with each progress.
+  int64_t progresses() const;
 
   /// Replaces the notes. After this call the worker is at none of the cases in the notes.
   void note(const nlohmann::ordered_json& notes);
@@ -88,13 +102,32 @@ inline constexpr double ending_s = 1;
 /// Added to the number of a signal in the status of a process that the signal ended, as in shells.
 inline constexpr int signalled = 128;
 
+/// The time in which a process makes no progress.
+class Silence {
+ public:
+  static constexpr double step_s = 1;  // the most seconds between two calls of seconds()
+  /// `progresses` grows with each progress. Returns the seconds since the last progress, as this process saw them: the
+  /// time between two calls counts as at most 2 * step_s, because this process may have been stopped in between.
+  double seconds(int64_t progresses);
+
+ private:
+  int64_t last_ = -1;
+  double seconds_ = 0;
+  Stopwatch since_call_;
+};
+
 /// "was ended by signal 11 (Segmentation fault)".
 std::string ended_by_signal(int signal);
+
+/// "made no progress for 120 s, and was ended".
+std::string without_progress(double seconds);
 
 /// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
 ///   - SIGINT and SIGTERM are passed on. After ending_s the worker is ended, and another worker (Before::interrupted)
 ///     shows what was measured. After a second signal nothing is shown. The status is 130.
 ///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
+///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
+///     is stopped too does not count, nor time in which nobody reads a full stdout or stderr.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before

@@ -160,8 +160,14 @@ Ingested ingest(Store& store, const std::string& name) {
   };
   Ingested result = store.ingest(file, advance);
   progress.clear();
+  constexpr size_t most_shown = 10;  // a file that holds no records may have thousands of bad lines
+  const std::string place = standard_input ? "stdin" : name;
   for (const BadLine& bad : result.bad) {
-    fmt::print(stderr, "kb: {}: line {}: {}\n", standard_input ? "stdin" : name, bad.line, printable(bad.problem));
+    if (static_cast<size_t>(&bad - result.bad.data()) == most_shown) {
+      fmt::print(stderr, "kb: {}: and {} more bad lines\n", place, result.bad.size() - most_shown);
+      break;
+    }
+    fmt::print(stderr, "kb: {}: line {}: {}\n", place, bad.line, printable(bad.problem));
   }
   return result;
 }

@@ -46,7 +46,13 @@ int main(int argc, char** argv) {
   app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt");
   app.add_flag("--dry-run", dry, "print only");
   app.add_option("FILE", files, "record files, plain or gzip; default: all of findings/recorded");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "same_code: {}; --help shows what is allowed\n", error.what());
+    return 2;
+  }
   try {
     return compare(std::filesystem::absolute(old_root), files, out, dry);
   } catch (const attn::BadInput& error) {

@@ -34,6 +34,7 @@ DeviceRecords read_folder(const std::string& folder) {
     if (line.value("experiment", "") == "proto1_flash") records.measurements.push_back(measurement_from_json(line));
   }
   for (Json& line : read("findings.jsonl")) {
+    if (line.at("schema") == "run/1") continue;  // the line before the findings of a run
     if (line.at("data").at("experiment") == "proto1_flash") records.findings.push_back(std::move(line));
   }
   return records;

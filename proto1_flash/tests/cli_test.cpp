@@ -1,10 +1,12 @@
 // Runs the program as a user runs it. The tests check which records it writes, which arguments it refuses, and which
 // records survive when it is killed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -290,6 +292,26 @@ TEST_F(CliTest, BadInputIsOneLineAndStatus2) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   }
+}
+
+class DevicesCliTest : public test::ProgramTest {
+ protected:
+  DevicesCliTest() : ProgramTest("proto1_flash_devices") {}
+};
+
+// The command of docs/howto.md.
+TEST_F(DevicesCliTest, ComparesRecordedDevices) {
+  for (const auto& [device, folder] : {std::pair<std::string, std::string>{"znver4", "here"}, {"h200", "there"}}) {
+    const std::string command = fmt::format(ATTN_SOURCE_DIR "/scripts/pages/record --device {} --unpack '{}' > '{}'",
+                                            device, path(folder).string(), path("unpacked").string());
+    ASSERT_EQ(std::system(command.c_str()), 0);
+  }
+  const test::Outcome outcome = run({"here", "there"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* words : {"tile_transfers (head_dim=128)", "verdicts_transfer"}) {
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << outcome.out;
+  }
+  EXPECT_FALSE(findings().empty());
 }
 
 }  // namespace

@@ -116,5 +116,18 @@ TEST_F(CodegenCliTest, SaysInOneLineWhatIsWrong) {
   }
 }
 
+class TuneCliTest : public test::ProgramTest {
+ protected:
+  TuneCliTest() : ProgramTest("proto5_codegen_tune") {}
+};
+
+TEST_F(TuneCliTest, BadArgumentsAreOneLineAndStatus2) {
+  for (const char* line : {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8"}) {
+    const Outcome outcome = run_line(line);
+    EXPECT_EQ(outcome.status, 2) << line;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
 }  // namespace
 }  // namespace attn

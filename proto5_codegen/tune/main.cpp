@@ -213,7 +213,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return attn::run(device, seconds, heads, tokens, only, dtype);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << "proto5_codegen_tune: " << error.what() << "; --help shows what is allowed\n";
+    return 2;
   } catch (const attn::BadInput& error) {
     std::cerr << error.what() << "\n";
     return 2;

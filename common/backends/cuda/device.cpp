@@ -134,6 +134,13 @@ class CudaDevice : public Device {
     return pointer;
   }
 
+  double available_bytes() const override {
+    const Current current = activate();
+    size_t free = 0, total = 0;
+    check(cuda_.cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    return static_cast<double>(free);
+  }
+
   void release(void* pointer) noexcept override {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(pointer);

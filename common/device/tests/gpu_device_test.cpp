@@ -105,6 +105,14 @@ TEST_F(GpuDeviceTest, TellsWhatItIs) {
   EXPECT_GT(clocks.memory_mhz, 0);
 }
 
+TEST_F(GpuDeviceTest, FreeMemoryIsLessByWhatIsAllocated) {
+  constexpr size_t bytes = size_t{1} << 28;
+  const double before = device_->available_bytes();
+  EXPECT_LE(before, static_cast<double>(device_->info().memory_bytes));
+  const Buffer buffer(*device_, bytes);
+  EXPECT_LE(device_->available_bytes(), before - static_cast<double>(bytes));
+}
+
 struct Fill {
   void* target;
   unsigned bytes;

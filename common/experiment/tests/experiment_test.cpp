@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -51,10 +52,11 @@ struct World {
   int samples = 0;       // samples of the host's work
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
-  std::vector<std::vector<std::string>> restarts;  // command lines
-  std::vector<std::vector<std::string>> parts;     // command lines
-  std::vector<Json> tasks;                         // of the parts
-  std::optional<int> part_status;                  // of parts that end at once
+  std::vector<std::vector<std::string>> restarts;                   // command lines
+  std::vector<std::vector<std::string>> parts;                      // command lines
+  std::vector<Json> tasks;                                          // of the parts
+  std::optional<int> part_status;                                   // of parts that end at once
+  double free_on_device = std::numeric_limits<double>::infinity();  // bytes
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
   std::map<std::string, int> plans;  // how often a case was planned, by the case's key
@@ -84,7 +86,9 @@ class FakeDevice : public Device {
     info_.vector_registers = 16;
     info_.threadgroup_memory_bytes = 8192;
     info_.last_level_cache_bytes = world.last_level_cache;
+    info_.memory_bytes = size_t{1} << 40;
   }
+  double available_bytes() const override { return world.free_on_device; }
   void* allocate(size_t bytes) override { return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); }
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void* target, const void* source, size_t bytes) override { std::memcpy(target, source, bytes); }
@@ -332,7 +336,7 @@ class ExperimentTest : public ::testing::Test {
           return std::make_unique<FakeDevice>(spec);
         },
         [](const std::vector<std::string>& given) { world.restarts.push_back(given); },
-        [&](const std::vector<std::string>& given) {
+        [&](const std::vector<std::string>& given, const std::function<bool()>&) {
           world.parts.push_back(given);
           std::vector<std::string> problems;
           const auto task = std::ranges::find(given, "--part");
@@ -939,6 +943,36 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--dump-output", path("o.safetensors")}).status, 2);
 }
 
+// Another program may have taken the device's memory.
+TEST_F(ExperimentTest, ACaseThatDoesNotFitBesideOtherProgramsIsSkipped) {
+  world.bytes = 2e9;
+  world.free_on_device = 1e9;
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 4);
+  EXPECT_EQ(world.makes, 0);
+  EXPECT_EQ(measurement(8, 16)["status"], "skipped");
+  EXPECT_EQ(measurement(8, 16)["reason"], "the case needs 2.0 GB of the device's memory, which has 1.0 GB free");
+}
+
+// The second case of a group uses the tensors of the first.
+TEST_F(ExperimentTest, MemoryThatTheRunHasIsFree) {
+  constexpr size_t shared_bytes = size_t{1} << 20;
+  std::shared_ptr<Buffer> shared;
+  spec_.make = [&](Experiment& lab, const Case& config, const Plan&) {
+    if (!shared) shared = std::make_shared<Buffer>(lab.device(), shared_bytes);
+    world.free_on_device = 10;
+    return std::make_unique<FakeProblem>(lab, config);
+  };
+  world.bytes = shared_bytes;
+  world.free_on_device = 2 * shared_bytes;
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32", "--only", "verify"}, [&](Experiment& lab) {
+    for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
+    shared.reset();
+    return lab.conclude({});
+  });
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const int tile : {16, 32}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
+}
+
 // The table shows the cases that were measured before the error.
 TEST_F(ExperimentTest, AnErrorBetweenCasesLeavesTheTable) {
   const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) -> int {
@@ -1269,6 +1303,24 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
   EXPECT_EQ(run({"--replay", id}).status, 0);
   world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
   EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "another device, another answer";
+}
+
+TEST_F(ExperimentTest, NoLineOfTheEndIsWiderThanTheTerminal) {
+  for (const size_t width : {20, 30, 40, 100}) {
+    setenv("COLUMNS", std::to_string(width).c_str(), 1);
+    const Outcome outcome = run({"--axis", "n=8,16", "--axis", "tile=16,32,24", "--axis", "variant=tuned,naive"});
+    unsetenv("COLUMNS");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("--replay"), std::string::npos) << outcome.out;
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.size() <= width) continue;
+      std::istringstream words(line);  // only a word that is longer than a line may be in a wider line
+      std::string first, second;
+      words >> first >> second;
+      EXPECT_TRUE(second.empty() || second == "\\") << width << ": " << line;
+    }
+  }
 }
 
 TEST_F(ExperimentTest, CsvIsAllThatIsPrinted) {

@@ -1,11 +1,13 @@
 // Tests of workers that end badly, and of the process that watches them.
 #include "common/experiment/watch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -16,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
 
 namespace attn {
@@ -104,6 +107,68 @@ TEST(WatchTest, ACompilationThatTakesTooLongOrTooMuchIsAFailedCase) {
     return 4;
   };
   EXPECT_EQ(watch("program", {"program"}, in_time), 4);
+}
+
+TEST(WatchTest, AWorkerThatMakesNoProgressIsAFailedCase) {
+  for (const bool stopped : {true, false}) {
+    const int status = watch("program", {"program"}, [&](const Arguments&, const Worker& worker) {
+      const Before& before = worker.before;
+      if (!before.lost.is_null()) {
+        return expected(before.lost == "two" && before.status == "failed" &&
+                        before.reason == "the process of the run made no progress for 0.1 s, and was ended");
+      }
+      worker.activity.note(notes);
+      worker.activity.end_if_silent_for(0.1);
+      worker.activity.at(1);
+      if (stopped) raise(SIGSTOP);
+      for (volatile int turns = 0;;) turns = turns + 1;
+    });
+    EXPECT_EQ(status, as_expected);
+  }
+}
+
+TEST(WatchTest, AWorkerThatMakesProgressIsNotEnded) {
+  const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
+    worker.activity.end_if_silent_for(3);
+    const Stopwatch stopwatch;
+    while (stopwatch.seconds() < 4) {
+      worker.activity.progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return 4;
+  });
+  EXPECT_EQ(status, 4);
+}
+
+// A user may leave the output in a pager for an hour.
+TEST(WatchTest, AWorkerWhoseOutputNobodyReadsIsNotEnded) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  fcntl(ends[1], F_SETFL, O_NONBLOCK);
+  const std::string text(4096, '.');
+  while (write(ends[1], text.data(), text.size()) > 0) {
+  }
+  const pid_t watcher = fork();
+  if (watcher == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    _exit(watch("program", {"program"}, [&](const Arguments&, const Worker& worker) {
+      if (!worker.before.lost.is_null()) return expected(worker.before.lost == "two");
+      worker.activity.note(notes);
+      worker.activity.end_if_silent_for(0.05);
+      worker.activity.at(1);
+      for (;;) pause();
+    }));
+  }
+  close(ends[1]);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  int status = 0;
+  EXPECT_EQ(waitpid(watcher, &status, WNOHANG), 0) << "nobody reads";
+  std::array<char, 4096> part{};
+  while (read(ends[0], part.data(), part.size()) > 0) {
+  }
+  close(ends[0]);
+  waitpid(watcher, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), as_expected);
 }
 
 TEST(WatchTest, AnEndInNoCaseIsOneLine) {

@@ -1,6 +1,7 @@
 // Tests kb as a user runs it: its output, the input that it refuses, and the database after kb is killed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -128,6 +129,15 @@ TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_NE(outcome.err.find("empty.jsonl.gz: is damaged gzip: "), std::string::npos) << outcome.err;
   }
+}
+
+TEST_F(KbCliTest, AFileWithoutRecordsIsAFewLines) {
+  std::string noise;
+  for (int line = 0; line < 1000; ++line) noise += "\x01noise\n";
+  const Outcome outcome = run({"ingest", write_text("noise.jsonl", noise)});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 11) << outcome.err;
+  EXPECT_NE(outcome.err.find("and 990 more bad lines"), std::string::npos) << outcome.err;
 }
 
 TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {

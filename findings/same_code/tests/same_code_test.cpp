@@ -1,6 +1,7 @@
 // Runs same_code on two trees with one kernel each, and on records of processors that the machine need not have.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -104,7 +105,12 @@ TEST_F(SameCodeTest, AFileOfRecordsNeedsAList) {
 
 TEST_F(SameCodeTest, RefusesFilesThatItCannotRead) {
   EXPECT_EQ(run({"--old", path("old"), "--dry-run", path("none.jsonl")}).status, 2);
-  EXPECT_NE(run({path("none.jsonl")}).status, 0);
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{path("none.jsonl")}, {"--old", path("none")}, {"--nosuch"}}) {
+    const test::Outcome outcome = run(wrong);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
   const test::Outcome damaged =
       run({"--old", path("old"), "--dry-run", write_text("damaged.jsonl.gz", "\x1f\x8b\x08")});
   EXPECT_EQ(damaged.status, 2);

@@ -40,6 +40,8 @@ std::string library_file() { return (library_folder() / "metal_stdlib").string()
 std::string whole_file(const std::string& path) {
   std::optional<std::string> text = read_file(path);
   if (!text) throw BadInput(path + " cannot be read");
+  constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // some editors begin a file with this mark
+  if (text->starts_with(byte_order_mark)) text->erase(0, byte_order_mark.size());
   return std::move(*text);
 }
 

@@ -1,13 +1,20 @@
 // msl_check FILE.metal FUNCTION: runs a kernel of Metal on the emulator, in several orders of its threads, and reports
 // the first fault in one line. docs/metal.md has an example.
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <random>
+#include <sstream>
 
 #include "common/backends/metal/emulator/emulator.h"
 #include "common/base/error.h"
@@ -134,10 +141,13 @@ std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
   return bytes;
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 struct Options {
   std::string file, function, grid = "1", threads = "32", math = "fast", print;
   std::vector<std::string> buffers, threadgroup, constants, declared, folders;
-  uint32_t orders = 6, seed = 1;
+  uint32_t orders = 6, seed = 1, seconds = 60;
+  bool messages = false;
 };
 
 void print(const std::string& what, const std::map<uint32_t, std::vector<std::byte>>& buffers) {
@@ -158,7 +168,32 @@ void print(const std::string& what, const std::map<uint32_t, std::vector<std::by
   throw BadInput(fmt::format("'{}' is not allowed; allowed are N=f32, N=f16, N=i32, N=u32", what));
 }
 
+/// The first error of a compiler's message, and how many more there are.
+std::string first_error(const CompileError& error, const Options& options) {
+  const std::string name = options.function.substr(0, options.function.find('<'));
+  std::istringstream lines{std::string(error.log())};
+  std::string first;
+  int errors = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("error: ") == line.npos) continue;
+    if (errors++ == 0) first = line;
+    // The line after the file's text names the kernel. The compiler has read this line without an error before it.
+    const bool ours = line.find("metal_stdlib:") != line.npos;
+    if (errors == 1 && ours && line.ends_with(fmt::format("use of undeclared identifier '{}'", name))) {
+      return fmt::format("{} has no kernel {}", options.file, name);
+    }
+  }
+  if (first.empty()) first = first_line(std::string(error.log()));
+  const std::string more = errors > 1 ? fmt::format(" (and {} more; --messages prints all)", errors - 1) : "";
+  return fmt::format("{} does not compile: {}{}", options.file, first, more);
+}
+
 int check(const Options& options) {
+  std::error_code error;
+  const auto status = std::filesystem::status(options.file, error);
+  if (exists(status) && !is_regular_file(status)) {  // a device or a pipe may have no end
+    throw BadInput(fmt::format("{} is no regular file", options.file));
+  }
   msl::Source source{.path = options.file, .function = options.function, .folders = options.folders};
   if (options.math != "fast" && options.math != "safe") throw BadInput("--math is fast or safe");
   source.fast_math = options.math == "fast";
@@ -177,6 +212,7 @@ int check(const Options& options) {
   std::map<uint32_t, std::vector<std::byte>> given, first;
   for (const std::string& text : options.buffers) {
     const auto [index, rest] = numbered(text);
+    if (given.contains(index)) throw BadInput(fmt::format("--buffer {} is given twice", index));
     given[index] = contents(rest, options.seed + index);
   }
   for (const std::string& text : options.threadgroup) {
@@ -217,7 +253,53 @@ int check(const Options& options) {
   if (!options.print.empty()) print(options.print, first);
   fmt::print(stderr, "{}: {} has no fault, and the same results in {} orders\n", options.file, options.function,
              options.orders);
+  if (std::fflush(stdout) != 0) throw std::runtime_error("stdout cannot be written");
   return 0;
+}
+
+int checked(const Options& options) {
+  try {
+    return check(options);
+  } catch (const DeviceFault& fault) {
+    fmt::print(stderr, "{}: {}\n", options.file, fault.what());
+    return 1;
+  } catch (const CompileError& error) {
+    fmt::print(stderr, "msl_check: {}\n", options.messages ? std::string(error.what()) : first_error(error, options));
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "msl_check: {}\n", error.what());
+    return 2;
+  }
+}
+
+/// Checks the kernel in a process of its own, because a loop or a recursion of the kernel may have no end.
+int check_in_process(const Options& options) {
+  const pid_t parent = getpid(), child = fork();
+  if (child < 0) {
+    fmt::print(stderr, "msl_check: no process can be started: {}\n", strerror(errno));
+    return 2;
+  }
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(2);
+    const rlimit no_core{0, 0}, most{options.seconds, options.seconds + 1};
+    setrlimit(RLIMIT_CORE, &no_core);
+    setrlimit(RLIMIT_CPU, &most);
+    std::exit(checked(options));
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  const int signal = WTERMSIG(status);
+  if (signal == SIGXCPU) {
+    fmt::print(stderr, "{}: limits: {} takes more than {} s; --seconds allows more\n", options.file, options.function,
+               options.seconds);
+  } else {
+    fmt::print(stderr, "{}: {} was ended by signal {} ({}){}\n", options.file, options.function, signal,
+               strsignal(signal), signal == SIGSEGV ? ", as by a recursion without end" : "");
+  }
+  return 1;
 }
 
 }  // namespace
@@ -237,17 +319,23 @@ int main(int argc, char** argv) {
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
-  app.add_option("--orders", options.orders, "how many orders of threads run")->capture_default_str();
+  app.add_option("--orders", options.orders, "how many orders of threads run")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
   app.add_option("--seed", options.seed, "the seed of random numbers")->capture_default_str();
   app.add_option("--print", options.print, "N=f32|f16|i32|u32: prints a buffer after the first order");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--seconds", options.seconds, "the most seconds of processor time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_flag("--messages", options.messages, "prints all that the compiler says, not only the first error");
   try {
-    return check(options);
-  } catch (const DeviceFault& fault) {
-    fmt::print(stderr, "{}: {}\n", options.file, fault.what());
-    return 1;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "msl_check: {}\n", error.what());
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "msl_check: {}; --help shows what is allowed\n", first_line(error.what()));
     return 2;
   }
+  return check_in_process(options);
 }

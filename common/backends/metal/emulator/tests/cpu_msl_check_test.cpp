@@ -1,0 +1,91 @@
+// msl_check as a user calls it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "common/testing/program.h"
+
+namespace attn {
+namespace {
+
+const std::string sum = R"(#include <metal_stdlib>
+using namespace metal;
+kernel void sum(const device float* in [[buffer(0)]], device float* out [[buffer(1)]],
+                uint thread_number [[thread_index_in_threadgroup]]) {
+  threadgroup float all[64];
+  all[thread_number] = in[thread_number];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_number == 0) {
+    float total = 0;
+    for (uint i = 0; i < 64; ++i) total += all[i];
+    out[0] = total;
+  }
+}
+)";
+const std::string buffers = " --threads 64 --buffer 0=f32:random:64 --buffer 1=f32:nan:1 ";
+
+class MslCheckCliTest : public test::ProgramTest {
+ protected:
+  MslCheckCliTest() : ProgramTest("msl_check") {}
+  void SetUp() override { write_text("sum.metal", sum); }
+  /// Expects the status, and one line on stderr that has the words.
+  void expect(const std::string& line, int status, const std::string& words) {
+    SCOPED_TRACE(line);
+    const test::Outcome outcome = run_line(line);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+};
+
+TEST_F(MslCheckCliTest, OneLineSaysWhetherAKernelHasAFault) {
+  expect("sum.metal sum" + buffers, 0, "sum.metal: sum has no fault, and the same results in 6 orders");
+  std::string without = sum;
+  const std::string barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);";
+  without.replace(without.find(barrier), barrier.size(), "");
+  write_text("without.metal", without);
+  expect("without.metal sum" + buffers, 1, "without.metal: unwritten: thread 0");
+  write_text("mark.metal", "\xEF\xBB\xBF" + sum);
+  expect("mark.metal sum" + buffers, 0, "no fault");
+}
+
+TEST_F(MslCheckCliTest, AKernelWithoutAnEndIsOneLine) {
+  write_text("endless.metal", R"(#include <metal_stdlib>
+    kernel void loop(device float* o [[buffer(0)]]) { for (;;) o[0] += 1; }
+    void again(device float* o, int n) { o[0] = n; again(o, n + 1); o[0] += n; }
+    kernel void recursion(device float* o [[buffer(0)]]) { again(o, 0); })");
+  expect("endless.metal loop --threads 1 --buffer 0=f32:zero:1 --seconds 2", 1, "loop takes more than 2 s");
+  expect("endless.metal recursion --threads 1 --buffer 0=f32:zero:1", 1, "recursion was ended by signal 11");
+}
+
+TEST_F(MslCheckCliTest, BadInputIsOneLineAndStatus2) {
+  write_text("empty.metal", "");
+  write_text("noise.metal", sum + "\n)))}}}) $ @ ` error int float float;;((\n");
+  for (const auto& [line, words] : {std::pair<std::string, std::string>{"", "FILE"},
+                                    {"sum.metal", "FUNCTION"},
+                                    {"sum.metal sum --nosuch", "--nosuch"},
+                                    {"nosuch.metal sum" + buffers, "nosuch.metal cannot be read"},
+                                    {". sum" + buffers, ". is no regular file"},
+                                    {"/dev/zero sum" + buffers, "/dev/zero is no regular file"},
+                                    {"empty.metal sum" + buffers, "empty.metal has no kernel sum"},
+                                    {"sum.metal other" + buffers, "sum.metal has no kernel other"},
+                                    {"noise.metal sum" + buffers, "noise.metal does not compile: noise.metal:16:"},
+                                    {"sum.metal sum --orders 0" + buffers, "--orders"},
+                                    {"sum.metal sum --seconds 0" + buffers, "--seconds"},
+                                    {"sum.metal sum --buffer 1=f32:zero:1" + buffers, "--buffer 1 is given twice"},
+                                    {"sum.metal sum --grid x" + buffers, "'x' is no count"}}) {
+    expect(line, 2, words);
+  }
+  const test::Outcome outcome = run_line("noise.metal sum --messages" + buffers);
+  EXPECT_GT(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 2) << outcome.err;
+}
+
+TEST_F(MslCheckCliTest, HelpIsNoError) {
+  const test::Outcome outcome = run_line("--help");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_NE(outcome.out.find("--buffer"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace attn
