@@ -27,7 +27,7 @@ class ApiCudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-TEST_F(ApiCudaCompileTest, StartsAndTreesOverCaches) {
+TEST_F(ApiCudaCompileTest, DecodingAndPrompts) {
   using enum DType;
   struct Combination {
     Modifiers modifiers;
@@ -36,7 +36,12 @@ TEST_F(ApiCudaCompileTest, StartsAndTreesOverCaches) {
   };
   const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true, .starts = true, .tree = true};
   for (const auto& [modifiers, dtype, cache_dtype, q_len] :
-       {Combination{{.starts = true}, bf16, int8, 1}, {all, bf16, bf16, 64}, {all, f32, f32, 4}}) {
+       {Combination{{.starts = true}, bf16, int8, 1},
+        {all, bf16, bf16, 64},
+        {all, f32, f32, 4},
+        {{.bias = "bk"}, bf16, bf16, 1},
+        {{.soft_cap = 30, .alibi = true, .starts = true, .bias = "bhqk"}, bf16, bf16, 16},
+        {{.bias = "hqk"}, f32, f32, 4}}) {
     DecodeConfig config = compiled_config(dtype, cache_dtype, q_len);
     config.shape.causal = !modifiers.tree;
     const AttentionHooks hooks = without_mask(modifier_hooks(modifiers, dtype));
