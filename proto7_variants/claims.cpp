@@ -485,6 +485,13 @@ std::vector<Claim> variants_claims() {
             "sequences of unlike length",
             {"Pad sequences, and give their lengths: they take at most {threshold:.3g} times their share of the pairs.",
              "Expect padded sequences to take more than {threshold:.3g} times their share of the pairs."}),
+      share(
+          "starts", "Padding on the left is free: time follows the keys that are seen, within 20 %.", 1.2, {"starts"},
+          "padding on the left",
+          {"Pad prompts on the left, and give their first keys: they take at most {threshold:.3g} times their share of "
+           "the pairs.",
+           "Expect prompts that are padded on the left to take more than {threshold:.3g} times their share of the "
+           "pairs."}),
       cost("score_function", "A score function of the user's costs at most 25 %.", 1.25, {"score_function"},
            "the user's score function",
            {"Use a score function of your own where the model wants it: attention takes at most {threshold:.3g} times "

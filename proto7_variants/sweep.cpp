@@ -123,8 +123,10 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 1, {window, by_mask, no_lists});
     add(length, dims, 1, {integers("prefix", {length / 4})});
     add(length, dims, 0, {texts("bias", {"hqk"})});
-    // The modifier `lengths` needs several sequences, because lengths differ between sequences and not between heads.
-    add(length, dims, 0, {integers("lengths", {0, 1}), integers("batch", {4}), integers("q_heads", {large ? 8 : 1})});
+    // `lengths` and `starts` need several sequences, because they differ between sequences and not between heads.
+    const Axis sequences = integers("batch", {4}), heads = integers("q_heads", {large ? 8 : 1});
+    add(length, dims, 0, {integers("lengths", {0, 1}), sequences, heads});
+    add(length, dims, 0, {integers("starts", {1}), sequences, heads});
   };
   modifiers(2048);
   // These blocks try tiles with a modifier and without. They name every modifier's axis, so that a run that names
@@ -263,10 +265,10 @@ void complete_variants(Case& config, const DeviceInfo& device) {
 
 AnswerSpec variants_answer() {
   return {
-      .claims = {"alibi",        "soft_cap",       "bias",         "sinks",          "window",         "documents",
-                 "lengths",      "prefix",         "block_sparse", "global_tokens",  "together",       "rope_before",
-                 "rope_fused",   "gqa_index",      "gqa_copy",     "score_noinline", "score_run_time", "window_lists",
-                 "sparse_lists", "window_by_list", "same_tile"},
+      .claims = {"alibi",        "soft_cap",     "bias",           "sinks",        "window",         "documents",
+                 "lengths",      "starts",       "prefix",         "block_sparse", "global_tokens",  "together",
+                 "rope_before",  "rope_fused",   "gqa_index",      "gqa_copy",     "score_noinline", "score_run_time",
+                 "window_lists", "sparse_lists", "window_by_list", "same_tile"},
       .alternatives = {"kv_heads_by", "block_r", "block_c"}};
 }
 

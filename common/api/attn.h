@@ -252,8 +252,7 @@ typedef struct {
   int alibi;
   const DLTensor* alibi_slopes;
   const DLTensor* sinks;
-  /* int32 [batch], from 0 to capacity: the first key of each sequence; keys before it are padding, which no query sees
-   * */
+  /* int32 [batch], from 0 to capacity */
   const DLTensor* starts;
   /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
    * of guesses. Bit i of a token's word, counted from the lowest bit, says whether the token sees new token i. The

@@ -168,14 +168,8 @@ class ModifierBlock {
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
     if (call.bias) {
-      int64_t stride = call.bias_sizes[3];
-      for (int axis = 2; axis >= 0; --axis) {
-        if (call.bias_sizes[axis] == 1) continue;
-        head.bias_strides[axis] = stride;
-        stride *= call.bias_sizes[axis];
-      }
-      bias_words_ = stride;
-      place(head.bias, stride + bias_slack);
+      const int64_t words = set_bias_strides(head, call.bias_sizes);
+      place(head.bias, words + bias_slack);
     }
     if (call.starts) place(all.starts, batch);
     if (call.cu_seqlens_q) {
@@ -215,12 +209,18 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
+    if (call.bias) {  // a launch of decoding serves biases with other numbers of keys, and so with other strides
+      LaterModifiers all = head_;
+      add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
+      static_assert(sizeof all <= most_staged_bytes);
+      params.bytes = sizeof all;
+      std::memcpy(params.head, &all, sizeof all);
+    }
     add(call.alibi_slopes, call.q.heads, head.slopes);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, kv_len = call.k.tokens;
 #define ATTN_MODIFIER_TABLE(element, name, ...) add(call.name, elements({__VA_ARGS__}), head.name);
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
-    add(call.bias, bias_words_, head.bias);
     add(call.starts, batch, head_.starts);
     add(call.cu_seqlens_q, call.sequences + 1, head_.cu_seqlens_q);
     add(call.cu_seqlens_k, call.sequences + 1, head_.cu_seqlens_k);
@@ -229,7 +229,17 @@ class ModifierBlock {
   }
 
  private:
-  int64_t bytes_ = 0, bias_words_ = 0;
+  /// Sets the strides of a dense bias, and returns the number of its elements.
+  static int64_t set_bias_strides(ModifierData& data, const int64_t (&sizes)[4]) {
+    int64_t stride = sizes[3];
+    for (int axis = 2; axis >= 0; --axis) {
+      data.bias_strides[axis] = sizes[axis] == 1 ? 0 : stride;
+      stride *= sizes[axis];
+    }
+    return stride;
+  }
+
+  int64_t bytes_ = 0;
   LaterModifiers head_{};
   Buffer memory_;
 };

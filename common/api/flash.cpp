@@ -36,23 +36,26 @@ AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
           .hook_data = hook_data};
 }
 
-/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
-/// and one launch serves many numbers of keys (room_for()).
-bool few_rows(const FlashCall& call) {
-  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
-                    most_lengths = int64_t{1} << 24;
-  // Decoding has no mask and no bias. Its queries are the last tokens of their sequence, even if a length is given.
-  const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
-                       !call.blocks && !call.bias && !call.cu_seqlens_q && !call.mask.data;
-  return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
-         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
-         call.k.tokens >= least_keys && call.k.tokens * call.q.batch < most_lengths;
-}
-
 /// Returns the number of keys for which a launch of decoding is prepared if a call has `keys` keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
+}
+
+/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
+/// and one launch serves many numbers of keys (room_for()).
+bool few_rows(const FlashCall& call) {
+  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
+                    most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
+  // Decoding has no mask. Its queries are the last tokens of their sequence, even if a length is given.
+  const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
+                       !call.blocks && !call.cu_seqlens_q && !call.mask.data;
+  const auto& sizes = call.bias_sizes;
+  return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
+         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
+         call.k.tokens * call.q.batch < most_lengths &&
+         (call.bias ? sizes[0] * sizes[1] * sizes[2] * room_for(call.k.tokens) <= most_biases
+                    : call.k.tokens >= least_keys);
 }
 
 /// Returns the call that replaces a call without keys. The replacement has one key, and no query sees this key. So the
@@ -91,7 +94,9 @@ void Engine::flash(const FlashCall& given, void* stream) {
     Key key(Key::few, stream, capture);
     key.all(types_of(call.q, call.k, call.o), room.batch, room.q_heads, room.kv_heads, room.q_len, room.kv_len,
             room.head_dim, int64_t{room.causal}, room.scale);
-    if (changed) add_options(key, call);
+    ModifiedCall roomy = call;
+    if (call.bias && call.bias_sizes[3] != 1) roomy.bias_sizes[3] = room.kv_len;
+    if (changed) add_options(key, roomy);
     own.run(
         key, stream,
         [&](Prepared& ready) {
@@ -100,7 +105,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
           std::optional<AttentionHooks> hooks;
           if (changed) {
             hooks = without_mask(modifier_hooks(modifiers_of(call), config.dtype));
-            ready.modifiers.emplace(*own.device, call);
+            ready.modifiers.emplace(*own.device, roomy);
           }
           ready.decode.emplace(*own.device, own.pipelines, config,
                                decode_plan(config, info, room.batch * room.kv_len, hooks ? &*hooks : nullptr));

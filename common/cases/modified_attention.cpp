@@ -210,14 +210,6 @@ void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t b
 }
 
 double ModifiedAttention::visible_pairs() const {
-  const auto heads = static_cast<double>(shape_.q_heads);
-  if (!modifiers_.lengths && !modifiers_.starts) {
-    double pairs = 0;
-    for (int64_t q = 0; q < shape_.q_len; ++q) {
-      for_ranges(q, [&](int64_t begin, int64_t end) { pairs += static_cast<double>(end - begin); });
-    }
-    return pairs * static_cast<double>(shape_.batch) * heads;
-  }
   // How many queries see each key, without the rules of lengths and starts. The loop stores differences from the
   // previous key; a sum over the differences then gives the counts.
   std::vector<int64_t> seen_by(static_cast<size_t>(shape_.kv_len) + 1);
@@ -236,7 +228,7 @@ double ModifiedAttention::visible_pairs() const {
     const auto begin = static_cast<size_t>(modifiers_.starts ? starts_[i] : 0);
     if (begin < end) all += pairs[end] - pairs[begin];
   }
-  return all * heads;
+  return all * static_cast<double>(shape_.q_heads);
 }
 
 double ModifiedAttention::changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const {

@@ -74,6 +74,7 @@ Modifiers modifiers_of(const Case& config) {
   m.prefix = config.integer("prefix");
   m.documents = config.integer("documents");
   m.lengths = config.integer("lengths") != 0;
+  m.starts = config.integer("starts") != 0;
   m.rotary = rotary_of(config);
   m.global_tokens = config.integer("global_tokens");
   m.block_sparse = config.integer("block_sparse");
@@ -118,6 +119,7 @@ const std::vector<std::pair<std::string, AxisValue>>& modifier_axes() {
                                                                       {"prefix", int64_t{0}},
                                                                       {"documents", int64_t{0}},
                                                                       {"lengths", int64_t{0}},
+                                                                      {"starts", int64_t{0}},
                                                                       {"global_tokens", int64_t{0}},
                                                                       {"block_sparse", int64_t{0}},
                                                                       {"window_by", std::string("range")},
@@ -156,6 +158,7 @@ std::vector<AxisInfo> modifier_infos() {
        longest_sequence,
        1},
       {"lengths", "1: each sequence has its own length, and padding after it", {}, 0, 1, 1},
+      {"starts", "1: each sequence has its own first key, and padding before it", {}, 0, 1, 1},
       {"global_tokens",
        "with a window: how many first tokens see all keys and are seen by all queries; 0: none",
        {},

@@ -302,6 +302,7 @@ TEST(VariantsFindings, AdviceFitsSmallAndLargeFigures) {
            {"Expect a prefix that all queries see to take at most"},
            {"Expect a prefix that all queries see to take more than"}},
           {"lengths", {"Pad sequences, and give their lengths"}, {"Expect padded sequences to take more"}},
+          {"starts", {"Pad prompts on the left"}, {"Expect prompts that are padded on the left to take more"}},
           {"score_function", {"Use a score function of your own"}, {"Expect a score function of your own"}},
           {"mask_function",
            {"Expect a mask by a function to take at most"},

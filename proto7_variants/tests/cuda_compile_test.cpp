@@ -98,10 +98,11 @@ TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
     EXPECT_NO_THROW(
         compiler_->compile(function_oracle(test::hopper(), function, function.kind == FunctionKind::score), {}));
   }
-  std::vector<Modifiers> all(4);
+  std::vector<Modifiers> all(5);
   all[1].soft_cap = 30;
   all[2] = {.soft_cap = 30, .window_left = 100, .alibi = true};
   all[3] = {.soft_cap = 30, .alibi = true, .bias = "k"};
+  all[4] = {.window_left = 100, .starts = true};
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     FlashConfig config;
     config.variant = variant;

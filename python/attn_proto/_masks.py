@@ -38,7 +38,7 @@ class Structure(torch.Tensor):
                 lengths=None, documents=None, seen=None, turns=None):
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.causal, mask.left, mask.right, mask.prefix = causal, left, right, prefix
-        mask.used = shape[3] if used is None else used
+        mask.shorter = None if used is None or used == shape[3] else used
         mask.anchor = torch.empty(0, device=device) if anchor is None else anchor  # a traced mask needs a tensor
         mask.starts, mask.ends, mask.lengths, mask.documents, mask.seen = starts, ends, lengths, documents, seen
         mask.turns = turns
@@ -46,9 +46,13 @@ class Structure(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
+    @property
+    def used(self):  # a trace for a range of sizes can read `shorter`, which is None if all keys are used, but not this
+        return self.shape[3] if self.shorter is None else self.shorter
+
     def __tensor_flatten__(self):
         numbers = {"causal": self.causal, "left": self.left, "right": self.right, "prefix": self.prefix}
-        return [name for name in _tables if getattr(self, name) is not None], (numbers, self.used)
+        return [name for name in _tables if getattr(self, name) is not None], (numbers, self.shorter)
 
     @staticmethod
     def __tensor_unflatten__(tables, context, size, stride):
@@ -260,7 +264,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
             return None
     starts = ends = seen = documents = turns = None
     if attention_mask is not None:
-        known = int(first) + queries if on_device and numbers and readable else used
+        known = int(first) + queries if on_device and "causal" in numbers and readable else used
         starts, ends, seen = _padding(attention_mask, known, kv_offset, readable)
         if seen is not None and seen.shape[1] != keys:
             seen = torch.nn.functional.pad(seen, (0, keys - known))
@@ -309,6 +313,10 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
 
     plain = documents is None and seen is None and ends is None and "prefix" not in numbers and "right" not in numbers and numbers.get("causal")
     if on_device and numbers:
+        if not plain and queries == 1:  # a table of the keys that the query sees has the same size in all steps
+            lengths = (first + 1).expand(batch)
+            sees = Structure((batch, 1, 1, keys), device, starts=starts, ends=ends, lengths=lengths, seen=seen, **numbers).whole()
+            return Structure(sees.shape, device, seen=sees[:, 0, 0])
         if not plain:
             return None
         lengths = (first + queries).int().expand(batch).contiguous()
@@ -328,7 +336,10 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
              else _rules(mask_function))
     found = None
     if rules is not None:
-        found = _structure(rules, batch_size, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
+        sizes = (rules, batch_size, q_length, kv_length)
+        found = _structure(*sizes, q_offset, kv_offset, attention_mask, device)
+        if found is None and isinstance(q_offset, torch.Tensor) and _readable(q_offset, attention_mask):
+            found = _structure(*sizes, int(q_offset), kv_offset, attention_mask, device)
     if found is None:
         return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
                          mask_function=mask_function, attention_mask=attention_mask, local_size=local_size, allow_is_causal_skip=False,

@@ -21,7 +21,7 @@ _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
 _most_sequences = 65535  # also the most heads; attn::flash takes no more
-_few_queries = 16  # up to this number a call runs the decoding kernel, which takes no mask
+_few_queries = 16  # up to this number a call may run the decoding kernel
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that it reads
 watchers = []  # functions that tell() calls; explain() adds one
 
@@ -86,15 +86,21 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
 
 
 def _becomes_bits(mask):
-    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each query. Other
-    masks are added to the scores, in float32."""
-    return mask.dtype == torch.bool and mask.shape[-2] > 1 and mask.stride(-2) != 0
+    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each of more than
+    a few queries. Other masks are added to the scores, in float32."""
+    return mask.dtype == torch.bool and mask.stride(-2) != 0 and not _known(mask.shape[-2] <= _few_queries)
 
 
-def _slower(query, mask):
+def _decodes(query, key):
+    """Whether a call with few queries runs the decoding kernel, of which one launch serves many numbers of keys."""
+    rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
+    return _known(rows <= 64) and query.shape[-1] % 16 == 0 and query.shape[-1] * query.element_size() <= 512
+
+
+def _slower(query, key, mask):
     """Returns the reason why PyTorch takes less time for a call with a mask that attn::flash takes, or None."""
     if _known(query.shape[-2] <= _few_queries):
-        return "a mask over few queries"
+        return None if _decodes(query, key) else "a mask over few queries"
     if mask.is_cuda and _becomes_bits(mask):
         return None
     if mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0:
@@ -164,7 +170,7 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None:
-        return _why_not(query, key, value, mask, dropout, causal, gqa) or _slower(query, mask)
+        return _why_not(query, key, value, mask, dropout, causal, gqa) or _slower(query, key, mask)
     if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,

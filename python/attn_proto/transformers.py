@@ -125,9 +125,11 @@ def _attend(query, key, value, mask, structure, options):
         return attend(query, key, value, structure.lengths, window_left=structure.left, **starts, **options)
     if structure.turns is not None:
         query, key, value = (turned(tokens, structure.turns) for tokens in (query, key, value))
-    if structure.used != key.shape[2]:
-        key, value = key[:, :, :structure.used], value[:, :, :structure.used]
-    bias = None if structure.seen is None else _bias_of(structure.seen[:, None, None, :structure.used])
+    seen = structure.seen
+    if structure.shorter is not None:
+        key, value = key[:, :, :structure.shorter], value[:, :, :structure.shorter]
+        seen = None if seen is None else seen[:, :structure.shorter]
+    bias = None if seen is None else _bias_of(seen[:, None, None, :])
     o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
                              prefix=structure.prefix, lengths=structure.ends, documents=structure.documents, bias=bias, **starts, **options)
     return o if structure.turns is None else turned(o, -structure.turns)

@@ -124,6 +124,27 @@ class Families(unittest.TestCase):
                 graph.replay()
                 self.assertLess((logits[:, 0] - want[:, at]).abs().max().item(), 1e-4)
 
+    @unittest.skipIf(torch.cuda.device_count() < 2, "two GPUs")
+    def test_a_model_on_two_gpus(self):
+        """The second layer is on cuda:1, while cuda:0 is current. The mask goes from one device to the other."""
+        def moved(device, values):
+            return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), values)
+
+        with torch.no_grad():
+            for kind in ("llama", "gemma2"):
+                ours, exact = model(kind, "attn_proto", torch.float32, "cuda:0"), model(kind, "eager", torch.float32, "cuda:0")
+                layer = ours.model.layers[1].to("cuda:1")
+                layer.register_forward_pre_hook(lambda _, args, named: moved("cuda:1", (args, named)), with_kwargs=True)
+                layer.register_forward_hook(lambda _, args, out: moved("cuda:0", out))
+                want, _ = run(exact, True, False)
+                attn_proto.reset_reasons()
+                before = [attn_proto.launches(device) for device in ("cuda:0", "cuda:1")]
+                got, passes = run(ours, True, False)
+                self.assertLess((got - want).abs().max().item(), 1e-3)
+                self.assertEqual([attn_proto.launches(device) - count for device, count in zip(("cuda:0", "cuda:1"), before)], [passes] * 2)
+                self.assertEqual(attn_proto.reasons(), {})
+                self.assertEqual(torch.cuda.current_device(), 0)
+
     def test_explain(self):
         """Each line says where calls go, and why. The last two models have a width that the kernels lack, and another
         implementation."""

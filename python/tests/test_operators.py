@@ -822,6 +822,65 @@ class Graphs(Case):
         self.assertEqual([device for _, device in devices], [0] * torch.cuda.device_count(), "the current device stays")
         self.assertEqual(torch.cuda.current_device(), 0)
 
+    @unittest.skipIf(torch.cuda.device_count() < 2, "two GPUs")
+    def test_a_gpu_that_is_not_current(self):
+        """Tensors on cuda:1 while cuda:0 is current: results and launches are on cuda:1, from the default stream, another
+        stream, and two threads at a time. Tensors on two GPUs are refused."""
+        def calls(q, k, v):
+            lengths = torch.tensor([40, 17], dtype=torch.int32, device=q.device)
+            starts = torch.tensor([3, 0], dtype=torch.int32, device=q.device)
+            caches = k.clone(), v.clone()
+            return [ops.flash(q, k, v, causal=True, starts=starts), ops.paged_prefill(q, k, v, lengths), ops.paged_decode(q[:, :, :3], k, v, lengths),
+                    ops.decode_fused(q[:, :, :1], k[:, :, :1], v[:, :, :1], *caches, lengths),
+                    *ops.rope(q, k), *ops.linear(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)), *caches]
+
+        self.assertEqual(torch.cuda.current_device(), 0)
+        tensors = {device: qkv(device, torch.bfloat16) for device in ("cuda:0", "cuda:1")}
+        want = calls(*tensors["cuda:0"])
+        before = {device: attn_proto.launches(device) for device in tensors}
+        got = calls(*tensors["cuda:1"])
+        stream = torch.cuda.Stream("cuda:1")
+        stream.wait_stream(torch.cuda.current_stream("cuda:1"))
+        with torch.cuda.stream(stream):  # also makes cuda:1 current
+            torch.cuda.set_device(0)
+            of_stream = calls(*tensors["cuda:1"])
+            torch.cuda.set_device(1)
+        stream.synchronize()
+        self.assertEqual({device: attn_proto.launches(device) - before[device] for device in tensors}, {"cuda:0": 0, "cuda:1": 8})
+        for each in (*zip(got, want), *zip(of_stream, want)):
+            self.assertEqual(str(each[0].device), "cuda:1")
+            self.assertTrue(torch.equal(each[0].cpu(), each[1].cpu()))
+        found = {device: [] for device in tensors}
+        threads = [threading.Thread(target=lambda device=device: [found[device].append(calls(*tensors[device])) for _ in range(20)])
+                   for device in tensors]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for device, runs in found.items():
+            self.assertEqual(len(runs), 20)
+            for run in runs:
+                self.assertTrue(all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(run, want)), device)
+        self.assertEqual(torch.cuda.current_device(), 0)
+        q, k, v = tensors["cuda:1"]
+        for wrong in (lambda: ops.flash(q, tensors["cuda:0"][1], v), lambda: ops.flash(q, k, v, sinks=torch.zeros(4, device="cuda:0"))):
+            with self.assertRaisesRegex(RuntimeError, "device|cuda:0"):
+                wrong()
+
+    @unittest.skipIf(torch.cuda.device_count() < 2, "two GPUs")
+    def test_a_graph_of_a_gpu_that_is_not_current(self):
+        q, k, v = qkv("cuda:1", torch.bfloat16)
+        with torch.cuda.device(1):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                o = ops.flash(q, k, v, sinks=torch.zeros(4, device="cuda:1"))
+        self.assertEqual(torch.cuda.current_device(), 0)
+        for factor in (1, 3):
+            q.copy_(drawn(*q.shape) * factor)
+            graph.replay()
+            torch.cuda.synchronize(1)
+            self.assertTrue(torch.equal(o, ops.flash(q, k, v, sinks=torch.zeros(4, device="cuda:1"))))
+
 
 if __name__ == "__main__":
     torch.manual_seed(0)

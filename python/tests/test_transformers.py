@@ -287,6 +287,8 @@ class Arguments(Case):
                     for model, cache in ((plain, None), (ours, None), (ours, "static"))]
             self.assertTrue(torch.equal(said[0], said[1]))
             self.assertTrue(torch.equal(said[0], said[2]))
+        # The steps are served. The biases of prompts have a head as their innermost dimension.
+        self.assertEqual(set(attn_proto.reasons()), {"a mask for each head that would be copied"})
 
 
 class OwnAttention(Case):
@@ -430,6 +432,39 @@ class Generates(Case):
                     self.assertTrue(torch.equal(*said))
                     self.assertEqual(attn_proto.reasons(), {})
 
+    def test_padding_between_tokens(self):
+        """Padding between tokens and before new tokens, in caches that grow and static caches: all calls are served."""
+        ids, hole = tokens(2, 24), torch.ones(2, 24, dtype=torch.long)
+        right = hole.clone()
+        hole[1, :3], hole[0, 6:9], hole[1, 11] = 0, 0, 0
+        right[1, 15:19] = 0
+        for kind in ("llama", "gpt_oss"):
+            plain, ours = model(kind, "eager"), model(kind, "attn_proto")
+            for padding, parts in itertools.product((hole, right), ((19, 1, 1), (19, 4, 1), (3, 20, 1))):
+                def logits(model, cache):
+                    ends = list(itertools.accumulate(parts))
+                    return torch.cat([model(ids[:, end - count:end], attention_mask=padding[:, :end], cache=cache).logits
+                                      for count, end in zip(parts, ends)], 1)[padding[:, :ends[-1]].bool()]
+
+                want = logits(plain, DynamicCache(config=plain.config))
+                for cache in (DynamicCache(config=ours.config), StaticCache(ours.config, max_cache_len=24), StaticCache(ours.config, max_cache_len=40)):
+                    with self.subTest(kind, parts=parts, hole=padding is hole, cache=type(cache).__name__):
+                        before = attn_proto.launches()
+                        self.near(logits(ours, cache), want)
+                        self.assertEqual(attn_proto.launches() - before, 6)
+        self.assertEqual(attn_proto.reasons(), {})
+
+    def test_steps_with_padding_between_tokens_are_one_launch(self):
+        ids, padding = tokens(2, 30), torch.ones(2, 30, dtype=torch.long)
+        padding[1, 7] = 0
+        ours, prepared = model("llama", "attn_proto"), []
+        cache = StaticCache(ours.config, max_cache_len=30)
+        ours(ids[:, :20], attention_mask=padding[:, :20], cache=cache)
+        for at in range(20, 30):
+            ours(ids[:, at:at + 1], attention_mask=padding[:, :at + 1], cache=cache)
+            prepared.append(torch.ops.attn.prepared(ids))
+        self.assertEqual(len(set(prepared)), 1)
+
     def test_static_steps_are_one_launch(self):
         """Steps in a static cache, traced as one graph: the mask is made outside of the graph, as in generate(). No step
         prepares a launch or a graph of its own."""
@@ -472,6 +507,26 @@ class Compiled(Case):
             compiled = torch.compile(model(kind, "attn_proto"), backend="eager", fullgraph=True)
             seen = mask.bool() if mask is padding else slice(None)
             self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
+
+    def test_steps(self):
+        """A prompt and steps with padding, traced with the making of their masks, in both kinds of cache: the kernels
+        serve all calls. A cache that grows is traced again for all its lengths."""
+        ids = tokens(2, 24)
+        left = torch.ones(2, 24, dtype=torch.long)
+        left[1, :3] = 0
+        hole = left.clone()
+        hole[0, 5] = 0
+        for padding in (left, hole):
+            want = model("gemma2", "eager")(ids, attention_mask=padding).logits
+            for kind in (DynamicCache, lambda config: StaticCache(config, max_cache_len=30)):
+                torch._dynamo.reset()
+                ours = model("gemma2", "attn_proto")
+                compiled, cache = torch.compile(ours, backend="eager", fullgraph=True), kind(config=ours.config)
+                before = attn_proto.launches()
+                got = [compiled(ids[:, :20], attention_mask=padding[:, :20], cache=cache).logits]
+                got += [compiled(ids[:, at:at + 1], attention_mask=padding[:, :at + 1], cache=cache).logits for at in range(20, 24)]
+                self.near(torch.cat(got, 1)[padding.bool()], want[padding.bool()])
+                self.assertEqual(attn_proto.launches() - before, 10)
 
 
 if __name__ == "__main__":

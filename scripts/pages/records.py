@@ -25,8 +25,8 @@ STATES = ("supported", "refuted", "inconclusive")
 
 # Modifiers of attention (proto7_variants), each with the value that turns it off.
 MODIFIERS = {"alibi": 0, "soft_cap": 0, "bias": "none", "sinks": 0, "window_left": -1, "window_right": -1, "prefix": 0,
-             "documents": 0, "lengths": 0, "global_tokens": 0, "block_sparse": 0, "window_by": "range", "lists": 1,
-             "score_by": "constant", "rope": "none", "score_function": "none", "mask_function": "none"}
+             "documents": 0, "lengths": 0, "starts": 0, "global_tokens": 0, "block_sparse": 0, "window_by": "range",
+             "lists": 1, "score_by": "constant", "rope": "none", "score_function": "none", "mask_function": "none"}
 
 
 def modifiers_on(case):

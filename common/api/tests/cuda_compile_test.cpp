@@ -28,7 +28,7 @@ class ApiCudaCompileTest : public test::CudaCompilerTest {
   }
 };
 
-TEST_F(ApiCudaCompileTest, StartsAndTreesOverCaches) {
+TEST_F(ApiCudaCompileTest, DecodingAndPrompts) {
   using enum DType;
   struct Combination {
     Modifiers modifiers;
@@ -36,12 +36,16 @@ TEST_F(ApiCudaCompileTest, StartsAndTreesOverCaches) {
     int64_t q_len;
   };
   const Modifiers all{.soft_cap = 30, .window_left = 100, .alibi = true, .sinks = true, .starts = true, .tree = true};
-  for (const auto& [modifiers, dtype, cache_dtype, q_len] :
-       {Combination{{.starts = true}, bf16, int8, 1}, {all, bf16, bf16, 64}, {all, f32, f32, 4}}) {
+  for (const auto& [modifiers, dtype, cache_dtype, q_len] : {Combination{{.starts = true}, bf16, int8, 1},
+                                                             {all, bf16, bf16, 64},
+                                                             {all, f32, f32, 4},
+                                                             {{.bias = "bk"}, bf16, bf16, 1},
+                                                             {{.bias = "hqk"}, f32, f32, 4}}) {
     DecodeConfig config = compiled_config(dtype, cache_dtype, q_len);
     config.shape.causal = !modifiers.tree;
     const AttentionHooks hooks = without_mask(modifier_hooks(modifiers, dtype));
-    expect_clean(decode_plan(config, test::hopper(), 1024, &hooks), fmt::format("decode {}", hooks.text));
+    expect_clean(decode_plan(config, test::hopper(), 1024, &hooks),
+                 fmt::format("decode {} {} queries {}", name(dtype), q_len, hooks.text));
   }
   DecodeConfig config = compiled_config(bf16, bf16, 512);
   config.block_c = 0;

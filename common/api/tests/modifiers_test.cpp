@@ -151,9 +151,11 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     return worst;
   }
 
-  /// Calls Engine::flash(), and returns the largest difference from the oracle.
+  /// Calls Engine::flash(), and returns the largest difference from the oracle. `bias_axes` names the axes of a bias,
+  /// letters of "bhqk"; if it is empty, there is no bias. -infinity in the bias hides some pairs, and all pairs of some
+  /// rows.
   double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
-               const std::vector<int>& lengths = {}) {
+               const std::vector<int>& lengths = {}, const std::string& bias_axes = {}) {
     const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
     const Tensor q = random_tensor(batch, q_heads, q_len, width, dtype, Layout::bhsd, 1, 0);
     const Tensor k = random_tensor(batch, kv_heads, kv_len, width, dtype, Layout::bhsd, 1, 1);
@@ -164,10 +166,29 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     call.lengths = table(lengths);
     call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * q_len), NAN));
     set_rules(call, rules);
+    std::vector<float> bias;
+    const int64_t whole[] = {batch, q_heads, q_len, (kv_len + 3) / 4 * 4};
+    for (size_t axis = 0; axis < 4; ++axis) {
+      call.bias_sizes[axis] = bias_axes.find("bhqk"[axis]) == std::string::npos ? 1 : whole[axis];
+    }
+    const int64_t(&sizes)[4] = call.bias_sizes;
+    if (!bias_axes.empty()) {
+      for (int64_t i = 0; i < sizes[0] * sizes[1] * sizes[2] * sizes[3]; ++i) {
+        const bool whole_row = sizes[3] > 1 && i / sizes[3] % 7 == 3;
+        bias.push_back(whole_row || i * 7919 % 11 < 3 ? -INFINITY : 0.25f * static_cast<float>(i * 7919 % 13));
+      }
+      call.bias = on_device(bias);
+    }
     engine_->flash(call);
     const AttentionShape shape{batch, q_heads, kv_heads, q_len, kv_len, width, causal};
     const ScoreFunction all = [&](std::span<double> scores, int64_t sequence, int64_t head, int64_t row) {
       rules.scores(sequence, q_len, kv_len)(scores, sequence, head, row);
+      for (size_t key = 0; !bias.empty() && key < scores.size(); ++key) {
+        const int64_t at[] = {sequence, head, row, static_cast<int64_t>(key)};
+        int64_t index = 0;
+        for (int axis = 0; axis < 4; ++axis) index = index * sizes[axis] + (sizes[axis] == 1 ? 0 : at[axis]);
+        scores[key] += static_cast<double>(bias[static_cast<size_t>(index)]);
+      }
       for (size_t key = 0; !lengths.empty() && key < scores.size(); ++key) {
         if (static_cast<int>(key) >= lengths[static_cast<size_t>(sequence)]) scores[key] = hidden;
       }
@@ -361,6 +382,22 @@ TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
                     .starts = on_device(some_starts)});
   }
   EXPECT_EQ(engine_->prepared(), prepared);
+}
+
+/// A mask or a bias over few queries runs the decoding kernel, and a cache that grows needs no new launch.
+TEST_F(DeviceModifiersTest, FewQueriesTakeABias) {
+  for (const char* axes : {"k", "bk", "hk", "bhqk", "qk", "h"}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      EXPECT_LT(flash({.starts = {0, 0}}, 1, 130, true, dtype, {}, axes), tolerance(dtype)) << axes << name(dtype);
+      const size_t prepared = engine_->prepared();
+      for (const int64_t keys : {131, 77, 500, 130}) {
+        EXPECT_LT(flash({.starts = {0, 0}}, 1, keys, true, dtype, {}, axes), tolerance(dtype)) << axes << keys;
+      }
+      EXPECT_EQ(engine_->prepared(), prepared) << axes;
+    }
+    EXPECT_LT(flash(all_rules(), 5, 83, true, DType::f32, {}, axes), 1e-4) << axes;
+    EXPECT_LT(flash({}, 16, 3, false, DType::f32, {}, axes), 1e-4) << axes;
+  }
 }
 
 TEST_F(DeviceModifiersTest, SequencesOneAfterTheOther) {
