@@ -12,7 +12,8 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_of_small = 8192, last_of_large = 65536;
-// The shares of the remaining budget that the two cases of a probe and their comparison may take.
+// A probe measures two cases, and then compares the two cases. The measurements of both cases together, and the
+// comparison, may take these shares of the remaining budget.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }

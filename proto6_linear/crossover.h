@@ -1,4 +1,4 @@
-// Searches the length from which on linear attention is faster than softmax attention, by powers of two, then by
+// Searches for the length from which on linear attention is faster than softmax attention, by powers of two, then by
 // bisection. Each probe of a length is a comparison A B A' of linear and softmax attention on the same inputs.
 #pragma once
 

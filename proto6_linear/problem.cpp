@@ -43,8 +43,8 @@ Strides gate_strides(const LinearConfig& config) {
 }
 
 /// Returns the logarithms of decays. A decay by head is one of RetNet's decays, which go from 1 - 2^-5 to 1 - 2^-12. A
-/// decay by token is the sigmoid of a random number. A decay by channel is the 16th root of the sigmoid of a random
-/// number, so that the state remembers 16 times as long (GLA).
+/// decay by token is the sigmoid of 3 plus a random number. A decay by channel is the 16th root of the sigmoid of a
+/// random number. Because of the root, the state remembers 16 times as many tokens as with the sigmoid itself (GLA).
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};

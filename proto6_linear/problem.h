@@ -35,8 +35,8 @@ struct LinearCase {
   /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
   /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
-  /// sequence has `linear.tokens` tokens; if there are several sequences, number `sequences / 2`, counted from 0, has
-  /// none.
+  /// sequence has `linear.tokens` tokens; if there are several sequences, the sequence with the index `sequences / 2`
+  /// is empty.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
@@ -46,7 +46,7 @@ struct LinearCase {
 FlashConfig softmax_attention(const LinearCase& config, const DeviceInfo& device);
 
 Plan linear_plan(const LinearCase& config, const DeviceInfo& device);
-/// Returns the plan of a case, with its LinearCase.
+/// Returns the plan of a case. plan.config<LinearCase>() is the typed case.
 CasePlan linear_case_plan(const Case& config, const Setting& setting);
 
 /// Returns random inputs, drawn with `seed`.
@@ -136,7 +136,8 @@ class HostScanProblem : public HostProblem {
   double sample() override;
   /// Checks as LinearProblem::check() does.
   Check check() override;
-  /// Returns the medians of the times of the samples' parts: kernels on the device, copies, the scan.
+  /// Returns the median time of each part of a sample (kernels, copy to the host, scan, copy back), and the bytes of
+  /// the memory between phases.
   Json values() const override;
   const LinearOutputs& outputs() const { return outputs_; }
 

@@ -47,7 +47,7 @@ class Rows {
     return values;
   }
 
-  /// Sets to[d] to the decay of row d of the state S at the token `row`.
+  /// Sets to[d] to the factor by which the token `row` decays row d of the state S.
   void decays(int64_t row, std::vector<double>& to) const {
     const int64_t dims = config_.head_dim, all = inputs_.k.seq;
     const int64_t token = (batch_ * config_.heads + head_) * all + first_ + row;
@@ -107,12 +107,12 @@ struct RunningSums {
 };
 
 // The errors of a kernel. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
-// the inputs' type: 2^-11 for f16, 2^-8 for bf16, and 0 for f32, whose products are taken to be as exact as f32. The
-// oracle reads the rounded inputs.
+// the inputs' type: 2^-11 for f16, 2^-8 for bf16, and 0 for f32: a kernel is taken to multiply inputs of f32 as exactly
+// as f32 does. The oracle reads the rounded inputs.
 //
-// An output is a sum of terms t_dj = scale q_d k_jd v_j, decayed: one term for each token j that the output's row sees,
-// and for each row d of S. A kernel never computes these terms one by one. It adds them up in other orders, and rounds
-// these numbers:
+// An output is a sum of terms t_dj = scale q_d k_jd v_j, decayed. There is one term for each pair of a token j and a
+// row d of S, where j is a token that the output's token sees. A kernel never computes these terms one by one. It adds
+// them up in other orders, and rounds these numbers:
 //
 //   the state S       before the product with q. The error is one unit of each q_d S_d.
 //   f(q)              with a feature map f or a gate, after the product with the gate's decay. The error is one unit of
@@ -159,8 +159,8 @@ struct RunningSums {
 // With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
 // errors. The divisor's error is the same in all elements of a row.
 //
-// Why missing tokens are noticed: if all n tokens are alike and m tokens are missing, o and each element of the state
-// change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
+// Why missing tokens are noticed: if all n tokens are drawn alike and m tokens are missing, o and each element of the
+// state change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
 //
 //   f32     an element's tolerance is 1.2e-4 of the size of o; a missing token changes o by 4e-3
 //   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 changes each later row by 0.03
@@ -179,11 +179,12 @@ struct RunningSums {
 // the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws the rows to compare
 // for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of some head is compared
 // at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In
-// this head the check notices a missing chunk in all rows, and a missing token in some rows. The other heads remember
-// fewer tokens.
+// this head all compared rows show a missing chunk, and some compared rows show a missing token. The other heads
+// remember fewer tokens.
 //
-// No check notices two faults: a token that is missing only from the outputs of one late chunk, and not from the state;
-// and a token that is missing only in one head, if the compared rows of this head are far apart.
+// Two faults may pass every check. One fault is a token that is missing only from the outputs of one late chunk, and
+// not from the state. The other fault is a token that is missing only in one head, if the compared rows of this head
+// are far apart.
 struct Errors {
   double unit, q_unit, term_unit, out_unit, f32, decay;
 

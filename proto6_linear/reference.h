@@ -29,15 +29,15 @@ struct LinearRow {
 struct LinearReference {
   std::vector<LinearRow> rows;
   std::vector<double> o, o_allowed;  // rows x value_dim
-  std::vector<double> row_allowed;   // per row: tolerance of the root of the mean square of the errors; infinite where
+  std::vector<double> row_allowed;   // per row: tolerance of the root mean square of the row's errors; infinite where
                                      // the row has a NaN or an infinity
   std::vector<double> state, state_allowed, key_sum, key_sum_allowed;  // final values, laid out as in LinearTensors
 };
 
-/// Computes the recurrence over all tokens. The result has all rows of all heads if these are at most `most_rows` rows.
-/// Else the result has about `most_rows` rows. It has the first and the last row of each sequence and head. It divides
-/// the rows between these two into equal parts, and has one row of each part, drawn with `seed`. Only one thread at a
-/// time calls `feature`.
+/// Computes the recurrence over all tokens. The result has all rows of all heads if all heads together have at most
+/// `most_rows` rows. Else the result has about `most_rows` rows: of each sequence and head the first row, the last row,
+/// and rows drawn with `seed`. For the draw, the rows between the first and the last row are divided into equal parts,
+/// and one row of each part is drawn. Only one thread at a time calls `feature`.
 LinearReference reference_linear(const LinearConfig& config, const LinearInputs& inputs, const FeatureFunction& feature,
                                  int64_t most_rows, uint64_t seed);
 

@@ -60,7 +60,7 @@ std::vector<AxisInfo> linear_axes() {
        1},
       {"state", "1: each sequence begins with an initial state, and leaves a final state", {}, 0, 1, 1},
       {"segments",
-       "parts of a sequence that the variant fused runs at once; 0: as many as the rule says",
+       "parts of a sequence that the variant fused runs at once; 0: a rule chooses the number",
        {},
        0,
        4096,
@@ -75,7 +75,7 @@ std::vector<std::string> linear_compared_axes() {
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // Adds a block with the axes in `own`, and with the usual axes of the shape that `own` does not have.
+  // Adds a block with the axes in `own`. Of the usual axes of the shape, adds those that `own` lacks.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
                             integers("q_len", {4096}), integers("head_dim", {64}),
@@ -88,7 +88,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis lookback = texts("scan", {"lookback"}), all_scans = texts("scan", {"host", "passes", "lookback"});
   const Axis both = texts("variant", {"phases", "fused"}), wide = integers("head_dim", {128});
   const Axis one_batch = integers("batch", {1});
-  // The searches for the crossover begin with these cases.
+  // The searches for the crossover take their pairs from these cases, and replace q_len.
   const Axis compared = texts("variant", {"softmax", "fused", "phases"}), start = integers("q_len", {256});
   add({compared, lookback, one_batch, start, integers("causal", {1, 0})});
   add({compared, lookback, one_batch, start, wide});
@@ -189,8 +189,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
   // On a cpu linear_chunk() is small for the variant `fused`: a step keeps its tokens in the first cache, and longer
-  // chunks take more products. linear_chunk() is larger for the variant `phases`, because it writes and reads a state
-  // for each chunk.
+  // chunks take more products. linear_chunk() is larger for the variant `phases`, because `phases` writes and reads a
+  // state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -19,7 +19,7 @@ constexpr const char* expectation = "expectation before the first run";
 using Names = std::vector<std::string>;
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 4;  // a shape with fewer tiles gives no fastest tile
+constexpr size_t whole_tile_sweep = 4;  // results with fewer tiles do not tell which tile is the fastest
 
 std::set<std::string> what_varies() {
   std::set<std::string> axes = tile_axes;
@@ -119,7 +119,7 @@ std::string tile_of(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// Returns the claim that attention with a modifier does not need another tile.
+// Returns the claim that attention with a modifier needs no other tile than plain attention.
 Claim same_tile() {
   return {.hypothesis = {"same_tile",
                          "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "

@@ -7,14 +7,15 @@
 
 namespace attn {
 
-/// Returns the claims, which are registered before anything runs. They compare:
-/// - every modifier by itself, and all modifiers together, with plain attention, on each shape;
-/// - masks by lists with other ways to make the same mask;
-/// - score modifiers at run time, and score modifiers by calls, with score modifiers as constants;
-/// - query heads that share keys with query heads that have keys of their own;
-/// - copies of shared heads with an index;
-/// - RoPE before attention with RoPE inside the attention kernel;
-/// - the tile that is best for plain attention with other tiles, in attention with a modifier.
+/// Returns the claims, which are registered before anything runs. The claims compare, on each shape:
+/// - plain attention, and attention with one modifier or with several modifiers;
+/// - masks by lists, and other ways to make the same mask;
+/// - score modifiers as constants, and score modifiers that are read at run time or called for each score;
+/// - query heads that have keys of their own, and query heads that share keys;
+/// - attention that finds shared heads by an index, and attention on copies of the shared heads;
+/// - RoPE by a launch before attention, and RoPE inside the attention kernel;
+/// - the launch of RoPE or of the copies alone, and attention; the launch of RoPE alone, and a copy;
+/// - in attention with a modifier: the tile that is best for plain attention, and other tiles.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

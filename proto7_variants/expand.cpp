@@ -146,7 +146,7 @@ Check HeadCopies::check() const {
     std::vector<std::byte> got(want.bytes());
     targets_[i]->download(got.data(), got.size());
     if (const auto [at, other] = std::ranges::mismatch(got, want.data); at != got.end()) {
-      check.fail(fmt::format("the copy of {} differs from byte {} on", i == 0 ? "K" : "V", at - got.begin()));
+      check.fail(fmt::format("the copy of {} is wrong from byte {} on", i == 0 ? "K" : "V", at - got.begin()));
     }
     check_guards(check, {targets_[i]});
     check.rows_checked += want.batch * want.heads * want.seq;

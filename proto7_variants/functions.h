@@ -23,7 +23,7 @@ struct UserFunctions {
   /// Returns the functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
-  /// Returns the reason why these functions have no oracle if `device` is under test, or an empty text if they have an
+  /// Returns why these functions have no oracle when `device` is under test. Returns an empty text if there is an
   /// oracle.
   std::string unable(const DeviceInfo& device) const;
 

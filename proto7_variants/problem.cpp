@@ -50,8 +50,8 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
-// Returns the memory of the inputs, of a second copy of the inputs if RoPE turns them or heads are copied, and of the
-// bias.
+// Returns the memory of the inputs; with RoPE also of the turned inputs; with copied heads also of the inputs that have
+// the copies; and of the bias.
 Memory variants_memory(const VariantsConfig& variants) {
   Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
   if (variants.copies_heads) {
@@ -61,7 +61,7 @@ Memory variants_memory(const VariantsConfig& variants) {
   if (variants.modifiers.bias == "none") return memory;
   const ModifiedAttention attention(variants.modifiers, variants.attention());
   const double bias = static_cast<double>(attention.bias_elements()) * sizeof(float);
-  // On the host the bias is drawn, and then appended to the data of the hooks.
+  // The host has the bias twice: as it was drawn, and in the data of the hooks.
   memory.device += bias, memory.host += 2 * bias;
   return memory;
 }

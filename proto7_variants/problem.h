@@ -42,7 +42,7 @@ struct VariantsConfig {
 /// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work has the
 /// arithmetic of the pairs that no rule hides; pairs that only the mask function hides are counted, too.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
-/// Returns the plan of a case, with its VariantsConfig.
+/// Returns the plan of a case. plan.config<VariantsConfig>() is the typed case.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);
 
 /// The tensors of attention on copies: K and V have a copy of the shared key/value head for each query head.

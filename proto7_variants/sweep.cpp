@@ -93,7 +93,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = span.large();
   const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
-  // Adds a block with the axes in `own`, and with the axes of the shape that `own` does not have.
+  // Adds a block with the axes in `own`. Of the axes of the shape, adds those that `own` lacks.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
     for (Axis& axis : shapes_of(device, length, dims, causal)) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
@@ -129,8 +129,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("starts", {1}), sequences, heads});
   };
   modifiers(2048);
-  // These blocks try tiles with a modifier and without. They name every modifier's axis, so that a run that names
-  // modifiers does not get these blocks.
+  // These blocks try tiles with a modifier and without. These blocks have every modifier's axis, so that a run whose
+  // command line names a modifier leaves these blocks out (variants_narrowing_axes()).
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :

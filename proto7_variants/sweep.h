@@ -15,8 +15,8 @@ std::vector<AxisInfo> variants_axes();
 /// Returns the axes in which the cases of one comparison may differ: the modifiers, the way to find key/value heads,
 /// and the tile.
 std::vector<std::string> variants_compared_axes();
-/// Returns the axes of modifiers, rotary positions, key/value heads and tasks. If the command line names one of these
-/// axes, the sweep leaves out each block that has another one of these axes which the command line does not name
+/// Returns the axes of modifiers, rotary positions, key/value heads and tasks. If the command line names one or more of
+/// these axes, the sweep leaves out each block that has an axis of this set which the command line does not name
 /// (ExperimentSpec::narrowing_axes).
 std::set<std::string> variants_narrowing_axes();
 Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
@@ -24,10 +24,10 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
 /// function's axis, with the values `none` and the file's function.
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// Sets the axes that a case does not name. The task becomes attention, heads are found by an index, and modifiers are
-/// off; the other axes get the values that complete them for attention. Axes that mean nothing for the task are off.
+/// off; all other axes get the values that complete_modified() chooses. Axes that mean nothing for the task are off.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run has: the claims that advise users, and the axes of the compared cases.
 AnswerSpec variants_answer();
 
 }  // namespace attn

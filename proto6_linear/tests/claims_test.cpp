@@ -91,8 +91,8 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
-  // One search. By linear_seconds(), linear and softmax attention take the same time at 500 tokens, and at 550 tokens
-  // with chunks of 16 or 64.
+  // The next comparisons are those of one search for the crossover. By linear_seconds(), linear and softmax attention
+  // take the same time at 500 tokens if chunks have 32 tokens, and at 550 tokens if chunks have another size.
   Case softmax, linear;
   for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
     config->set("variant", std::string(variant));

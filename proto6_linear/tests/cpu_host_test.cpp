@@ -54,7 +54,7 @@ std::string difference_on(Device& host, const LinearCase& config) {
   return check.ok ? "" : check.worst;
 }
 
-TEST(LinearVectors, StatesPastTheCaches) {
+TEST(LinearVectors, StoreStatesPastTheCaches) {
   if (test::on_cuda) GTEST_SKIP() << "the device under test is no cpu";
   WithoutCaches host;
   for (const int64_t tokens : {1, 3}) {

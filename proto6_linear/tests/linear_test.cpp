@@ -150,8 +150,9 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
   return all;
 }
 
-// A NaN at a token reaches this token and the later tokens of the sequence and head, and no other tokens. A NaN in V
-// reaches only its own column. The token is the first or the last token of a kernel's step, or a token between them.
+// A NaN of a token in K, V or the gate reaches this token and the later tokens of the sequence and head, and no other
+// tokens. A NaN in Q reaches only its own token. A NaN in V reaches only its own column. The token is the first or the
+// last token of a kernel's step, or a token between them.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   test::Some some(7);
   for (const Gate gate : all_gates) {
@@ -187,7 +188,7 @@ TEST_F(LinearTest, AnInfinityInVReachesTheTokensThatSeeIt) {
   }
 }
 
-// Every feature map keeps a NaN. Without causality a token's NaN reaches all tokens of the sequence.
+// Every feature map keeps a NaN. Without causality a token's NaN in K or V reaches all tokens of the sequence.
 TEST_F(LinearTest, NaNInFeaturesAndWithoutCausality) {
   for (const char* feature : {"identity", "elu1", "relu"}) {
     for (const bool causal : {false, true}) {
@@ -473,7 +474,7 @@ Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs
 }
 
 // A kernel that loses tokens computes the same as a kernel that gets keys of 0 for these tokens. A kernel whose decays
-// are off by one computes with the gate of the neighbouring token, channel or head.
+// are off by one computes with the gate of the next token, or with a gate by head (GATE_HEAD) of the next head.
 TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   test::Some some(3);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -517,8 +518,8 @@ TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   }
 }
 
-// All elements of one row are 1 % too large. No element is beyond the tolerance of an element, but the row is beyond
-// the tolerance of a row.
+// In the last row of each head all elements are 1 % too large. No element is beyond the tolerance of an element, but
+// the row is beyond the tolerance of a row.
 TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   const LinearCase config = completed(in_form(long_case(DType::bf16, GATE_NONE), "fused"));
   if (!linear_plan(config, test::device().info()).unable.empty()) GTEST_SKIP() << "the device has no kernel";
@@ -538,7 +539,8 @@ TEST_F(LinearTest, ARowThatIsTooLargeIsCaught) {
   }
 }
 
-// In these mutations only the state loses tokens, in one chunk of 1024.
+// The case has 1024 chunks. Some mutations make the state, but not the outputs, lose tokens of one chunk. The other
+// mutations make the decay of every chunk wrong.
 TEST_F(LinearTest, MutationsAmongManyTokensAreCaught) {
   for (const test::LinearMutation& mutation : test::long_mutations(on_cuda)) {
     LinearCase config = long_case(DType::bf16, mutation.gate);

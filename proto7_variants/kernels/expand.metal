@@ -1,5 +1,6 @@
-// Copies key/value heads for each query head: out[b, h, s] = in[b, h / group, s], of K and V. A thread loads 16 bytes,
-// and writes them to the query heads of the group. The kernel has not run on Apple hardware yet.
+// Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
+// query head h and the row s. A thread loads 16 bytes, and writes these bytes to the query heads of the group. The
+// kernel has not run on Apple hardware yet.
 //
 // Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.
 // Grid: (tiles of rows, heads of K and then of V, batch); any number of threads.

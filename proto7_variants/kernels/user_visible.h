@@ -1,4 +1,4 @@
-// A pair is visible if neither the modifiers of mask.h nor the user's mask function hide the pair.
+// A pair is visible if neither the modifiers of mask.h nor the user's mask function hides the pair.
 #pragma once
 
 #define visible modified_visible

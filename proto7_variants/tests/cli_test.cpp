@@ -82,7 +82,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2) << "without its file";
 }
 
-TEST_F(VariantsCliTest, AFileThatIsNoFunctionIsOneLineAndStatus2) {
+TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
   for (const auto& [option, text, says] : std::vector<std::tuple<std::string, std::string, std::string>>{
            {"--mask-function", "#include <cmath>\n", "has #include in line 1"},
            {"--score-function", "float score(float s, int, int) { asm(\"nop\"); return s; }", "has asm in line 1"},
@@ -171,7 +171,7 @@ TEST_F(GuardCliTest, AFunctionWithoutEndFailsOnlyItsOwnCase) {
       "timeout", "did not end a threadgroup within 10 s");
 }
 
-TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
+TEST_F(VariantsCliTest, RunsSharedHeadsByIndexAndByCopyAndTheCopiesAlone) {
   const std::string shape =
       "--device cpu:threads=2" + test::few_samples +
       "--axis q_len=65 --axis head_dim=24 --axis batch=2 --axis q_heads=6 "
@@ -188,8 +188,8 @@ TEST_F(VariantsCliTest, SharedHeadsByIndexByCopyAndTheCopyAlone) {
     const std::string by = record["case"]["kv_heads_by"];
     const bool alone = record["case"]["task"] == "expand";
     ++cases[alone ? "expand" : by];
-    // Attention moves Q and O of 6 heads, lse, and K and V: of 2 heads with an index, of 6 heads with copies. The
-    // launch of the copies reads K and V of 2 heads and writes K and V of 6 heads.
+    // Attention moves Q and O of 6 heads and lse. With an index attention also moves K and V of 2 heads, with copies K
+    // and V of 6 heads. The launch of the copies reads K and V of 2 heads and writes K and V of 6 heads.
     const double rows = 2 * 65 * 24 * 4, copies = 2 * (2 + 6) * rows;
     EXPECT_EQ(record["work"]["bytes"], alone           ? copies
                                        : by == "index" ? 2 * (6 + 2) * rows + 6 * 2 * 65 * 4

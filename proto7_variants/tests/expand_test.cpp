@@ -50,7 +50,7 @@ std::string expand_difference(const ExpandShape& shape, Layout layout, Layout ou
     std::vector<std::byte> got(side.want.bytes());
     side.out_buffer.download(got.data(), got.size());
     const char* const what = &side == sides.data() ? "K" : "V";
-    if (got != side.want.data) return fmt::format("{} is not its copy", what);
+    if (got != side.want.data) return fmt::format("the copy of {} is wrong", what);
     if (!side.out_buffer.guards_intact() || !side.in_buffer.guards_intact()) return "a guard band was overwritten";
   }
   return {};
@@ -65,7 +65,7 @@ TEST_F(ExpandTest, TheReferenceRepeatsHeads) {
   for (int64_t h = 0; h < 12; ++h) EXPECT_EQ(out.at(1, h, 4, 7), in.at(1, h / 4, 4, 7)) << h;
 }
 
-TEST_F(ExpandTest, GroupsTypesAndLayoutsAreExact) {
+TEST_F(ExpandTest, CopiesAreExactForGroupsTypesAndLayouts) {
   for (const auto& [kv_heads, group] : {std::pair{3, 1}, {3, 2}, {2, 3}, {2, 4}, {2, 7}, {1, 8}, {1, 24}}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
@@ -81,7 +81,7 @@ TEST_F(ExpandTest, GroupsTypesAndLayoutsAreExact) {
   }
 }
 
-TEST_F(ExpandTest, DimensionsAndOddLengthsAreExact) {
+TEST_F(ExpandTest, CopiesAreExactForDimensionsAndOddLengths) {
   for (const int64_t head_dim : {8, 24, 64, 72, 128, 256, 512}) {
     for (const int64_t rows : {1, 3, 63, 130, 515}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {

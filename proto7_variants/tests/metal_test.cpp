@@ -20,7 +20,7 @@ TEST_F(MetalVariantsTest, Modifiers) {
   expect_right(2, axes + "dtype=f16 causal=1 rope=before,kernel rope_pairing=interleaved");
 }
 
-TEST_F(MetalVariantsTest, LaunchesOfTheirOwn) {
+TEST_F(MetalVariantsTest, RopeAloneAndCopiesAlone) {
   const std::string axes = "batch=2 q_heads=3 kv_heads=1 q_len=21 kv_len=33 head_dim=40 layout=bshd ";
   expect_right(1, axes + "task=rope dtype=bf16 rotary_dim=24 rope_angles=computed");
   expect_right(1, axes + "task=expand dtype=f16");
