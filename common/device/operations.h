@@ -31,7 +31,7 @@ struct CeilingArithmetic {
 struct CeilingKernels {
   std::string file;             // the file of all kernels, under the source root
   FunctionConstants constants;  // the constants of all of the file's kernels
-  uint32_t threads;             // of a threadgroup of the arithmetic
+  uint32_t threads;             // threads of a threadgroup that does arithmetic
   double lanes;                 // f32 numbers that a threadgroup works on at once
   double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
@@ -49,15 +49,15 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Returns matrix products that are faster than multiply-adds; for DType::f32 these are products of tf32. Returns
-  /// nothing if the device has no faster products.
+  /// Returns the matrix products of elements of `dtype` if they are faster than multiply-adds, else nothing. For
+  /// DType::f32 these are products of tf32.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 
 /// A kernel that works on independent elements.
 struct ElementKernel {
-  uint32_t threads = 1;  // of a threadgroup
-  int64_t elements = 0;  // of a threadgroup; 0: one threadgroup has all elements
+  uint32_t threads = 1;  // threads of a threadgroup
+  int64_t elements = 0;  // elements of a threadgroup; 0: one threadgroup has all elements
 };
 
 /// The values that sweeps try on the device.
@@ -77,7 +77,7 @@ struct SweepSpan {
 /// If a member is null, or an optional without a value, the device has no kernel for that operation.
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
-  const FlashOperation* flash = nullptr;            // attention; with pages also attention of prompts over a cache
+  const FlashOperation* flash = nullptr;            // attention, also of prompts over a paged cache
   const RopeOperation* rope = nullptr;              // rotation of Q and K in a separate launch
   const DecodeOperation* decode = nullptr;          // few queries over a cache, also over shared pages
   const LinearOperation* linear = nullptr;          // linear attention
@@ -86,7 +86,7 @@ struct Operations {
   std::optional<ElementKernel> mask_bits = {};      // reads a caller's mask; an element is a block of keys
   std::optional<uint32_t> append_threads = {};      // threads of a threadgroup that appends keys and values to a cache
   std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
-  std::optional<ElementKernel> user_function = {};  // calls a user's function on its own, for the oracle
+  std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
   SweepSpan span = {};

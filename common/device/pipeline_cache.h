@@ -26,9 +26,10 @@ struct Pipeline {
   double load_s = 0;   // the part of ready_s for loading
 };
 
-/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then for the key's own file on
-/// disk, and then asks the compiler. Safe to use from several threads and several processes: when one of them compiles
-/// a key, the others wait for the result. A key is compiled once per cache in memory, and once per folder.
+/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then in the folder on disk,
+/// which has a file for each key, and then asks the compiler. Several threads and several processes may use a folder at
+/// once: while a thread compiles a key, all other threads that want this key wait for the result. So a key is compiled
+/// once for each folder, and without a folder once for each cache.
 class PipelineCache {
  public:
   /// If `folder` is empty, there is no disk cache. If the folder cannot be written, the cache logs one warning and then

@@ -18,14 +18,14 @@
 namespace attn {
 namespace {
 
-constexpr double worth_avoiding = 1.05;  // the answer's lines name options above this multiple of the fastest time
+constexpr double worth_avoiding = 1.05;  // a line names options to avoid from this multiple of the fastest time on
 constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
 constexpr size_t most_values = 4;        // the most values of an axis that a line names
 
 using Names = std::set<std::string>;
 
-/// A shape in which the options of a choice were measured. choice_line() takes shapes with the same values of the axes
-/// Choice::by.
+/// A shape in which the options of a choice were measured. The shapes of one call of choice_line() have equal values of
+/// the axes in Choice::by.
 struct Shape {
   Case config;  // of the shape, without the choice's axes
   Picked picked;
@@ -114,7 +114,7 @@ Names common(const Names& a, const Names& b) {
 /// The line of a choice for `shapes`. Null if no option is as good as the fastest option in all of these shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
-  std::map<std::string, double> ratios;  // the largest of all shapes
+  std::map<std::string, double> ratios;  // of each option: its largest ratio in any shape
   for (const Shape& shape : shapes) {
     Names own = {option_of(choice, shape.picked.best->config)}, here;
     for (const Measurement* option : shape.picked.as_good) own.insert(option_of(choice, option->config));
@@ -301,9 +301,9 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Says which cases of a claim are in `some`. The text has the values of an axis in `some` if no other case has any of
-/// these values. Without such an axis the text has, for a single case, the axes in which this case differs from other
-/// cases; for several cases, the number of cases.
+/// Says which cases of a claim are in `some`; `all` has all cases of the claim. The text names an axis, and the values
+/// of this axis in `some`, if no other case has any of these values. If there is no such axis, the text about a single
+/// case names the axes in which this case differs from other cases, and the text about several cases has their number.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -318,7 +318,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> named, differing;  // axes; and these axes with their first values in `some`
+  std::vector<std::string> named, differing;  // the axes that set `some` apart; these axes with a value
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double steady_cv = 0.25;      // on a quiet machine the CV of samples is less
 constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by less
-constexpr double little_overlap = 0.1;  // other programs may use this share of the run's cores and not disturb it
+constexpr double little_overlap = 0.1;  // a use of this share of the run's cores by other programs disturbs nothing
 
 double used_s(int who) {
   rusage usage{};

@@ -10,11 +10,11 @@
 
 namespace attn {
 
-/// The time that the cores of this process's affinity mask have worked since the machine started, and the time of this
-/// process and of the processes that it has waited for.
+/// `busy_s` is the time that the cores of this process's affinity mask have worked since the machine started. `own_s`
+/// is the CPU time of this process and of the child processes that this process has waited for.
 struct CoreTimes {
   int cores = 0;
-  double busy_s = 0;  // of all programs, and of the hypervisor's other machines
+  double busy_s = 0;  // for all programs, and for other virtual machines of the host
   double own_s = 0;
   std::chrono::steady_clock::time_point at = {};
 };

@@ -21,7 +21,7 @@ namespace {
 
 // The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
 // shared machine, some of many short repetitions run while no other program disturbs them. Of a few long repetitions
-// perhaps none does.
+// perhaps none runs undisturbed.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;

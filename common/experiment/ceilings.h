@@ -13,7 +13,7 @@ namespace attn {
 /// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
 /// `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer on a GPU has 32 times the bytes of the last-level cache, and at least 512 MiB. A buffer on the
+///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB. A buffer on the
 ///           cpu has 4 times the bytes of the last-level cache, but at least 64 and at most 128 MiB; a repetition
 ///           copies one of the buffer's 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.

@@ -11,7 +11,8 @@ namespace attn {
 /// The current time, as 2025-01-31T12:00:00Z.
 std::string utc_now();
 
-/// The number of processes that mpirun, srun or torchrun has started together, on their first process; else 1.
+/// The number of processes that mpirun, srun or torchrun has started together, if this process is the first of these
+/// processes; else 1.
 int ranks_started_here();
 
 /// The compiler of the host code: "gcc 12.2.0" or "clang 19.1.7", for example.

@@ -75,9 +75,8 @@ struct ExperimentSpec {
   /// True: the compared axes are tile and variant, and `complete` knows the best tile. If the command line names a
   /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
-  /// If the command line names an axis of this set, the sweep leaves out each block that has another axis of this set
-  /// which the command line does not name. For example, a user who names one modifier gets no blocks of other
-  /// modifiers.
+  /// If the command line names some axes of this set, the sweep leaves out each block that has any of the set's unnamed
+  /// axes. For example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
@@ -132,7 +131,7 @@ class Experiment {
   Device& device();
   PipelineCache& pipelines();
   uint64_t seed() const;
-  /// Whether this process measures again what the sweep of its run has checked and measured (--processes).
+  /// Whether this process is a part of a run (--processes). A part measures again what the run's sweep has measured.
   bool is_part() const;
   /// The path that --input gives; empty where the option is not given.
   const std::string& input() const;
@@ -167,7 +166,7 @@ class Experiment {
   int run();
   /// The last two steps of run(), for a body that replaces the earlier steps.
   int compare_and_conclude();
-  /// Judges, writes findings, prints table and answer. Returns the exit status.
+  /// Judges the conclusions, writes the findings, and prints the table and the answer. Returns the exit status.
   int conclude(const std::vector<Conclusion>& conclusions);
 
   const std::vector<Measurement>& results() const;  // results of this run, and of the run that --resume continues

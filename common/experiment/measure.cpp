@@ -22,7 +22,7 @@ constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold 
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start of a run
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 100;  // above it, another program used the device during the ceiling's samples
+constexpr double max_ceiling_pct = 100;  // a higher share shows that another program slowed the ceiling
 
 constexpr Rounds sweep_rounds{3, 50};
 // The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
@@ -191,7 +191,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
                                     label(record.config), message));
           return to_json(record, Ceilings{});
         } catch (const std::runtime_error&) {
-          // The rate is wrong.
+          // Even other programs do not explain a rate as high as this: the rate is wrong.
         }
       }
       fail(record, "failed", message);

@@ -101,7 +101,7 @@ TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
-  // Sizes around the size of a huge page, and of the parts into which a fill is cut.
+  // Some sizes are smaller and some larger than a huge page, and than the parts into which the device cuts a fill.
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
     Buffer buffer(*device_, bytes);
     EXPECT_EQ(buffer.bytes(), bytes);
@@ -370,7 +370,7 @@ TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
   }
 }
 
-TEST_F(AnyDeviceTest, GivesATimeLessThanTimestamps) {
+TEST_F(AnyDeviceTest, GivesTheTimesBetweenTimestamps) {
   EXPECT_TRUE(device_->submit(CommandEncoder()).empty());
   for (const int timestamps : {0, 1, 2, 5}) {
     CommandEncoder encoder;
@@ -381,7 +381,7 @@ TEST_F(AnyDeviceTest, GivesATimeLessThanTimestamps) {
   }
 }
 
-TEST_F(AnyDeviceTest, EnqueuesWhatALaterSubmissionWaitsFor) {
+TEST_F(AnyDeviceTest, DownloadsWaitForEnqueuedCommands) {
   const KernelSource source = any_kernel(device_->info(), R"(
     struct Count { unsigned* count; };
     KERNEL(Count) { *p->count = *p->count * 2 + 1 + 0 * (index[0] + count[0]); })");

@@ -128,7 +128,7 @@ TEST_F(CompileTest, WarningsOfAKernelThatCompilesAreLoggedOnce) {
   EXPECT_EQ(log.lines(), lines) << "the same warning of another pipeline: " << log.text();
 }
 
-TEST_F(CompileTest, AConstantThatOnlyAHeaderUsesIsUsed) {
+TEST_F(CompileTest, AConstantThatOnlyAHeaderUsesIsNoError) {
   KernelSource source = kernel_text(
       "#include \"test/header.h\"\n"
       "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = twice(); }",
@@ -246,7 +246,7 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
 }
 
 // A fragment that is linked before the optimiser runs is inlined. A fragment that is linked later is called.
-TEST_F(CompileTest, WhenAFragmentIsLinkedDecidesWhetherItsCallIsLeft) {
+TEST_F(CompileTest, OnlyLinkingBeforeTheOptimizerInlinesAFragment) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
   const auto calls = [&](Linking linking) {
@@ -291,7 +291,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
 
   EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "the program's message";
   EXPECT_TRUE(contains(error_of(program("import sys; sys.exit('no such work')")), "no such work"));
-  EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "it writes nothing";
+  EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "the program writes nothing";
   KernelSource early = source;
   early.linking = Linking::before_optimizer;
   EXPECT_TRUE(contains(error_of(early), "after code generation"));
@@ -299,7 +299,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
 
 TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add instructions of their own";
-  if (!device_->info().has("avx2")) GTEST_SKIP() << "counts are of x86";
+  if (!device_->info().has("avx2")) GTEST_SKIP() << "the expected counts are those of x86";
   KernelSource source = kernel_text(
       "extern \"C\" void run(float* const* data, const Threadgroup*) {\n"
       "  float* x = *data; float sum = 0;\n"
@@ -330,7 +330,7 @@ TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
   EXPECT_GT(device_->contents(two).bytes, device_->contents(one).bytes);
 }
 
-TEST_F(CompileTest, AFragmentsErrorsHaveItsOwnLines) {
+TEST_F(CompileTest, ErrorsInAFragmentHaveTheFragmentsLines) {
   for (const Linking linking : linkings) {
     const KernelSource source = with_fragment(fragment_text("\n\nint broken(;\n"), linking);
     EXPECT_TRUE(contains(error_of(source), "test/fragment.cpp:3:")) << error_of(source);
@@ -346,7 +346,7 @@ TEST_F(CompileTest, AMissingFragmentIsAnError) {
   EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
 }
 
-TEST_F(CompileTest, AFunctionInBothIsAnError) {
+TEST_F(CompileTest, AFunctionInBothKernelAndFragmentIsAnError) {
   const KernelSource part =
       fragment_text("extern \"C\" long long part(long long x) { return x; }\nextern \"C\" void run() {}");
   for (const Linking linking : linkings) EXPECT_NE(error_of(with_fragment(part, linking)), "");
@@ -363,7 +363,7 @@ TEST_F(CompileTest, TheHashCoversTheFragments) {
   for (const KernelSource& other : others) EXPECT_NE(source_sha256(other), source_sha256(source)) << other.key();
 }
 
-TEST_F(CompileTest, ADamagedArchiveIsAnError) {
+TEST_F(CompileTest, ADamagedArchiveOfObjectsIsAnError) {
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x; }");
   Binary binary = device_->compile(with_fragment(part, Linking::after_code_generation));
   binary.code.resize(binary.code.size() / 2);
@@ -479,7 +479,7 @@ TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const GLOBAL_TOKENS float* of;\n  long long count;\n};\nconstexpr int inner = "
        "1;\n");
-  EXPECT_NE(source_sha256(source_), hash) << "only whole words are left out";
+  EXPECT_NE(source_sha256(source_), hash) << "the hash leaves out only whole words";
   edit("lab/inner.h",
        "#pragma once\n#include \"common/kernel/spaces.h\"\nstruct Row {\n  const LOCAL float* of;\n  INT64 count;\n};\n"
        "#ifdef __METAL_VERSION__\n#if 1\n#endif\nconstexpr constant int inner = 1;\n#else\n"
@@ -518,7 +518,7 @@ TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
   }
   fs::current_path(before);
   variable_.emplace("ATTENTION_PROTO_SOURCE", "");
-  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty: the tree this was built from";
+  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty: the program's own tree";
 }
 
 struct Elements {
@@ -544,7 +544,7 @@ TEST_F(SanitizedKernelTest, AReadOutOfBoundsIsReported) {
   read(9);
   EXPECT_DEATH(read(10), "AddressSanitizer.*READ of size 4|AddressSanitizer");
   EXPECT_DEATH(read(-1), "AddressSanitizer");
-  EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "the last of the guard band";
+  EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "the last float of the guard band";
   EXPECT_TRUE(buffer.guards_intact());
 }
 

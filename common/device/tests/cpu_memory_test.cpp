@@ -47,7 +47,7 @@ TEST(CpuMemoryTest, LargeBlocksAreFresh) {
     for (size_t at = 0; at < 5 * CpuMemory::huge_page_bytes; at += 4096)
       ASSERT_EQ(block[at], 0) << "data of an older block";
     std::memset(block, 1, 5 * CpuMemory::huge_page_bytes);
-    ASAN_POISON_MEMORY_REGION(block, 4096);  // as the guard bands of buffers are
+    ASAN_POISON_MEMORY_REGION(block, 4096);  // as a Buffer poisons its guard bands
     memory.release(block);
   }
 }

@@ -1,4 +1,4 @@
-// The target for which kernels of the cpu are compiled: this host, or another.
+// The target for which kernels of the cpu are compiled: this host or another processor.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ KernelSource multiply_add() {
     })");
 }
 
-// Returns the machine number in the object file's header, which has 16 bits, little-endian.
+// Returns the machine number from the object file's header. The number has 16 bits and is little-endian.
 int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }
@@ -47,7 +47,7 @@ TEST(CpuTargetTest, TheTargetOfTheHostIsTheTargetOfTheDevice) {
   EXPECT_EQ(host.within(host).features, host.features);
 }
 
-TEST(CpuTargetTest, FamiliesHaveTheirVectors) {
+TEST(CpuTargetTest, FamiliesHaveTheirVectorWidthAndRegisters) {
   const auto info = [](const char* family) { return cpu_info(CpuTarget::named(family)); };
   EXPECT_EQ(info("x86-64-v2").simd_width, 4u);
   EXPECT_EQ(info("x86-64-v2").vector_registers, 16u);
@@ -83,9 +83,9 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
     return count;
   };
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "x86-64-v2 has no multiply-add";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "of 4 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "of 8 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "of 16 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "a multiply-add has 4 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "a multiply-add has 8 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "a multiply-add has 16 floats";
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);
 }

@@ -68,7 +68,7 @@ TEST_F(CudaCompileTest, AnUnusedConstantIsAnErrorThatNamesIt) {
   EXPECT_FALSE(contains(message, "\"USED\"")) << message;
 }
 
-TEST_F(CudaCompileTest, ConstantsReadAtRunTime) {
+TEST_F(CudaCompileTest, ConstantsMayBeReadAtRunTime) {
   KernelSource source = stores("VALUE", {{"VALUE", 1}});
   source.run_time = {"VALUE"};
   KernelSource other = source;
@@ -136,7 +136,7 @@ TEST_F(CudaCompileTest, AMissingFileIsBadInput) {
   EXPECT_THROW(compiler_->compile(source), BadInput);
 }
 
-TEST_F(CudaCompileTest, TellsPhasesApartWhereAsked) {
+TEST_F(CudaCompileTest, TimesEachPhaseIfAsked) {
   if (!CudaCompiler(test::hopper().arch).is_12_8_or_later()) GTEST_SKIP() << "NVRTC is too old";
   const Binary plain = compiler_->compile(stores("1"));
   EXPECT_EQ(plain.times.optimizer_s, 0);
@@ -175,7 +175,8 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
   EXPECT_GT(small.times.front_end_s, 0);
   EXPECT_GT(small.times.code_generation_s, 0);
 
-  // 1024 threads leave 64 registers for 120 sums. The figures of another entry of the same file must not be used.
+  // With 1024 threads, a thread has 64 registers for its 120 sums. The figures must be those of the entry `crowded`,
+  // not those of `run`, which is in the same file.
   KernelSource source = stores("1");
   source.entry = "crowded";
   source.includes[source.path] += R"(
@@ -228,7 +229,7 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   whole = compiler_->compile(stores("2 * *result + 1"));
   EXPECT_EQ(stitched.registers, whole.registers);
   EXPECT_EQ(stitched.spill_bytes, 0);
-  EXPECT_GT(linked.registers, whole.registers) << "the registers that a call may need";
+  EXPECT_GT(linked.registers, whole.registers) << "the kernel has the registers that the called function may need";
   EXPECT_NE(stitched.code_sha256, linked.code_sha256);
   EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
   EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);

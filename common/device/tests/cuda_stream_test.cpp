@@ -23,7 +23,7 @@ TEST(CudaOpenForTest, RefusesWhatIsNoDevice) {
   EXPECT_TRUE(message.starts_with("cuda:99: ")) << message;
 }
 
-/// The program: the primary context and a stream.
+/// The fixture plays the program, which has the primary context and a stream.
 class GpuStreamTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -66,7 +66,7 @@ class GpuStreamTest : public testing::Test {
   std::unique_ptr<Kernel> kernel_;
 };
 
-TEST_F(GpuStreamTest, WorksAfterWhatTheProgramPutOnTheStream) {
+TEST_F(GpuStreamTest, RunsAfterTheProgramsCommandsOnTheStream) {
   CUdeviceptr block = 0;
   check(cuda_->cuMemAlloc(&block, 64), "cuMemAlloc");
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are integers
@@ -86,7 +86,7 @@ TEST_F(GpuStreamTest, WorksAfterWhatTheProgramPutOnTheStream) {
   for (int i = 0; i < 2; ++i) EXPECT_GT(device_->submit(timed).at(0), 0);
   EXPECT_EQ(counted(), 15u);
   EXPECT_THROW(device_->enqueue(timed), std::logic_error);
-  EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "it is still the program's";
+  EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "the block still belongs to the program";
 }
 
 TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {

@@ -1,5 +1,5 @@
-// What only the cpu device must do, and tests that need its kernels. any_device_test.cpp tests what all devices must
-// do.
+// Tests of what only the cpu device must do, and tests that need kernels of the cpu. any_device_test.cpp tests what all
+// devices must do.
 #include "common/device/device.h"
 
 #include <fmt/format.h>
@@ -230,7 +230,7 @@ TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
   EXPECT_EQ(count, 15u);
 }
 
-// Linux in a virtual machine tells a nominal clock rate, so a CPU tells none.
+// In a virtual machine Linux tells only a nominal clock rate, so the cpu device tells no clock rate.
 TEST_F(DeviceTest, TellsNoClockRate) {
   const Clocks clocks = device_->clocks();
   EXPECT_LT(clocks.core_mhz, 0);
@@ -244,8 +244,8 @@ struct Nap {
   double* seconds;
 };
 
-// The bounds come from other clocks that run at the same time, because a host may be slow. The work outside the
-// timestamps is so long that it would show in the times.
+// On a slow host a sleep may last longer than the kernel asks. So the bounds are no constants: the kernels and the
+// test measure them. The naps outside the timestamps are so long that the upper bound fails if they are counted.
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const KernelSource source = kernel_text(R"(
     struct Nap { unsigned microseconds; double* seconds; };

@@ -231,7 +231,7 @@ TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
     return median(samples);
   };
   const double single = median_us(1), pair = median_us(2), many = median_us(50);
-  std::printf("an empty launch: alone %.2f us; of 2 %.2f us; of 50 %.2f us\n", single, pair, many);
+  std::printf("an empty launch takes %.2f us alone, %.2f us as one of 2, %.2f us as one of 50\n", single, pair, many);
   EXPECT_LT(single, 50);
   EXPECT_LT(many, single);
 }
@@ -267,7 +267,7 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
 // The driver caches code that it compiles from PTX, but not code that is already machine code. So the time of a
 // compilation here is the time of NVRTC. The driver reads the path of its cache when it starts, so the test needs a
 // separate process.
-TEST(GpuDriverCacheTest, SeesNoKernel) {
+TEST(GpuDriverCacheTest, GetsNoKernel) {
   const test::TemporaryFolder folder;
   const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
   std::unique_ptr<Device> device;
@@ -450,7 +450,7 @@ TEST_F(GpuTimingTest, CeilingsArePlausible) {
     EXPECT_NEAR(ceilings.f16_tflops / ceilings.bf16_tflops, 1, 0.2);
     EXPECT_NEAR(ceilings.tf32_tflops / ceilings.bf16_tflops, 0.5, 0.15);
   }
-  if (device_->info().arch == "sm_90a") {  // a clock and unit: 256 flops in f32, 4096 of matrix products
+  if (device_->info().arch == "sm_90a") {  // flops per clock and unit: 256 in f32, 4096 in matrix products
     const double most = device_->info().units * 2.0e9 * 1e-12;
     EXPECT_LT(ceilings.f32_tflops, 256 * most);
     EXPECT_GT(ceilings.f32_tflops, 256 * most * 0.6);
@@ -459,7 +459,7 @@ TEST_F(GpuTimingTest, CeilingsArePlausible) {
   }
 }
 
-TEST_F(GpuTimingTest, FlushingTheCacheShows) {
+TEST_F(GpuTimingTest, FlushingTheCacheSlowsTheCopy) {
   const test::TemporaryFolder folder;
   PipelineCache pipelines(*device_, folder.path());
   const CacheFlush flush(*device_);

@@ -232,7 +232,7 @@ TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   EXPECT_EQ(origin_in_a_new_run(source), "disk");
 }
 
-TEST_F(PipelineCacheTest, TrustsNoEntryUnderAnothersName) {
+TEST_F(PipelineCacheTest, TrustsNoEntryUnderTheNameOfAnotherEntry) {
   origin_in_a_new_run(source_number(1));
   const std::string first = folder_.files().begin()->first;
   origin_in_a_new_run(source_number(2));
@@ -246,7 +246,7 @@ TEST_F(PipelineCacheTest, TrustsNoEntryUnderAnothersName) {
   EXPECT_EQ(folder_.files(), files);
 }
 
-TEST_F(PipelineCacheTest, AFolderInAnEntrysPlace) {
+TEST_F(PipelineCacheTest, WorksIfAFolderHasTheNameOfAnEntry) {
   const KernelSource source = source_number(1);
   origin_in_a_new_run(source);
   const auto files = folder_.files();
@@ -264,7 +264,7 @@ TEST_F(PipelineCacheTest, AFolderInAnEntrysPlace) {
   EXPECT_EQ(folder_.files().size(), 1u);
 }
 
-TEST_F(PipelineCacheTest, WorksWithoutAFolderItCannotHave) {
+TEST_F(PipelineCacheTest, WorksIfTheFolderCannotBeMadeOrWritten) {
   const fs::path file = folder_.path() / "file";
   write_text(file, "in the way");
   for (const std::string& folder :
@@ -367,7 +367,7 @@ TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
 }
 
 // A thread that waits for the compilation of another thread compiles the key itself if the compilation fails.
-TEST_F(PipelineCacheTest, AFailedCompilationLetsTheNextTry) {
+TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
   PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
@@ -403,7 +403,7 @@ TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsTheErrorOfOne) {
   EXPECT_THROW(cache.prepare(sources, 3), CompileError);
 }
 
-TEST_F(PipelineCacheTest, ValuesAtRunTimeShareABinary) {
+TEST_F(PipelineCacheTest, SourcesThatDifferInRunTimeValuesShareABinary) {
   KernelSource source = source_number(1);
   source.run_time = {"NUMBER"};
   KernelSource same = source;
@@ -414,7 +414,7 @@ TEST_F(PipelineCacheTest, ValuesAtRunTimeShareABinary) {
   PipelineCache cache(device_, folder_.path());
   EXPECT_EQ(cache.get(source).origin, "compiled");
   EXPECT_EQ(cache.get(same).origin, "disk");
-  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each is loaded with its own values";
+  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each source's pipeline is loaded with the source's values";
   EXPECT_EQ(cache.get(source).binary.run_time, (FunctionConstants{{"NUMBER", 1}}));
   EXPECT_EQ(cache.get(same).binary.run_time, (FunctionConstants{{"NUMBER", 2}}));
 
@@ -503,7 +503,7 @@ TEST_F(PipelineArchiveTest, IsAskedBeforeTheDiskAndTheCompiler) {
   EXPECT_EQ(device_.compiled(), 3);
 }
 
-TEST_F(PipelineArchiveTest, CutAnywhere) {
+TEST_F(PipelineArchiveTest, AFileThatIsCutAnywhereKeepsItsWholeEntries) {
   const std::string text = saved();
   const size_t magic_bytes = text.find('\n') + 1;
   size_t most = 0;
@@ -519,7 +519,7 @@ TEST_F(PipelineArchiveTest, CutAnywhere) {
   EXPECT_EQ(most, size_t{entries} - 1);
 }
 
-TEST_F(PipelineArchiveTest, FlippedAnywhere) {
+TEST_F(PipelineArchiveTest, AFlippedBitAnywhereIsNoticed) {
   const std::string text = saved();
   const size_t magic_bytes = text.find('\n') + 1;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -624,7 +624,7 @@ class LoggingDevice : public FakeDevice {
 };
 
 TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
-  constexpr int keys = 40;  // every thread wants the first ten; each other key is wanted by two threads of each process
+  constexpr int keys = 40;  // all threads want the first 10 keys; two threads of each process want each later key
   const TemporaryFolder folder, logs;
   const fs::path log = logs.path() / "compiled";
   const auto process = [&] {

@@ -1,5 +1,5 @@
-// The pool that runs the cpu device's threadgroups. ThreadSanitizer sees this part of the device layer completely,
-// because it has no kernels; kernels are not instrumented for ThreadSanitizer.
+// The pool that runs the cpu device's threadgroups. ThreadSanitizer sees all code of these tests, because the pool
+// runs lambdas here. It would not see the code of kernels, which are not instrumented for ThreadSanitizer.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(ThreadPoolTest, EachThreadTakesItemsInRisingOrder) {
   EXPECT_EQ(order, expected);
 }
 
-// Each item waits until all other items have begun, so a thread that sleeps through the wave shows.
+// Each item waits until all other items have begun, so the test fails if a thread sleeps through the wave.
 TEST(ThreadPoolTest, AllThreadsTakePart) {
   ThreadPool pool(5);
   for (int repetition = 0; repetition < 20; ++repetition) {
@@ -74,8 +74,8 @@ TEST(ThreadPoolTest, AllThreadsTakePart) {
   }
 }
 
-// The items see the caller's writes before a wave, and after the wave the caller sees the items' writes. The data are
-// not atomic on purpose: a missing happens-before shows as a wrong value or under ThreadSanitizer.
+// The items of a wave see what the caller wrote before the wave. After the wave the caller sees what the items wrote.
+// The data are not atomic on purpose: a missing happens-before shows as a wrong value or under ThreadSanitizer.
 TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(6, 0);
@@ -89,7 +89,7 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   pool.end();
 }
 
-// A worker that misses its wake-up never reaches its wave, and run() would not return.
+// If a worker missed its wake-up, it would never reach the wave, and run() would not return.
 TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   ThreadPool pool(4);
   std::atomic<int> items{0};
@@ -114,7 +114,7 @@ int running_threads() {
   return running;
 }
 
-// Workers that spin never stop running, even on a slow host.
+// Sleeping workers soon stop running, on a slow host within 20 s. Workers that spin would not stop in this time.
 TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   ThreadPool pool(4);
   for (int submission = 0; submission < 3; ++submission) {
