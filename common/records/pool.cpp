@@ -87,8 +87,8 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
 
   // Each sum of squares, divided by its degrees of freedom, is an estimate of sigma^2. The prior counts as a third
-  // estimate. The prior does not include the error that these few rounds leave in a process's figure, so this error is
-  // added.
+  // estimate. The prior does not include the error that the figure of a process has because its rounds are few, so the
+  // mean square of this error (`own`) is added to the prior.
   const double own = errors / pooled.processes;
   const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
   const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;

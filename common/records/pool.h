@@ -5,8 +5,7 @@
 // sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
 // variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
 // sigma^2 of a claim is unknown. Over the claims of a device and an experiment, sigma^2 has a scaled inverse
-// chi-squared distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the figures
-// that this model stands on.
+// chi-squared distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the formulas.
 #pragma once
 
 #include <optional>
@@ -34,7 +33,7 @@ struct Spread {
   double between = 2;  // the variance between sessions / the variance between the processes of a session
 };
 
-/// The figure by all sessions.
+/// The figure that all sessions together give.
 struct Pooled {
   double value = 0;
   double ci_lo = 0, ci_hi = 0;      // 95 % interval of the mean

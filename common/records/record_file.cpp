@@ -25,7 +25,8 @@ namespace {
 std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 /// An exclusive lock on an open file, for the lifetime of the object. On a file system without locks, appends still go
-/// to the end of the file; only the repair of a torn line could collide with another process.
+/// to the end of the file; only the repair of a torn line, and the removal of a partly written line, could collide with
+/// another process.
 class FileLock {
  public:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {

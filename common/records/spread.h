@@ -9,12 +9,13 @@
 namespace attn {
 
 /// ratio: the ratio of two cases that took turns. share: another figure without a unit, such as a share of a ceiling, a
-/// ratio of medians or an exponent. absolute: a time or a count, which follows the speed of the machine in that run.
+/// ratio of medians or an exponent. absolute: a time or a count, which depends on the speed of the machine during the
+/// run.
 enum class FigureKind { ratio, share, absolute };
 
-/// The kind of a figure. `compared`: its finding compares two cases. `metric`: Hypothesis::metric, which begins with
-/// the unit of an absolute figure. A time is absolute even if it follows from two cases that took turns: another
-/// program that uses a core makes the time longer.
+/// The kind of a figure. `compared`: whether the finding compares two cases. `metric`: Hypothesis::metric; the metric
+/// of an absolute figure begins with the unit. A time is absolute even if it follows from two cases that took turns:
+/// another program that uses a core makes the time longer.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
@@ -31,15 +32,15 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// unreadable file counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// As in a record: scale, freedom, between. The first records have no `between`, which was 1.
+/// The form of a spread in a record, with scale, freedom and between. The first records have no `between`; it was 1.
 Json to_json(const Spread& spread);
 Spread spread_from_json(const Json& json);
 
 /// A device's name without its number of units: "NVIDIA H200" for "NVIDIA H200, 132 units".
 std::string without_units(const std::string& device);
 
-/// A text with devices' names as readers see it: "1 unit" instead of "1 units". Records keep "1 units", because keys of
-/// claims, --resume and pooling compare the names of devices.
+/// Returns the text with the names of devices as pages show them: "1 unit" instead of "1 units". Records keep "1
+/// units", because keys of claims, --resume and pooling compare the recorded names.
 std::string with_one_unit(std::string text);
 /// "cuda" for a GPU, else "cpu".
 std::string kind_of_device(const std::string& device);

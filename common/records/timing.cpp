@@ -42,8 +42,8 @@ class Resampler {
   }
 
   double draw(std::mt19937_64& random) {
-    // A single round does not show the spread between rounds. So the spread of the samples in this round serves
-    // instead.
+    // A single round does not show the spread between rounds. So the lowest or the highest sample of the round is
+    // drawn.
     if (rounds() == 1) return random() >> 63 ? sorted_.back().value : sorted_.front().value;
     weights_.assign(rounds(), 0);
     size_t total = 0;

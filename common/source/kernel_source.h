@@ -64,8 +64,7 @@ struct KernelSource {
   /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
   /// does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
-  std::string assembler = {};  // an option of the assembler (ptxas), for example "-O1"; empty on the cpu, which has
-                               // none
+  std::string assembler = {};  // an option of the assembler (ptxas), for example "-O1"; always empty on the cpu
   /// Whether the source includes a user's text. If so, a device catches faults of the kernel if it can
   /// (common/backends/cpu/guard.h). `guarded` does not change the kernel's code.
   bool guarded = false;
@@ -112,7 +111,7 @@ bool is_program(std::string_view path);
 /// the code. A source whose file is machine code has no constants.
 bool is_machine_code(std::string_view path);
 
-/// Returns the paths of the kernels under the root: the files *.cpp, *.cu and *.py in folders that are called
+/// Returns the paths of the kernels under the root: the files *.cpp, *.cu, *.metal and *.py in folders that are called
 /// `kernels`, and machine code in any folder.
 std::vector<std::string> kernel_files();
 

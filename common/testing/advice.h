@@ -70,8 +70,8 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
 
 /// For each claim, makes a finding below the threshold and a finding above it, and compares their advice with the
 /// table. The table has a row for each claim that advises. Also checks that an advice chooses the way for which all
-/// figures on its side speak. Example: with a threshold of 0.6, a figure of 0.8 is above the threshold, and still
-/// speaks for the second way. So the advice above this threshold must not choose the first way.
+/// figures on the advice's side of the threshold speak. Example: with a threshold of 0.6, a figure of 0.8 is above the
+/// threshold, and still speaks for the second way. So the advice above this threshold must not choose the first way.
 inline void expect_advice(const std::vector<Claim>& claims, const std::vector<AdviceRow>& table) {
   size_t advising = 0;
   for (const Claim& claim : claims) {

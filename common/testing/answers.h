@@ -1,4 +1,4 @@
-// Answers about a made-up device, for tests of what an experiment's answer has.
+// Answers about a made-up device, for tests of the content of an experiment's answer.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 namespace attn::test {
 
-/// Returns the answer of a run in which each case took these seconds, without claims and without records.
+/// Returns the answer of a run in which each case took seconds(case). The run has no claims and no recorded findings.
 inline Json made_up_answer(const AnswerSpec& spec, const std::vector<Case>& cases,
                            const std::function<double(const Case&)>& seconds,
                            const std::function<void(Case&)>& complete = {}) {
@@ -42,7 +42,7 @@ inline std::set<std::string> taken(const Json& answer) {
   return options;
 }
 
-/// The ids among the answer's claims that none of these claims has.
+/// Returns the ids of `spec.claims` that no claim of `claims` has.
 inline std::vector<std::string> unknown_claims(const AnswerSpec& spec, const std::vector<Claim>& claims) {
   std::vector<std::string> unknown = spec.claims;
   std::erase_if(unknown, [&](const std::string& id) {
@@ -51,7 +51,7 @@ inline std::vector<std::string> unknown_claims(const AnswerSpec& spec, const std
   return unknown;
 }
 
-/// The claims of two devices together.
+/// Returns the claims of two devices in one list.
 inline std::vector<Claim> both(std::vector<Claim> claims, const std::vector<Claim>& others) {
   claims.insert(claims.end(), others.begin(), others.end());
   return claims;

@@ -5,8 +5,8 @@
 
 namespace attn::test {
 
-/// Returns the comparison of a pair whose sides take these seconds, with narrow intervals. The caches are cold, so that
-/// memory may limit the cases.
+/// Returns the comparison of a pair whose cases take these seconds, with narrow intervals. The times are with cold
+/// caches, so that a claim is decided even if memory limits the cases.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {

@@ -23,7 +23,7 @@
 namespace attn::test {
 
 /// Options of a run that takes the fewest samples with which a claim may be decided. A busy machine prolongs such a run
-/// little. No machine spends the budget.
+/// little. The budget is so large that no machine uses it up.
 inline const std::string few_samples = " --budget 600 --samples 6 ";
 
 struct Outcome {
@@ -113,7 +113,7 @@ class ProgramTest : public testing::Test {
     return run(arguments);
   }
 
-  /// Runs the program in a shell, with the redirections of `line`; `before` are commands of the shell.
+  /// Runs the program in a shell, with the redirections of `line`; `before` are commands that the shell runs first.
   Outcome run_shell(const std::string& line, const std::string& before = "") const {
     const std::string command = "cd " + folder_.path().string() + " && exec </dev/null >run.out 2>run.err; " + before +
                                 "exec " + program_.string() + " " + line;

@@ -44,7 +44,7 @@ TEST(ParseAxis, TakesListsAndRanges) {
   EXPECT_EQ(values_of("causal=0,1"), "0 1");
   EXPECT_EQ(values_of("variant=tuned,naive"), "tuned naive");
   EXPECT_EQ(values_of("q_len=1024:65536:pow2"), "1024 2048 4096 8192 16384 32768 65536");
-  EXPECT_EQ(values_of("q_len=3:20:pow2"), "3 6 12") << "at most the last";
+  EXPECT_EQ(values_of("q_len=3:20:pow2"), "3 6 12") << "no value is above the end of the range";
   EXPECT_EQ(values_of("q_len=7:7:pow2"), "7");
   EXPECT_EQ(values_of("head_dim=64:256:64"), "64 128 192 256");
   EXPECT_EQ(values_of("head_dim=64:250:64"), "64 128 192");
@@ -174,7 +174,7 @@ TEST(Expand, CompletesBeforeItDropsDuplicates) {
                                             "batch=1 q_len=3 kv_len=2"}));
 }
 
-TEST(Expand, RefusesWhatNoExperimentMeans) {
+TEST(Expand, TakesEmptySweepsAndRefusesUnknownAxesAndTooManyCases) {
   EXPECT_TRUE(expand({}, known, {}).empty());
   EXPECT_TRUE(expand({{{{"q_len", {}}}}}, known, {}).empty());
   EXPECT_THROW(expand({{{integers("qlen", {1})}}}, known, {}), std::logic_error);

@@ -37,7 +37,8 @@ TEST(Judge, TruthTable) {
       {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
       {"<", 1, {1.05, 1.00, 1.10}, 0, no},
       {">", 1, {0.95, 0.90, 1.00}, 0, no},
-      // A narrow interval that is closer to the threshold than the noise floor.
+      // The interval is narrow: the verdict is open unless the estimate is farther from the threshold than the noise
+      // floor.
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
@@ -77,7 +78,8 @@ TEST(Judge, TheNextRunDecides) {
   EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
 }
 
-// A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
+// A difference of two ratios near 1 has a threshold near 0, but its noise is as large as the noise of the ratios. So
+// the floor is not proportional to the figure.
 TEST(Judge, FloorsOfFiguresThatMayBeNegativeAreInTheFiguresUnit) {
   Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
   EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "in logarithms";
@@ -125,12 +127,12 @@ TEST(Judge, AWrongResultProvesNothing) {
 TEST(Confidence, IsTheProbabilityOfTheSameVerdict) {
   const Hypothesis below_one = hypothesis("<", 1);
   const Verdict yes{State::supported, ""};
-  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "one session";
-  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9) << "0.975 by the interval";
+  EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "at most 0.8 with one session";
+  EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.9, 0.81, 1})), 0.8, 1e-9) << "the interval alone gives 0.975";
   EXPECT_NEAR(*confidence(below_one, yes, conclusion({0.95, 0.8, 1.128125})), 0.727, 0.01);
   Conclusion several = conclusion({0.5, 0.49, 0.51});
   several.estimate.sessions = 2;
-  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "one machine";
+  EXPECT_EQ(confidence(below_one, yes, several), 0.9) << "at most 0.9 with one machine";
   several.unlike_throttling = true;
   EXPECT_EQ(confidence(below_one, yes, several), 0.6);
   Conclusion wrong = several;
@@ -159,7 +161,7 @@ Measurement result(int64_t length, int64_t tile, double seconds, const std::stri
   return made;
 }
 
-// For each length: the pairs of its fastest tile and each other tile of this length.
+// Pairs the fastest tile of a group with each other tile of the group.
 std::vector<Results> all_pairs(const Results& tiles) {
   std::vector<Results> picks;
   for (const Measurement* tile : tiles) {
@@ -193,7 +195,7 @@ std::vector<std::string> duel_texts(const Claim& about, const std::vector<Measur
 
 using Texts = std::vector<std::string>;
 
-TEST(Claims, PairsAreOfOneGroupThatIsLargeEnough) {
+TEST(Claims, APairIsFromOneGroupThatHasEnoughResults) {
   const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3), result(128, 16, 1),
                                             result(64, 64, 0.1, "naive")};
   EXPECT_EQ(duel_texts(claim(), results), (Texts{"q_len=64 tile=32 > tile=16", "q_len=64 tile=32 > tile=48"}));
@@ -213,7 +215,7 @@ TEST(Claims, WrongAndUntimedResultsAreLeftOut) {
   EXPECT_EQ(duel_texts(claim(), results), Texts{});
 }
 
-TEST(Claims, OnlyTheLongestUpToALimitAreKept) {
+TEST(Claims, OnlyTheLongestLengthUpToTheLimitIsKept) {
   std::vector<Measurement> results;
   for (const int64_t length : {64, 512, 128}) {
     results.push_back(result(length, 16, 1));
@@ -236,7 +238,7 @@ TEST(Claims, PicksOfAnAxis) {
   for (const Measurement& r : all) group.push_back(&r);
   using Picks = std::vector<Results>;
   EXPECT_EQ(where(group, "q_len", "64"), (Results{&all[0], &all[1]}));
-  EXPECT_EQ(largest(group, "tile"), &all[1]) << "the fastest of several";
+  EXPECT_EQ(largest(group, "tile"), &all[1]) << "the fastest of the results with the largest tile";
   EXPECT_EQ(fastest(group), &all[1]);
   EXPECT_EQ(fastest({}), nullptr);
   EXPECT_EQ(pair(group, {}), Picks{});
@@ -326,8 +328,8 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
   };
   worst.complete = [](Conclusion& c, const Evidence& evidence) { c.values["pairs"] = evidence.comparisons.size(); };
   const Conclusion found = conclude({worst}, results, comparisons).at(0);
-  EXPECT_EQ(found.estimate.value, 1.3) << "of the last comparison";
-  EXPECT_EQ(found.cv, 0.04) << "the largest of the comparisons";
+  EXPECT_EQ(found.estimate.value, 1.3) << "the figure is the ratio of the last comparison";
+  EXPECT_EQ(found.cv, 0.04) << "the largest cv of the comparisons";
   EXPECT_EQ(found.values["pairs"], 2);
   EXPECT_EQ(found.measurements.size(), 4u);
   worst.figure = [](const Evidence& evidence) -> Estimate { return {evidence.comparisons[0]->cv, 0, 1}; };
@@ -370,13 +372,12 @@ TEST(Claims, ComparisonsOfProcessesArePooled) {
     return {100 * (value - 1), 100 * (lo - 1), 100 * (hi - 1)};
   };
   const Conclusion more = conclude({percent}, results, {by_processes(whole, {1.1, 1.2, 1.3})}, processes).at(0);
-  EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "of each process's figure";
+  EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "the mean of the figures of the processes";
   EXPECT_FALSE(more.relative);
   EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
 }
 
-// A process that lacks one of several comparisons gives no figure.
-TEST(Claims, FiguresOfSeveralComparisonsAreOfOneProcess) {
+TEST(Claims, AProcessThatLacksAComparisonGivesNoFigure) {
   const std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1), result(64, 48, 3)};
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   comparisons = {by_processes(comparisons[0], {1.1, 1.2, 1.3}), by_processes(comparisons[1], {2.1, 2.2, 2.3})};
@@ -414,16 +415,16 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
   const Conclusion found = conclude({about}, sweep, {}, processes).at(0);
   EXPECT_EQ(found.parts.size(), 3u);
   EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
-  EXPECT_EQ(found.values["s"], 2.0) << "of the process with the median figure";
+  EXPECT_EQ(found.values["s"], 2.0) << "from the process whose figure is the median";
   about.measured_again = false;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty());
-  EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "the sweep's own";
+  EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "only the sweep gives a figure";
   about.measured_again = true;
   about.exact = true;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";
 }
 
-TEST(Claims, WarmTimesOfCasesThatMemoryLimitsAreNoted) {
+TEST(Claims, WarmTimesOfMemoryBoundCasesAreNoted) {
   std::vector<Measurement> results = {result(64, 16, 2), result(64, 32, 1)};
   std::vector<Comparison> comparisons = measured(duels({claim()}, results));
   const auto warm = [&](const Claim& about) { return conclude({about}, results, comparisons).at(0).warm; };
@@ -440,7 +441,7 @@ TEST(Claims, WarmTimesOfCasesThatMemoryLimitsAreNoted) {
   comparisons = {by_processes(comparisons[0], {1.2, 1.2})};
   EXPECT_FALSE(warm(claim()));
   comparisons[0].parts[1].time[0].scope = Scope::device_hot;
-  EXPECT_TRUE(warm(claim())) << "one process found no flush";
+  EXPECT_TRUE(warm(claim())) << "in one process no flush worked";
   results[0].time.push_back(timing(Scope::device_cold, 2));
   EXPECT_FALSE(warm(sweep));
 }

@@ -111,7 +111,7 @@ TEST(ClaimKey, HasTheDefinitionOfTheFigure) {
   EXPECT_NE(key("m", "device_hot", "q_len=1024"), key("m", "device_hot", "q_len=4096"));
 }
 
-TEST(JoinRuns, FindingsGetTheRunOfTheirHeader) {
+TEST(JoinRuns, CopiesTheHeaderOfARunIntoTheFindingsOfTheRun) {
   const Json header = {{"schema", "run/1"}, {"run", {{"id", "r1"}, {"seed", 7}}}, {"env", {{"compiler", "c"}}}};
   Json other = finding_of(compared());
   other["data"]["run"] = "r2";
@@ -119,10 +119,10 @@ TEST(JoinRuns, FindingsGetTheRunOfTheirHeader) {
   join_runs(records);
   EXPECT_EQ(records[0]["data"]["run"]["seed"], 7);
   EXPECT_EQ(records[0]["data"]["env"]["compiler"], "c");
-  EXPECT_EQ(records[2]["data"]["run"], "r2") << "its header is missing";
+  EXPECT_EQ(records[2]["data"]["run"], "r2") << "the header of r2 is missing";
 }
 
-TEST(MakeFinding, RendersAgainFromItsOwnLine) {
+TEST(MakeFinding, ARecordRendersTheSameTextsAgain) {
   const Json finding = Json::parse(finding_of(compared()).dump());
   const Json& data = finding["data"];
   EXPECT_EQ(finding["title"], render(data["template"]["title"], data));
@@ -185,7 +185,7 @@ TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
   EXPECT_EQ(finding_of(c)["data"]["advice"], "") << "a wrong result advises nothing";
 }
 
-TEST(MakeFinding, NoFigureThatIsNotFinite) {
+TEST(MakeFinding, RefusesFiguresThatAreNotFinite) {
   Conclusion c = compared();
   c.values["list"] = Json::array({1.0, HUGE_VAL});
   try {

@@ -36,11 +36,11 @@ TEST(Measurement, RatesFollowTheScope) {
   EXPECT_DOUBLE_EQ(m.tflops(), 1.0);
   EXPECT_DOUBLE_EQ(m.gbps(), 4.0);
   m.time.push_back(timing(Scope::device_cold, 2e-3));
-  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "arithmetic by hot caches";
-  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "traffic by cold caches";
+  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "the arithmetic rate uses the hot time";
+  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "the rate of bytes uses the cold time";
   EXPECT_EQ(m.timing(Scope::host)->median_s, 1.5e-3);
   m.time = {timing(Scope::host, 1e-3)};
-  EXPECT_EQ(m.tflops(), 0) << "host time is no device rate";
+  EXPECT_EQ(m.tflops(), 0) << "a host time gives no rate of the device";
   EXPECT_EQ(m.timing(Scope::device_hot), nullptr);
   m = measured();
   m.work.reset();
@@ -135,7 +135,7 @@ TEST(Measurement, NothingBeatsItsCeiling) {
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
 }
 
-TEST(Measurement, NoFigureThatIsNotFinite) {
+TEST(Measurement, RefusesFiguresThatAreNotFinite) {
   Measurement m = measured();
   m.clocks["core_mhz"] = std::nan("");
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);

@@ -27,7 +27,7 @@ TEST(StudentTest, AgreesWithTheTable) {  // NIST/SEMATECH e-Handbook, table of S
   EXPECT_NEAR(student_cdf(1.812, 10), 0.95, 5e-5);
   EXPECT_NEAR(student_cdf(-1.812, 10), 0.05, 5e-5);
   EXPECT_EQ(student_cdf(0, 3.5), 0.5);
-  EXPECT_NEAR(student_quantile(0.975, 1.5), 6.4, 0.5);  // between the values of 1 and 2
+  EXPECT_NEAR(student_quantile(0.975, 1.5), 6.4, 0.5);  // between the values for 1 and 2 degrees of freedom
   EXPECT_THROW(student_quantile(1, 3), std::invalid_argument);
   EXPECT_THROW(student_quantile(0.4, 3), std::invalid_argument);
 }
@@ -102,7 +102,7 @@ TEST(PoolTest, GivesTheProbabilityOfTheSameSideOfAThreshold) {
 struct Simulation {
   Spread prior;
   int processes;
-  double error;  // of a process's own rounds
+  double error;  // standard error from a process's own rounds
 
   double covered(int claims) {
     std::mt19937_64 random(1);

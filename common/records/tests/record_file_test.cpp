@@ -132,7 +132,7 @@ TEST(RecordFile, TwoProcessesLoseNothing) {
   for (const Json& record : read_records(path, problems))
     seen.emplace(record["process"].get<int>(), record["i"].get<int>());
   EXPECT_EQ(seen.size(), 2u * lines);
-  EXPECT_EQ(problems.size(), 1u) << "the torn line, and no blank or broken one";
+  EXPECT_EQ(problems.size(), 1u) << "only the torn line; no other line is blank or broken";
   EXPECT_EQ(contents(path).find("\n\n"), std::string::npos);
 }
 

@@ -16,14 +16,14 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   };
   EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
-  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the device's";
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the kind's";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the entry of the device";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the entry of the kind";
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
-  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "nothing is known";
+  EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "no entry: the default of a CPU";
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
-  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "a GPU";
+  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "no entry: the default of a GPU";
   EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
-  EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2) << "other experiments tell less";
+  EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2) << "other experiments: at most 2";
   EXPECT_EQ(spread_in(fitted, "Another CPU", "p", FigureKind::share).freedom, 1);
 }
 
@@ -44,7 +44,7 @@ TEST(Spread, DeviceNames) {
   EXPECT_EQ(with_one_unit("X, 1 unit, 2 units"), "X, 1 unit, 2 units");
 }
 
-TEST(Spread, OfTheTreeIsInItsBounds) {
+TEST(Spread, TheEntriesOfTheSourceTreeAreWithinBounds) {
   for (const char* device : {"NVIDIA H200, 132 units", "AMD EPYC (znver4), 2 units", "nothing"}) {
     for (const FigureKind kind : {FigureKind::ratio, FigureKind::share}) {
       const Spread spread = spread_of(device, "proto1_flash", kind);

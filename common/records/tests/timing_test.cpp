@@ -91,7 +91,7 @@ TEST(MeasureInterleaved, FewRoundsGiveNoInterval) {
   EXPECT_EQ(measured[0].series[0].size(), 6u);
 }
 
-TEST(MeasureInterleaved, TheBudgetEndsMeasuringAfterTheLeastRounds) {
+TEST(MeasureInterleaved, TheBudgetEndsTheSamplingAfterMinRounds) {
   Script script("AB", noisy);
   auto measured = measure_interleaved(script.samplers, {.warmup = 1, .budget_s = 0, .min_rounds = 4});
   EXPECT_EQ(measured[1].stop, "budget");
@@ -240,7 +240,7 @@ TEST(Summarize, OneSampleAndNone) {
   EXPECT_EQ(summarize({}, Scope::device_hot, "interrupted", 1).n, 0);
 }
 
-TEST(Ratio, RecoversTheFactorThoughBothDrift) {
+TEST(Ratio, RecoversTheFactorThoughBothSeriesDrift) {
   // Both subjects slow down fivefold over the run; the contender takes 1.2 times as long at every moment. The medians
   // alone could not tell a factor this small from the drift.
   std::mt19937_64 random(11);
@@ -260,7 +260,7 @@ TEST(Ratio, RecoversTheFactorThoughBothDrift) {
   EXPECT_GT(alone.ci_hi - alone.ci_lo, 0.2 * alone.value) << "the drift must be larger than the effect";
 }
 
-TEST(Ratio, PairsSampleBySampleAndCutsTheLonger) {
+TEST(Ratio, PairsSamplesAndLeavesOutTheSurplus) {
   EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).value, 2);
   EXPECT_EQ(ratio({{1, 2}, {4}}, {{2, 4, 99}, {8, 99}}, 1).ci_hi, 2);
   EXPECT_EQ(ratio({{2}}, {{1}}, 1).value, 0.5) << "contender / baseline";
@@ -305,8 +305,8 @@ TEST(ScalingExponent, IntervalsOfTheTimesBoundTheExponent) {
   const std::vector<ScalingPoint> points{{1, {2, 2, 4}}, {4, {16, 16, 32}}};
   const Estimate estimate = scaling_exponent(points);
   EXPECT_DOUBLE_EQ(estimate.value, 1.5);
-  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "with 4 for the first point";
-  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "with 32 for the last point";
+  EXPECT_DOUBLE_EQ(estimate.ci_lo, 1.0) << "the slope if the first time is 4";
+  EXPECT_DOUBLE_EQ(estimate.ci_hi, 2.0) << "the slope if the last time is 32";
 }
 
 TEST(ScalingExponent, NeedsTwoDifferentX) {

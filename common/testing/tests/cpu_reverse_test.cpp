@@ -67,7 +67,7 @@ TEST(RecipeTest, TheRecipeMakesTheReverseDevice) {
 }
 
 bool is_honest(const std::string& reason) {
-  const bool whole = !reason.ends_with(' ');  // no reason ends in an empty list of the kernels that the device has
+  const bool whole = !reason.ends_with(' ');  // a list of kernels at the end of a reason must not be empty
   return (whole && reason.starts_with("this device has no kernel for ")) ||
          reason == "path torch: this build has no PyTorch";
 }
@@ -176,7 +176,7 @@ TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
   }
   EXPECT_EQ(count.size(), 2u);
   EXPECT_GT(count["naive"], 0u);
-  EXPECT_GT(count["tuned"], 0u);  // the cases that do not compare the variants of SweepSpan::ladder
+  EXPECT_GT(count["tuned"], 0u);  // the variant of all blocks of the sweep that name no variant
 }
 
 class ConstantsReverseTest : public test::ProgramTest {
@@ -196,7 +196,7 @@ TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
 /// for it.
 struct Function {
   const char *program, *option, *text, *narrowed;
-  const char* reason;  // why no case runs; empty: some cases run
+  const char* reason;  // why no case with the function runs; empty: some of these cases run
 };
 
 void PrintTo(const Function& function, std::ostream* out) { *out << function.option << " " << function.narrowed; }
