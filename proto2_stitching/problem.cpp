@@ -123,7 +123,7 @@ int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
 }
 
-// Counts the calls for one head by tuned.cpu.cpp. The loops here are the loops of that kernel.
+// Counts the calls that tuned.cpu.cpp makes for one head. The loops here are the loops of that kernel.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
@@ -144,7 +144,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
   return calls;
 }
 
-// Counts the calls for one head by mma_sync.cuda.cu.
+// Counts the calls that mma_sync.cuda.cu makes for one head.
 int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
@@ -159,8 +159,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Counts the calls for one head by wgmma.cuda.cu. A consumer is a warpgroup that computes 64 rows. A consumer works on
-// at least one block, even if it has no rows or no keys.
+// Counts the calls that wgmma.cuda.cu makes for one head. A consumer is a warpgroup that computes 64 rows. A consumer
+// works on at least one block, even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;

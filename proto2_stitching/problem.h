@@ -90,7 +90,7 @@ struct StitchInputs {
 
 class StitchProblem : public Problem {
  public:
-  /// Runs the plan. The plan must be made from this configuration and function.
+  /// Makes a problem that runs `plan`. The plan must be made from `config` and `function`.
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
                 const UserFunction& function, const Plan& plan);
 

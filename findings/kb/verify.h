@@ -24,7 +24,8 @@ struct Problem {
 
 /// Why findings of one claim have opposite verdicts.
 enum class Opposition {
-  spread,         // runs of the same code differ this much: their pooled interval of the next run contains each run
+  spread,         // runs of the same code differ this much: the interval for the next run, pooled from these runs,
+                  // contains the figure of each of them
   changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
   contradiction,  // neither
 };
@@ -43,10 +44,11 @@ struct Verification {
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;  // Opposition::contradiction
   std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
-  // Findings with at least one kernel that has other code today, and without a later fresh finding of their claim.
+  // Findings with at least one kernel that has other code today. A finding whose claim has a fresh finding of the same
+  // time or later is not stale, but superseded.
   std::vector<Problem> stale;
   int64_t fresh = 0;       // number of findings with at least one of today's kernels, and without a changed kernel
-  int64_t superseded = 0;  // number of findings with changed kernels whose claim has a later fresh finding
+  int64_t superseded = 0;  // number of findings with changed kernels, but not stale
   int64_t unknown = 0;     // number of findings whose kernels or source tree are missing
 
   int64_t explained_by(Opposition why) const;

@@ -39,8 +39,8 @@ int main(int argc, char** argv) {
   bool dry = false;
   CLI::App app(
       "Adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt. "
-      "Prints the kernels whose code has changed too.");
-  app.add_option("--old", old_root, "a checkout with the old texts, as git worktree add makes")
+      "Prints each other kernel whose text has changed, and the reason.");
+  app.add_option("--old", old_root, "a checkout with the old texts, for example made by git worktree add")
       ->required()
       ->check(CLI::ExistingDirectory);
   app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt");

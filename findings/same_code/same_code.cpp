@@ -56,7 +56,7 @@ CodeOf compiler_of(const Json& device) {
   return [compiler](const KernelSource& source) { return compiler->compile(source).code_sha256; };
 }
 
-/// During the lifetime of the object source_root() is the tree `root`.
+/// While an object of this class lives, source_root() is `root`.
 class RootedAt {
  public:
   explicit RootedAt(const std::string& root) : before_(source_root()) { name(root); }

@@ -22,7 +22,7 @@ TEST(FlashAnswerTest, TheTileFollowsFromTheDevice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_flash(config, info); };
   const std::vector<Case> cases = expand(flash_sweep("quick", info), flash_axes(), complete);
-  const auto device = [](int64_t best) {  // its time grows with the distance of block_r from `best`
+  const auto device = [](int64_t best) {  // the device's time grows with the distance of block_r from `best`
     return [best](const Case& config) {
       if (config.text("variant") != "tuned") return 1.0;
       const double away =

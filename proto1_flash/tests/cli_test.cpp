@@ -205,7 +205,9 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   }
 }
 
-TEST_F(CliTest, AParentMayIgnoreTheEndsOfItsChildren) {
+// If the parent ignores SIGCHLD, the program ignores SIGCHLD from its start on. The program must end this, because a
+// process that ignores SIGCHLD cannot wait for its children, and the program returns the exit status of a worker.
+TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }
 
@@ -252,7 +254,7 @@ TEST_F(CliTest, KernelsCompileWithoutWarnings) {
   EXPECT_EQ(outcome.err, "");
 }
 
-TEST_F(CliTest, ThreadgroupMemoryLowersTheBudget) {
+TEST_F(CliTest, TheOptionThreadgroupMemorySkipsLargeTiles) {
   const Outcome outcome = run(one_case() + std::vector<std::string>{"--axis", "block_r=16,128", "--threadgroup-memory",
                                                                     "32768", "--only", "verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -14,7 +14,7 @@ class MetalFlashTest : public test::MetalProgramTest {
 };
 
 // Each head_dim and type has a tile that fits 32 KB of threadgroup memory, 1024 threads and the registers.
-TEST(MetalTileTest, EachHeadDimHasOne) {
+TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {

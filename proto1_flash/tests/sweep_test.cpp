@@ -71,7 +71,7 @@ TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
   for (const Case& config : cases("quick", avx2())) EXPECT_TRUE(full.contains(config.key())) << config.key();
 }
 
-TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
+TEST(FlashSweepTest, EveryCaseFitsOrIsSkippedWithTheNeededBytes) {
   for (const Case& config : cases("full", avx2())) {
     const auto reason = reason_to_skip(config, avx2());
     const size_t needed = FlashOperation::of(avx2()).kernel(flash_config_of(config), avx2()).threadgroup_bytes;
@@ -82,7 +82,7 @@ TEST(FlashSweepTest, EveryCaseIsValidOrSkippedWithBytes) {
   }
 }
 
-TEST(FlashSweepTest, DefaultTileFitsEveryDeviceThatCanHoldOne) {
+TEST(FlashSweepTest, DefaultTileFitsWhereverTheSmallestTileFits) {
   for (const size_t memory : {32u << 10, 64u << 10, 256u << 10, 1u << 20}) {
     for (const int64_t head_dim : {8, 64, 80, 128}) {
       for (const int64_t q_len : {1, 17, 256, 4096}) {
@@ -138,7 +138,7 @@ TEST(FlashSweepTest, DefaultTileOfHopperKeepsTheBlockThatTheCaseNames) {
   EXPECT_EQ(hopper_tile(rows), "192x64");
   keys.set("block_c", int64_t{128});
   EXPECT_EQ(hopper_tile(keys), "64x128");
-  odd.set("block_c", int64_t{96});  // no tile in the list has 96 keys
+  odd.set("block_c", int64_t{96});  // the list of tiles for head_dim 128 has no tile with 96 keys
   EXPECT_EQ(hopper_tile(odd), "64x96");
 }
 

@@ -264,7 +264,7 @@ TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
   EXPECT_EQ(advice(), "") << "undecided";
 }
 
-TEST(CallsLeft, AreThoseOfEveryDevice) {
+TEST(CallsLeft, CountsTheCallInstructionsOfEveryDevice) {
   EXPECT_EQ(calls_left({{"instructions", {{"callq", 2}, {"calll", 1}, {"cmpl", 5}}}}), 3);
   EXPECT_EQ(calls_left({{"instructions", {{"bl", 2}, {"blr", 1}, {"b", 5}}}}), 3);
   EXPECT_EQ(calls_left({{"instructions", {{"CALL", 4}, {"RET", 1}}}}), 4);

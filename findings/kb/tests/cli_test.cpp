@@ -169,7 +169,7 @@ TEST_F(KbCliTest, TwoIngestersAtOnceLoseNothing) {
   }
 }
 
-TEST_F(KbCliTest, KilledInMidIngestLeavesTheFileWhole) {
+TEST_F(KbCliTest, AKillInMidIngestLeavesTheDatabaseWhole) {
   ingest();
   const std::string large = write_text("large.jsonl", many_records(20000, "large"));
   int killed = 0;
@@ -317,7 +317,7 @@ TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
         run({"add", "--", "attention_kernels", text, text, text, text, text, "blog_post", "verified", text}).status, 0);
   }
   const std::string script = write_text("add.sh", run({"export", "--format", "gpu-forge"}).out);
-  EXPECT_EQ(lines_of(text_of(script)).size(), 2 + hostile.size()) << "one line each; measurements are left out";
+  EXPECT_EQ(lines_of(text_of(script)).size(), 2 + hostile.size()) << "a line for each finding and note";
   std::filesystem::create_directory(path("bin"));
   std::filesystem::create_symlink(ATTN_SOURCE_DIR "/findings/kb/tests/gpu_forge_standin", path("bin/kb"));
   const std::string command = fmt::format(
@@ -372,14 +372,14 @@ TEST_F(KbCliTest, AddsNotesOnce) {
   EXPECT_EQ(record["confidence"], 0.8);
   EXPECT_EQ(record["source"], "Title");
   EXPECT_EQ(run({"verify"}).status, 0);
-  EXPECT_EQ(run({"add", "d", "search", "list"}).status, 0) << "names of commands are words too";
+  EXPECT_EQ(run({"add", "d", "search", "list"}).status, 0) << "a topic and a claim may be names of commands";
   EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "1.5"}).status, 2);
   EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "sure"}).status, 2);
   EXPECT_EQ(run({"add", "d", "t", ""}).status, 2);
   EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "no UTF-8";
 }
 
-TEST_F(KbCliTest, VerifyFailsForProblemsAndStrictAlsoForStaleFindings) {
+TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   ingest();
   Outcome outcome = run({"verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.out;
@@ -416,7 +416,7 @@ TEST_F(KbCliTest, DedupKeepsTheHighestConfidence) {
   EXPECT_EQ(ids().size(), 5u) << "nothing is removed without --apply";
   EXPECT_NE(run({"dedup", "--apply"}).out.find("2 records removed"), std::string::npos);
   EXPECT_EQ(ids().size(), 3u);
-  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "the last one of equal confidence";
+  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of two records with equal confidence, the later one stays";
   EXPECT_EQ(json_lines(run({"search", "one", "claim", "--json"}).out).at(0)["confidence"], 0.9);
   EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
 }
@@ -507,7 +507,7 @@ TEST_F(KbCliTest, ReadsADatabaseInAFolderThatCannotBeWritten) {
   for (const char* left : {"-wal", "-shm"}) fs::remove(database + left);
   fs::permissions(path("read?only"), fs::perms::owner_read | fs::perms::owner_exec);
   const std::string kb = fmt::format("'{}/kb' --db '{}' list", ATTN_BINARY_DIR, database);
-  // root may write to any folder unless it gives up the capability.
+  // root may write to any folder unless it gives up the capability dac_override.
   const std::string prefix = geteuid() == 0 ? "setpriv --bounding-set=-dac_override " : "";
   const bool runs = prefix.empty() || std::system((prefix + "true").c_str()) == 0;
   const int status = std::system(fmt::format("{}{} > '{}'", prefix, kb, path("listed").string()).c_str());
@@ -536,7 +536,7 @@ TEST_F(KbCliTest, CitesAndShows) {
   EXPECT_EQ(none.out, "");
 }
 
-TEST_F(KbCliTest, ShowsTheRunOfASecondFinding) {
+TEST_F(KbCliTest, ShowsTheRunOfAFindingOfTheSecondSchema) {
   const Json second = second_finding({1.5, 1.51}), exact = exact_finding(2);
   const std::string id = second["id"];
   ASSERT_EQ(run({"ingest", write("second.jsonl", {second, exact})}).status, 0);
@@ -558,7 +558,7 @@ TEST_F(KbCliTest, ShowsTheRunOfASecondFinding) {
   EXPECT_EQ(run({"show", second["claim_key"]}).out, shown);
 }
 
-TEST_F(KbCliTest, KeysPairsTheKeysOfBothSchemas) {
+TEST_F(KbCliTest, CommandKeysPairsTheKeysOfBothSchemas) {
   ingest();
   const std::string first = finding(1.5)["claim_key"], second = second_finding({1.5})["claim_key"];
   EXPECT_EQ(json_lines(run({"keys", "--json"}).out), (std::vector<Json>{{{"first", first}, {"second", second}}}));
@@ -671,7 +671,7 @@ TEST_F(KbCliTest, ReadersDoNotWaitForAnIngester) {
   EXPECT_EQ(ids().size(), 503u);
 }
 
-TEST_F(KbCliTest, AFullDiskIsAnErrorAndLosesNothing) {
+TEST_F(KbCliTest, ExportToAFullDiskIsAnError) {
   ingest();
   const Outcome outcome = run({"export", "--json"});
   ASSERT_EQ(outcome.status, 0);

@@ -15,7 +15,8 @@ Side side(const std::string& label, const std::vector<Json>& records) {
 TEST(JudgeChange, ByIntervalAndFloor) {
   const auto judged = [](double ratio, double half_width, double floor) {
     std::string reason;
-    // The interval of each side has half of the width: the interval of the ratio is about ratio * (1 +- half_width).
+    // The interval of each time is time * (1 +- half_width / 2). So the interval of the ratio is about
+    // ratio * (1 +- half_width).
     const Interval a{1, 1 - half_width / 2, 1 + half_width / 2};
     const Interval b{ratio, ratio * (1 - half_width / 2), ratio * (1 + half_width / 2)};
     const Change change = judge_change(a, b, floor, reason);
@@ -132,8 +133,8 @@ TEST(Compare, AHigherFloorOfTheRecordsCounts) {
   };
   EXPECT_EQ(changed(0.01, shape(64)).change, Change::slower);
   EXPECT_EQ(changed(0.01, shape(64)).floor, 0.02);
-  EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "this configuration took part in the comparison";
-  EXPECT_EQ(changed(0.08, shape(256)).change, Change::same) << "the run's typical floor";
+  EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "the finding compares this configuration";
+  EXPECT_EQ(changed(0.08, shape(256)).change, Change::same) << "no finding compares it: the median floor counts";
 }
 
 TEST(Compare, DevicesAreMatchedWhereThereAreSeveral) {

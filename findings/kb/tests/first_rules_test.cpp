@@ -42,7 +42,7 @@ TEST(FirstRules, TruthTable) {
       {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
       {"<", 1, {1.05, 1.00, 1.10}, 0, no},
       {">", 1, {0.95, 0.90, 1.00}, 0, no},
-      // A narrow interval that is closer to the threshold than the noise floor.
+      // Even with a narrow interval, the verdict is open if the ratio is closer to the threshold than the noise floor.
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},
@@ -53,7 +53,8 @@ TEST(FirstRules, TruthTable) {
       // The floor is relative: 0.02 at a ratio of 1 is 0.04 at a ratio of 2.
       {">", 2, {2.03, 2.02, 2.04}, 0.02, open},
       {">", 2, {2.05, 2.04, 2.06}, 0.02, yes},
-      // A difference of ratios has a threshold near 0, but the noise of a ratio near 1.
+      // The figure may be a difference of two ratios. The threshold is then near 0, but the noise is as large as the
+      // noise of a ratio near 1. So the floor does not shrink with the threshold.
       {"<", 0.03, {0.02, 0.019, 0.021}, 0.02, open},
       // Without an interval the verdict is inconclusive.
       {"<", 1, {0.9, std::nan(""), 0.92}, 0, open},

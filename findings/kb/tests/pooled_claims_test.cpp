@@ -7,8 +7,8 @@
 namespace attn::kb {
 namespace {
 
-/// Returns the header of a run at this second of a minute, and a finding of the run with an advice for its verdict. The
-/// finding has the schema finding/2, the second format of findings.
+/// Returns the header of a run, and a finding of the run. The run starts `second` seconds after 12:00. The finding has
+/// the schema finding/2, the second format of findings, and the advice that fits the finding's verdict.
 std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
                          const std::vector<std::string>& measurements = {}) {
   const std::string run = fmt::format("r{}", second);
@@ -50,7 +50,7 @@ TEST(PooledClaims, AllRunsTakePart) {
   std::vector<Json> unnamed = run_at(2, {1.61, 1.6, 1.6});
   unnamed[0]["session"]["machine"] = nullptr;
   const Json perhaps = pooled({run_at(1, {1.6, 1.6, 1.6}), {with_id(unnamed[0]), unnamed[1]}});
-  EXPECT_EQ(perhaps["estimate"]["machines"], 1) << "a run that does not name its machine";
+  EXPECT_EQ(perhaps["estimate"]["machines"], 1) << "the second run does not name its machine";
   EXPECT_LE(perhaps["confidence"], 0.9);
 }
 
@@ -63,14 +63,14 @@ TEST(PooledClaims, RunsThatDisagreeAreInconclusive) {
 }
 
 TEST(PooledClaims, TheAdviceComesFromARunWithThePooledVerdict) {
-  // The latest run is refuted, the pooled verdict is not.
+  // The latest run refutes the claim. The pooled verdict supports the claim.
   const Json claim = pooled({run_at(1, {1.40, 1.40, 1.40}), run_at(2, {1.41, 1.41, 1.41}), run_at(3, {1.41, 1.4, 1.4}),
                              run_at(4, {1.39, 1.4, 1.4}), run_at(5, {1.26, 1.26, 1.27})});
   EXPECT_EQ(claim["verdict"]["state"], "supported");
   EXPECT_EQ(claim["advice"], "Measure.");
 }
 
-TEST(PooledClaims, ARunWithWarmCachesIsInconclusive) {
+TEST(PooledClaims, ARunWithWarmCachesMakesTheClaimInconclusive) {
   std::vector<Json> warm = run_at(2, {1.6, 1.6, 1.6});
   warm[1]["data"]["estimate"]["warm"] = true;
   const Json claim = pooled({run_at(1, {1.6, 1.6, 1.6}), warm});
@@ -116,8 +116,8 @@ TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
 }
 
-// Three claims judge one measurement. Together they take one rank, as one claim does, so the limits of other claims
-// stay.
+// Three claims judge one measurement. Together the three claims have the weight of one claim. So they raise the limits
+// of the claims after them no more than one claim would.
 TEST(Discoveries, CountAMeasurementOnce) {
   const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
   using Kept = std::vector<bool>;

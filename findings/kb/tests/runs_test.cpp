@@ -59,7 +59,8 @@ TEST(Fit, PairsAreOfOneClaimWithOneCode) {
   lines.push_back(header("r7"));
   lines.push_back(second_finding({1.5, 1.52}, "r7", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 15);
-  // A figure that repeats to its last digit was not measured again: of the pairs with six runs, five count.
+  // The run r6 repeats the figure of r1 to the last digit. So the figure was not measured again, and the pair of r1 and
+  // r6 does not count. The pairs of r6 with the five other runs count.
   lines.push_back(finding(1.5 + 0.01 * 1, "r6", "A CPU, 2 units", {id}));
   EXPECT_EQ(fit_spreads(records_of(lines)).at("/A CPU/proto1_flash/ratio/pairs"_json_pointer), 20);
   // Fewer than ten pairs: no entry.
@@ -83,7 +84,7 @@ TEST(Runs, AFindingOfEitherSchemaIsARun) {
   EXPECT_EQ(exact.kind, FigureKind::share);
 }
 
-TEST(Runs, ChangesOfTheHostsCodeAreConditionsOfItsTimes) {
+TEST(Runs, UncommittedChangesAreAConditionOfHostTimes) {
   Json host = second_finding({1.5}), dirty = header();
   for (Json& time : host["data"]["compare"]["time"]) time["scope"] = "host";
   dirty["session"]["diff"] = "0123456789abcdef";
@@ -91,7 +92,8 @@ TEST(Runs, ChangesOfTheHostsCodeAreConditionsOfItsTimes) {
     return run_of(records_of({with_id(head), with_id(told)}).at(1), {}).conditions;
   };
   EXPECT_NE(conditions(dirty, host), conditions(header(), host));
-  // The hash of a kernel's code says whether the kernel has changed.
+  // Uncommitted changes are no condition of a kernel's times: the hash of the kernel's code says whether the kernel has
+  // changed.
   Json kernel = second_finding({1.5});
   kernel["data"]["code"] = {{std::string(64, 'b')}, {std::string(64, 'c')}};
   EXPECT_EQ(conditions(dirty, kernel), conditions(header(), kernel));

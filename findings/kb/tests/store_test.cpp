@@ -88,7 +88,7 @@ TEST_F(StoreTest, SamplesAreSkipped) {
   EXPECT_EQ(result.bad[0].line, 2) << "a list is no record";
 }
 
-TEST_F(StoreTest, NothingIsKeptOfAnIngestionThatEnds) {
+TEST_F(StoreTest, NothingIsKeptOfAnInterruptedIngestion) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += note(fmt::format("claim {}", i)).dump() + "\n";
   std::stringstream lines(text);
@@ -182,7 +182,7 @@ TEST_F(StoreTest, HostileStringsAreData) {
 }
 
 TEST_F(StoreTest, FiltersSelect) {
-  Json weak = finding(1.25, "r2", "NVIDIA H200, 132 units");  // inconclusive: 0.5
+  Json weak = finding(1.25, "r2", "NVIDIA H200, 132 units");  // inconclusive: confidence 0.5
   take_records({finding(1.5), weak, measurement(shape(64), 1e-3), note("a claim")});
   EXPECT_EQ(store_.list({}).size(), 4u);
   EXPECT_EQ(store_.list({.kind = "finding"}).size(), 2u);
@@ -268,7 +268,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   EXPECT_EQ(store_.list({.kind = "finding"}).at(0).joined(), record.joined());
   EXPECT_EQ(store_.list({.kind = "finding", .device = "a cpu"}).at(0).joined(), record.joined());
   take_records({second_finding({1.4}, "r1"), second_finding({1.4}, "r2")});
-  EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "and before its findings";
+  EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "a header may come first";
   EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "another run";
   const auto runs = store_.list({.kind = "run"});
   ASSERT_EQ(runs.size(), 1u);
@@ -277,7 +277,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   EXPECT_EQ(store_.stats()["records"], Json::parse(R"({"finding": 3, "run": 1})"));
 }
 
-TEST_F(StoreTest, AnExactFindingHasAllConfidence) {
+TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
   take_records({exact_finding(2), second_finding({1.5, 1.5})});
   EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 1u);
   EXPECT_TRUE(store_.list({}).at(0).exact());
@@ -292,13 +292,13 @@ TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
   EXPECT_NE(first["claim_key"], second["claim_key"]);
   Json cold = first;
   for (Json& time : cold["data"]["compare"]["time"]) time["scope"] = "device_cold";
-  EXPECT_NE(pooling_key(cold), pooling_key(first)) << "another figure";
+  EXPECT_NE(pooling_key(cold), pooling_key(first)) << "a cold time is another figure than a hot time";
   take_records({first});
   EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"]);
   EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"]);
   take_records({second, header("r2")});
-  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"]) << "the latest";
-  EXPECT_EQ(store_.find(first["id"]).id, first["id"]) << "ids of finding/1 stay";
+  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"]) << "the latest finding with the key";
+  EXPECT_EQ(store_.find(first["id"]).id, first["id"]) << "an id still finds its finding/1";
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
 }
 

@@ -1,4 +1,4 @@
-// Shared by the tests of kb: sound records, and a test that runs kb in a folder of its own as a user runs it.
+// Shared by the tests of kb: sound records, and a fixture that runs kb as a user runs it, in a new folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -156,7 +156,8 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A finding in finding/2, the second format of findings, of the claim of finding(), with one process for each ratio.
+/// A finding in finding/2, the second format of findings. It judges the same claim as finding(), and has one process
+/// for each ratio.
 inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
                            const std::string& device = "A CPU, 2 units",
                            const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {

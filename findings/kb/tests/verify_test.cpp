@@ -34,13 +34,13 @@ TEST(Verify, RecordedRunsAreSound) {
   EXPECT_TRUE(result.contradictions.empty());
   EXPECT_GT(result.explained_by(Opposition::spread), 0);
   EXPECT_GT(result.explained_by(Opposition::changed), 0);
-  EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "their measurements are there";
+  EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "the measurements of findings are recorded";
 }
 
 struct Tamper {
   std::string pointer;
   Json value;
-  std::string seen;  // the beginning of the only problem
+  std::string seen;  // the beginning of a problem that verify() reports
 };
 
 TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
@@ -110,7 +110,7 @@ TEST(Verify, RatesFollowFromWorkAndTime) {
   }
 }
 
-TEST(Verify, SeesEveryFigureOfASecondFindingThatDoesNotFollow) {
+TEST(Verify, SeesEveryFigureOfTheSecondSchemaThatDoesNotFollowFromTheOthers) {
   ASSERT_EQ(problems_of(second_finding({1.5, 1.53})), std::vector<std::string>{});
   ASSERT_EQ(problems_of(second_finding({1.5})), std::vector<std::string>{});
   ASSERT_EQ(problems_of(second_finding({1.24, 1.26, 1.25})), std::vector<std::string>{}) << "inconclusive";
@@ -162,7 +162,7 @@ TEST(Verify, SeesEveryFigureOfASecondFindingThatDoesNotFollow) {
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"confidence: is 0.8, computed again null"});
 }
 
-TEST(Verify, AFigureInItsOwnUnit) {
+TEST(Verify, AFigureThatIsNotPooledInLogarithmsHasAUnit) {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
   conclusion.title = "t", conclusion.content = "c";
@@ -178,7 +178,7 @@ TEST(Verify, AFigureInItsOwnUnit) {
   EXPECT_EQ(problems_of(with_id(record)).size(), 4u) << "both intervals";
   record["data"]["estimate"].erase("unit");
   record["data"]["estimate"]["next_hi"] = 2.3;
-  EXPECT_EQ(problems_of(with_id(record)).size(), 2u) << "the end and the reason of the verdict";
+  EXPECT_EQ(problems_of(with_id(record)).size(), 2u) << "next_hi, and the reason of the verdict";
 }
 
 TEST(Verify, TellsSpreadFromContradiction) {
@@ -308,7 +308,7 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
       verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), finding(1.5, "r2", "A CPU", {old_id}),
                        finding(1.5, "r3", "A CPU", {new_id, old_id}), finding(1.5, "r4", "A CPU", {})}));
   EXPECT_EQ(result.fresh, 1);
-  EXPECT_EQ(result.superseded, 2) << "a fresh finding of the same claim";
+  EXPECT_EQ(result.superseded, 2) << "the claim has a fresh finding that is not earlier";
   EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   EXPECT_TRUE(result.problems.empty());
@@ -317,7 +317,7 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
   later["data"]["run"]["ts"] = "2026-02-01T00:00:00Z";
   EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), with_id(later)})).stale.size(), 1u);
   EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "B CPU", {new_id}), with_id(later)})).stale.size(), 1u);
-  // Today's kernel gives the same machine code.
+  // A kernel with a changed text is current if its machine code is the machine code of today's kernel.
   earlier["pipeline"]["source_sha256"] = std::string(64, 'a');
   earlier["pipeline"]["code_sha256"] = std::string(64, 'd');
   earlier = with_id(earlier);

@@ -60,7 +60,8 @@ class SameCodeTest : public test::ProgramTest {
   std::string recorded_;
 };
 
-// The functions' names are as long as "::twice": a sanitized kernel has the columns of its text in its machine code.
+// A kernel that is compiled with a sanitizer has the columns of its text in its machine code. So the functions' names
+// are as long as "::twice", which they replace.
 TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   const test::Outcome outcome = compare("float doubled(float x) { return 2 * x; }", {"znver3", "cascadelake"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -85,7 +86,7 @@ TEST_F(SameCodeTest, OtherCodeIsReportedAndNotAdded) {
 }
 
 // A pair of hashes names no device, so the code must be the same on every device.
-TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
+TEST_F(SameCodeTest, CodeThatDiffersOnOneDeviceIsNotAdded) {
   const std::string function =
       "float twice_on(float x) {\n#ifdef __AVX512F__\nreturn 3 * x;\n#else\nreturn 2 * x;\n#endif\n}";
   const test::Outcome outcome = compare(function, {"znver3", "znver4"});
@@ -93,8 +94,8 @@ TEST_F(SameCodeTest, TheCodeIsTheSameOnEveryDevice) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
-// The tracked list is about the recorded runs.
-TEST_F(SameCodeTest, AFileOfRecordsNeedsAList) {
+// findings/same_code.txt is about the runs in findings/recorded. So same_code adds no kernels of other files to it.
+TEST_F(SameCodeTest, NamedRecordFilesNeedANamedList) {
   compare("float doubled(float x) { return 2 * x; }", {"znver3"});
   write_text("new/findings/same_code.txt", "# A head.\n");
   const test::Outcome outcome = run({"--old", path("old"), path("records.jsonl")});
