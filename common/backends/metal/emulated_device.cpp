@@ -201,11 +201,4 @@ std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, cons
   throw BadInput(fmt::format("device '{}' is not allowed for a caller's memory; allowed is metal:emulated", spec));
 }
 
-}  // namespace
-
-std::unique_ptr<Device> open_metal_device(std::string_view spec) { return open(spec, false); }
-std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
-  return open(spec, true);
-}
-
 }  // namespace attn
