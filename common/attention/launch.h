@@ -45,8 +45,8 @@ class AttentionLaunch {
  public:
   /// Takes the launch "attention" from the plan. The plan was made for this configuration, but possibly for another
   /// tile. If the tiles differ, the tile of the plan counts. `lists` is AttentionHooks::lists of the hooks with which
-  /// the plan was made; if the caller makes the lists, `given` gives them instead. Throws CompileError, and BadInput if
-  /// the device does not take the configuration.
+  /// the plan was made. If the caller makes the lists, `given` returns the caller's lists. Throws CompileError, and
+  /// BadInput if the device does not take the configuration.
   AttentionLaunch(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan,
                   ListScope lists = ListScope::none, FlashOperation::Lists given = {});
 

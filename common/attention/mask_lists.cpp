@@ -30,7 +30,7 @@ KernelSource with_hooks_of(const KernelSource& attention, const std::string& pat
   source.includes = attention.includes;
   source.linking = attention.linking;
   source.guarded = attention.guarded;
-  // A kernel with a constant that its text does not use does not compile.
+  // A kernel does not compile if it is given a constant that its text does not use.
   const std::string text = expanded_text(source);
   for (const auto& [name, value] : attention.constants) {
     if (names(text, name)) source.constants[name] = value;

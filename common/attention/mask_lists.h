@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Returns the source of a kernel with the hooks of `attention`, and with those of its constants and fragments that the
-/// kernel's text names.
+/// Returns the source of a kernel with the hooks of `attention`. Of the constants and fragments of `attention`, the
+/// source gets those that the kernel's text names.
 KernelSource with_hooks_of(const KernelSource& attention, const std::string& path, const std::string& entry);
 
 /// Returns the launch that makes the lists that the launch `attention` walks. The kernel that makes the lists has the

@@ -22,7 +22,7 @@ struct Modifiers {
 #include "common/attention/options.def"
   bool starts = false;    // each sequence has a first key; the keys before it are padding
   bool tree = false;      // a table says which new tokens each new token sees; for decoding
-  int64_t ragged = 0;     // 1: several sequences lie one after the other; 2: and queries see no later keys; 0: off
+  int64_t ragged = 0;     // several sequences lie one after the other. 1: not causal; 2: causal; 0: off
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
   /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
   /// that the tensor lacks have the same bias. "none": no bias.

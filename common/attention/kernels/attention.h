@@ -1,5 +1,5 @@
-// Parameters of the attention kernels, for the host and for kernels of every dialect. No other headers are needed, so
-// that kernels compile without a standard library.
+// Parameters of the attention kernels, for the host and for kernels of every dialect. This file includes only headers
+// of kernels, because kernels compile without a standard library.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -40,7 +40,7 @@ struct ScoreContext {
 };
 #ifdef __METAL_VERSION__
 typedef ScoreContext HookContext;         // for members of structs and results of functions
-#define ScoreContext thread ScoreContext  // hooks take references to it; a hook's text is the same for every dialect
+#define ScoreContext thread ScoreContext  // hooks write ScoreContext& in every dialect; Metal needs `thread`
 #endif
 
 // Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (common/attention/kernels/score.h). The

@@ -18,7 +18,7 @@ INLINE bool is_page(constant AttentionParams& p, KeyPlace place) {
   return static_cast<uint>(place.batch) < static_cast<uint>(p.pages);
 }
 
-/// A row, for write_exact_row(), which says what the members do.
+/// The argument of write_exact_row(). The comment of that function says what the members do.
 struct AttentionRow {
   constant AttentionParams& p;
   const HookContext context;

@@ -2,8 +2,8 @@
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
 //   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
 //   - A score s beyond 2^26 is too large to compute s * factor - shift with only one rounding.
-// A kernel finds such a row by its results, which are not finite, or by its shift. The code here then computes the row
-// anew, key by key; it reads no value of a hidden key.
+// A kernel finds such a row by a result that is not finite, or by a shift that is too large. The code here then
+// computes the row anew, key by key; this code reads no value of a hidden key.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

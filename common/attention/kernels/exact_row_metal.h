@@ -1,5 +1,6 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
-// gets it wrong (exact_row.h says when). Numbers that are not finite are found by their bits.
+// gets it wrong (exact_row.h says when). Numbers that are not finite are found by their bits, because Metal's default
+// mathematics assumes that there are none.
 //
 // A kernel includes the hooks first, because a hook must not be included twice.
 #pragma once
@@ -21,7 +22,7 @@ struct RowElements {
   float operator()(int d) const { return load_float<TYPE>(tensor, first + d); }
 };
 
-/// A sum of products. Products that are not finite are added up by their bits.
+/// A sum of products. A product that is not finite sets a flag, and is not added to `sum`.
 struct Dot {
   float sum = 0;
   bool plus = false, minus = false, nan = false;  // whether some product is +infinity, -infinity or NaN
@@ -65,7 +66,7 @@ struct Softmax {
   }
 };
 
-/// Joins the lanes' sums. All lanes get the result.
+/// Joins the lanes' parts of a row's softmax. All lanes get the result.
 INLINE Softmax joined(Softmax own) {
   Softmax all;
   all.maximum = simd_max(own.maximum);

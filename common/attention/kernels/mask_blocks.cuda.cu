@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __gr
     }
     some = __any_sync(~0u, some);
     all = __all_sync(~0u, all);
-    __syncthreads();  // all threads have read the entries of the round before
+    __syncthreads();  // all threads have read found[] of the previous round
     if (lane == 0) found[warp] = some ? 2 * block + !all : -1;
     __syncthreads();
     const int entry = found[lane];

@@ -48,7 +48,7 @@ kernel void mask_blocks(constant MaskBlocksParams& p [[buffer(0)]], uint3 group 
     }
     some = simd_any(some);
     all = simd_all(all);
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // the entries of the round before are written
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads have read found[] of the previous round
     if (lane == 0) found[simdgroup] = some ? 2 * block + !all : -1;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (int i = 0; i < SIMDGROUPS; ++i) {

@@ -227,8 +227,8 @@ struct Warp {
     }
   }
 
-  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the block before. With lists the
-  // pointers are found anew for each block.
+  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the next block of the walk, whose keys
+  // come before this block's keys. With lists the pointers are found anew for each block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
     const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
@@ -325,9 +325,9 @@ struct Warp {
     }
   }
 
-  // O += P V, for f32. The sum may take keys in any order. From each group of eight keys the product takes keys
-  // `quarter` and `quarter + 4` of this thread. This function passes keys 2 quarter and 2 quarter + 1 instead, because
-  // this thread has the weights of these two keys.
+  // O += P V, for f32. Of each group of eight keys, the instruction expects keys `quarter` and `quarter + 4` from this
+  // thread. But this thread has the weights of keys 2 quarter and 2 quarter + 1. So this function passes the weights
+  // and the rows of V of these two keys. The sum is the same, because its keys may come in any order.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -528,7 +528,8 @@ struct Warp {
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // Computes rows of the warp anew, one by one: the rows whose bit is set by one of the row's four threads.
+  // Computes rows of the warp anew, one by one. Four threads hold a row; the row is computed anew if one of them has
+  // set the row's bit.
   DEVICE void write_rows_anew(unsigned anew) const {
 #pragma unroll 1
     for (int i = 0; i < 16 * TILES; ++i) {

@@ -1,5 +1,4 @@
-// A constant that host and kernel of the GPU's `naive` variant share. This file includes no other headers, so that
-// kernels compile without a standard library.
+// A constant that host and kernel of the GPU's `naive` variant share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"

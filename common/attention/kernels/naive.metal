@@ -1,6 +1,6 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. It is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V anew
-// for every row, and holds a whole row of scores. It has not run on Apple hardware yet.
+// sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
+// anew for every row, and holds a whole row of scores. The kernel has not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE. All hooks.
 // Threadgroup memory: scores [kv_len], then three numbers of each simdgroup, in floats: at most 8180 keys fit 32 KB.
@@ -43,8 +43,8 @@ kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup
   for (int i = 0; i < SIMDGROUPS; ++i) {
     if (sums[i] != 0) all.sum += sums[i] * power_of_e(maxima[i] - all.maximum);
   }
-  // A thread turns the scores that it wrote into weights. A hidden key's score stays -infinity, so that its row of V
-  // does not count, whether or not it is finite.
+  // A thread turns the scores that it wrote into weights. A hidden key's score stays -infinity, so that the key's row
+  // of V does not count, even if an element of the row is not finite.
   const float share = all.sum == 0 ? 0.0f : 1 / all.sum;
   for (int key = row.begin + thread_number; key < row.end; key += THREADS) {
     if (is_finite(scores[key])) scores[key] = power_of_e(scores[key] - all.maximum) * share;

@@ -1,6 +1,6 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits
-// this kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and then
-// computes their angles.
+// this kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and
+// computes the angles while the loads run. The heads share the angles.
 //
 // A unit is two groups of a row that one thread takes. The two groups hold GROUP pairs: each group has one element of
 // every pair, or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only

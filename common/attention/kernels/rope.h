@@ -1,5 +1,5 @@
 // Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, for the host and for kernels
-// of every dialect. No other headers are needed, so that kernels compile without a standard library.
+// of every dialect. This file includes only headers of kernels, because kernels compile without a standard library.
 #pragma once
 
 #include "common/kernel/spaces.h"

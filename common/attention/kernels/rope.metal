@@ -1,5 +1,6 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread rotates
-// a pair of a row in rope_heads heads, and computes the pair's angle once. It has not run on Apple hardware yet.
+// a pair of a row in rope_heads heads, and computes the pair's angle once. The kernel has not run on Apple hardware
+// yet.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
 // elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP

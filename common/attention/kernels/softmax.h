@@ -62,7 +62,7 @@ struct RowEnd {
 
 /// Computes the end of a row. `maximum` * `unit` is the maximum of the scores that the row has seen, in base e. `sum`
 /// is the sum of the weights of these scores, or 0 if the row has seen no key. This function adds the sink. `share` is
-/// NaN if a score or the sink is NaN or infinite.
+/// NaN if a score or the sink is NaN or +infinity.
 INLINE RowEnd end_of_row(float maximum, float sum, float unit, [[maybe_unused]] const ScoreContext& context) {
   const bool seen = sum != 0;
   const float sink = SINK_IS_NONE ? hidden_score : sink_logit(context), own = seen ? maximum * unit : hidden_score;

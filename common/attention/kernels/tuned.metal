@@ -1,5 +1,5 @@
-// Variant `tuned`: flash attention forward with simdgroup matrices of 8 x 8, after Dao 2023, FlashAttention-2. It has
-// not run on Apple hardware yet.
+// Variant `tuned`: flash attention forward with simdgroup matrices of 8 x 8, after Dao 2023, FlashAttention-2. The
+// kernel has not run on Apple hardware yet.
 //
 // A simdgroup has 8 query rows. It keeps their outputs, scores and weights in registers from the first key to the last.
 // All simdgroups of a threadgroup share the blocks of K and V, which lie in threadgroup memory. Keys that do not exist
@@ -17,7 +17,7 @@
 // threadgroup memory: MetalTunedLayout.
 //
 // Accumulators a lane: HEAD_DIM / 4 of outputs and BLOCK_C / 4 of scores, and HEAD_DIM / 4 elements of Q if HEAD_DIM is
-// at most 128. With BLOCK_C=32 these are 72 registers at HEAD_DIM=128 (f32), and 72 at 256; a lane has about 128.
+// at most 128. With BLOCK_C=32 these take 72 registers with f32 at HEAD_DIM=128, and 72 at 256; a lane has about 128.
 #include "common/attention/kernels/attention_row_metal.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/tuned_metal.h"
@@ -64,8 +64,9 @@ struct Tile {
         first_query(first),
         keys_there(KEYS_END_EARLY ? min(params.kv_len, end_of_keys(context)) : params.kv_len) {}
 
-  /// Copies row `query` of Q, rotated by the rotate hook; a row that does not exist becomes zeros. `unit` of `units`
-  /// threads copies every units-th element. Returns whether its elements are finite.
+  /// Copies row `query` of Q, rotated by the rotate hook; a row that does not exist becomes zeros. `units` threads
+  /// share a row: thread number `unit` copies elements unit, unit + units, and so on. Returns whether this thread's
+  /// elements are finite.
   bool copy_q(threadgroup Element* to, int query, int unit, int units) const {
     const RowElements<IN_TYPE> from{p.q, index_of(p.q_strides, context.batch, context.head, query)};
     bool finite = true;
@@ -169,7 +170,8 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
 
   Sums o[STEPS];
   UNROLL for (int j = 0; j < STEPS; ++j) o[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  // Of the lane's row. Maxima are scores times log2(e). `sum` is the lane's part of the row's sum.
+  // These variables are of the lane's row. `maximum` is in base 2: a score times log2(e). `sum` is the lane's part of
+  // the row's sum.
   float maximum = lowest_score, sum = 0;
   bool strange = (KEYS_END_EARLY && tile.keys_there < 0) || odd_rows[first_row + fragment_row(lane)] != 0;
   if (!SINK_IS_NONE) {
@@ -197,7 +199,7 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   for (int block = first_block; block < end_block; ++block) {
     const int entry = MASK_LISTS ? list.entries[block] : 2 * block + 1;
     const int first_key = (entry >> 1) * static_cast<int>(BLOCK_C);
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the block before
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the previous block
     bool finite = tile.copy_k(k_block, first_key, thread_number);
     if (K_PLACE != V_PLACE) finite = tile.copy_v(v_block, first_key, thread_number) && finite;
     bool odd = simd_any(!finite);
@@ -217,7 +219,7 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
       }
     }
 
-    // Scores, and the row's maximum. A hidden pair gets the lowest score, and below a weight of 0.
+    // Scores, and the row's maximum. A hidden pair gets the lowest score here, and later a weight of 0.
     const bool all_seen =
         first_key >= seen_by_all.begin && first_key + static_cast<int>(BLOCK_C) <= seen_by_all.end && SCORE_IS_IDENTITY;
     const bool masked = !MASK_IS_NONE && (entry & 1);

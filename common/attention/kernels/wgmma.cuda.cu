@@ -124,9 +124,9 @@
 //                                 the loop
 //   KEYS_END_EARLY     0          keys end at kv_len. Undefined: 0              keys_there()
 //                                 (attention_row.h)
-//                      1          keys end at end_of_keys(); V is cleared after keys_there(), schedule(), copy_block(),
-//                                 them; a negative end, or a page that does not attend(), store()
-//                                 exist, makes rows NaN
+//                      1          keys end at end_of_keys(); V is cleared from  keys_there(), schedule(), copy_block(),
+//                                 there on; a negative end, or a page that does attend(), store()
+//                                 not exist, makes rows NaN
 //   MASK_IS_NONE       1          read_scores() masks by the ranges of the rows read_scores(), attend()
 //                      0          find_seen() asks the mask hook, mask_scores() find_seen(), read_scores(),
 //                                 masks by its answers, which include the       mask_scores(), attend()
@@ -255,8 +255,8 @@ struct Barriers {
   int first_block;                // if ranges do not begin at key 0: the first block that some row of the tile sees
   const int* list;                // MASK_LISTS: the tile's entries
   int first_kept[4 * CONSUMERS];  // for each warp, the first group of 16 rows that must be computed anew
-  // KEYS_END_EARLY: whether a length or a page of the tile does not exist; one for this tile, and one for the next
-  // tile.
+  // KEYS_END_EARLY: whether end_of_keys() is negative, or a page of the tile does not exist; a flag for this tile, and
+  // a flag for the next tile.
   bool lost[2];
 };
 static_assert(sizeof(Barriers) <= layout.barrier_bytes);
@@ -686,7 +686,7 @@ struct Consumer {
     }
   }
 
-  // Splits the slope. Each part has the type of Q: it is the rest that the earlier parts leave, rounded.
+  // Splits slope / scale into a sum of three parts. A part is what the earlier parts leave, rounded to the type of Q.
   DEVICE void split_slope(float of_key) {
     slope = of_key * log2_e;
     float rest = of_key / p.attention.scale, parts[3];
@@ -876,7 +876,7 @@ struct Consumer {
         wait_stores();
     }
     if (none) return;
-    sync_consumer();  // the copies of all threads have written their rows of O before
+    sync_consumer();  // OUT_PANELS > 0: thread 0 has waited until the copies have written this consumer's rows of O
 #pragma unroll 1
     for (int number = first_kept(); number != none_kept; number = p.next_kept[number]) {
       const int of_head = number / p.sixteens, query = (number % p.sixteens - p.sixteens_before) * 16;
@@ -982,7 +982,8 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   const int warpgroup = threadIdx.x / WARPGROUP;
   // The threadgroup is launched with this number of registers a thread: 96 with four consumers; 128 with three, or if a
   // multiprocessor has two threadgroups; 168 with two consumers; 255 with one. Here warpgroups exchange registers. A
-  // warpgroup that takes more registers than are free waits for ever. Threads that look up pages need 32 registers.
+  // warpgroup that takes more registers than are free waits for ever. Threads that look up pages need at least 32
+  // registers.
   constexpr int looks_up = !PAGES_ARE_DEFAULT && CONSUMERS <= 2 ? 8 : 0;
   if (warpgroup == 0) {
     give_registers<CONSUMERS >= 3 ? 32 : 24 + looks_up * CONSUMERS>();

@@ -6,11 +6,11 @@
 
 struct LaterModifiers {
   RunTimeModifiers before;  // the first member: all hooks find it at the start of their data
-  int starts;               // STARTS: int [batch], the first key of each sequence that is seen; an offset in bytes
+  int starts;               // STARTS: int [batch], the first key that is seen of each sequence; an offset in bytes
   int tree;                 // long long [batch, q_len], the new tokens that a new token sees: bit i is token i
-  int cu_seqlens_q;  // RAGGED: int [sequences + 1], where the queries of each sequence begin, and where the last ones
-                     // end
-  int cu_seqlens_k;  // RAGGED: int [sequences + 1], the same for keys
+  int cu_seqlens_q;         // RAGGED: int [sequences + 1], where the queries of each sequence begin, and where the last
+                            // sequence's queries end
+  int cu_seqlens_k;         // RAGGED: int [sequences + 1], the same for keys
   int sequences;
 };
 

@@ -1,6 +1,6 @@
-// The modifiers of score.h in one kernel for all of them, compiled with ALIBI, SOFT_CAP and BIAS on. The hook's data
-// says which modifiers are on, and gives the cap. The kernel hands many scores to the hook at once. For each modifier
-// the hook then takes one branch for all of these scores.
+// The modifiers of score.h, switched at run time: one kernel, compiled with ALIBI, SOFT_CAP and BIAS, serves every
+// combination. The hook's data says which modifiers are on, and gives the cap. The kernel hands many scores to the hook
+// at once. For each modifier the hook then takes one branch for all of these scores.
 #pragma once
 
 #define score constant_score
