@@ -26,8 +26,8 @@ class CudaCompiler {
   /// earlier NVRTC can do neither, so with an earlier NVRTC compile() ignores the argument `options`.
   bool is_12_8_or_later() const { return is_12_8_or_later_; }
 
-  /// If the source is machine code, returns this code, with times of zero. Throws CompileError, BadInput for a source
-  /// that does not exist, and DeviceMissing for a source with fragments if there is no nvJitLink.
+  /// If the source is machine code, returns this code, with times of zero. Throws CompileError; BadInput if the source
+  /// does not exist; DeviceMissing if the source has fragments and there is no nvJitLink.
   Binary compile(const KernelSource& source, const CompileOptions& options = {}) const;
 
  private:

@@ -11,8 +11,8 @@ namespace {
 
 /// How threadgroups share a multiprocessor. `stages` is the number of buffers of keys: the largest number, up to four,
 /// that leaves room for two threadgroups, or else for one. With 8-bit keys the arithmetic for a block takes longer than
-/// the copy of the block. So with 8-bit keys three threadgroups share a multiprocessor, if registers allow three. The
-/// three threadgroups hide each other's latency.
+/// the copy of the block, and threadgroups can hide each other's latency. So with 8-bit keys three threadgroups share a
+/// multiprocessor, if registers allow three.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };
@@ -22,10 +22,11 @@ class CudaDecode : public DecodeOperation {
   std::string unable(const DecodeConfig& config) const override {
     if (has_scales(config.cache_dtype)) {
       if (config.dtype == DType::f32) {
-        return fmt::format("cache_dtype {}: on a GPU it goes with Q of f16 or bf16", name(config.cache_dtype));
+        return fmt::format("cache_dtype {}: on a GPU it needs Q of f16 or bf16", name(config.cache_dtype));
       }
       if (config.shape.head_dim % 16 != 0) {
-        return fmt::format("head_dim {}: a multiple of 16 with a cache of 8 bits on a GPU", config.shape.head_dim);
+        return fmt::format("head_dim {}: on a GPU it must be a multiple of 16 if the cache has 8 bits",
+                           config.shape.head_dim);
       }
     } else if (config.cache_dtype != config.dtype) {
       return fmt::format("cache_dtype {}: on a GPU it must be the type of Q, {}", name(config.cache_dtype),
@@ -37,7 +38,7 @@ class CudaDecode : public DecodeOperation {
   std::string unable_block(const DecodeConfig& config) const override {
     const int64_t step = 16 * 64 / std::max<int64_t>(tile_rows(config), 16);
     if (config.block_c % step == 0) return {};
-    return fmt::format("block_c {}: a multiple of {} with tiles of {} rows on a GPU", config.block_c, step,
+    return fmt::format("block_c {}: on a GPU it must be a multiple of {} for tiles of {} rows", config.block_c, step,
                        tile_rows(config));
   }
 
@@ -70,8 +71,8 @@ class CudaDecode : public DecodeOperation {
   static constexpr uint32_t threads = 128;
 
   Share share(const DecodeConfig& config, const DeviceInfo& device) const {
-    constexpr int64_t reserved = 1024, most_threadgroups = 4;  // bytes that the driver reserves for a threadgroup; the
-                                                               // most threadgroups that registers allow
+    // The driver reserves `reserved` bytes for a threadgroup. Registers allow at most `most_threadgroups` threadgroups.
+    constexpr int64_t reserved = 1024, most_threadgroups = 4;
     const auto memory = static_cast<int64_t>(device.threadgroup_memory_bytes) + reserved;
     const int64_t rows = tile_rows(config);
     const auto share_with = [&](int64_t stages) -> Share {

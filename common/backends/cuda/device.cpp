@@ -208,7 +208,7 @@ class CudaDevice : public Device {
         put_on(stream_, commands);
       }
     } catch (const std::exception&) {
-      wait(commands);  // waits for the commands that were enqueued before; throws if one of them has a fault
+      wait(commands);  // waits for the commands that were enqueued before the exception; throws if a command faulted
       throw;
     }
     wait(commands);
@@ -252,7 +252,7 @@ class CudaDevice : public Device {
     if (result == CUDA_SUCCESS) {
       result = cuda_.cuModuleGetFunction(&kernel.function, kernel.module, kernel.entry.c_str());
     }
-    if (result == CUDA_SUCCESS) {  // the most that a threadgroup may have, so that any dispatch fits
+    if (result == CUDA_SUCCESS) {  // allows the most threadgroup memory that the device has, so that any dispatch fits
       result = cuda_.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         static_cast<int>(most_threadgroup_bytes_ - kernel.static_bytes));
     }
@@ -320,8 +320,8 @@ class CudaDevice : public Device {
   }
 
   // Makes the device's context current to the calling thread. If the device's context is the primary context, the
-  // destructor restores the previous context. If the device also works on its own stream, Current allows the thread the
-  // calls that a capture of another stream would forbid.
+  // destructor restores the previous context. If moreover the device works on its own stream, not on a caller's stream,
+  // Current allows the thread the calls that a capture of another stream would forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
@@ -492,7 +492,7 @@ class CudaDevice : public Device {
 
   const CudaDriver& cuda_;
   const bool in_primary_;  // context_ is the primary context, which a caller uses too
-  const bool callers_;     // stream_ is a caller's
+  const bool callers_;     // stream_ is a caller's stream
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
@@ -500,7 +500,7 @@ class CudaDevice : public Device {
   std::mutex mutex_;                   // for all members below
   CUcontext context_ = nullptr;
   CUstream own_stream_ = nullptr;
-  CUstream stream_ = nullptr;                      // the stream for all work to which a caller gives no other stream
+  CUstream stream_ = nullptr;                      // the stream of every call that names no stream
   std::vector<CUevent> events_;                    // one per timestamp of a submission
   std::vector<Graph> graphs_;                      // the oldest first
   std::unordered_map<void*, CUdeviceptr> blocks_;  // each address that allocate() gave, and the driver's address

@@ -88,8 +88,7 @@ std::string describe(CUresult result) {
 CudaError::CudaError(CUresult error, const std::string& call)
     : std::runtime_error(call + ": " + describe(error)), code(error) {}
 
-// The project declares these functions itself, because few packages of the toolkit have NVML's header. The functions
-// are as old as NVML.
+// The project declares NVML's functions itself, because few packages of the toolkit have NVML's header.
 struct ClockReader::Nvml {
   using Status = int;
   static constexpr Status success = 0;

@@ -40,9 +40,9 @@ namespace attn {
 struct CudaDriver {
   CudaDriver();
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
-  // The first form of cuCtxCreate, which every driver has; cuda.h of CUDA 13 declares only the fourth form.
+  // Form v2 of cuCtxCreate, which every driver has. cuda.h of CUDA 13 declares only form v4.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
-  // The form of cuStreamGetCaptureInfo in CUDA 11.3 to 12; cuda.h of CUDA 13 declares only the next form.
+  // Form v2 of cuStreamGetCaptureInfo, from CUDA 11.3 to 12. cuda.h of CUDA 13 declares only form v3.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, size_t* count) = nullptr;
 };

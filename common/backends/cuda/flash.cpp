@@ -24,8 +24,8 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// A scale below this number is not applied inside the exponential, because then masked scores would no longer differ
-// from other scores.
+// A scale below this number is not applied inside the exponential: so small a scale would make masked scores equal to
+// other scores there.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup
@@ -64,8 +64,8 @@ size_t that_fit(const WgmmaLayout& layout, const DeviceInfo& device) {
   return (device.threadgroup_memory_bytes + reserved_bytes) / (static_cast<size_t>(layout.bytes) + reserved_bytes);
 }
 
-// Whether the scale is applied inside the exponential. Two conditions must hold. No hook changes the scores, except
-// that the kernel `wgmma` allows a linear hook. The scale is at least least_folded_scale.
+// Whether the scale is applied inside the exponential. Two conditions must hold: the scale is at least
+// least_folded_scale, and no hook changes the scores. The kernel `wgmma` also allows a linear hook.
 bool folds_scale(const FlashConfig& config, const std::string& kernel, const AttentionHooks* hooks) {
   const ScoreChange change = hooks ? hooks->change : ScoreChange::none;
   const bool by_products = change == ScoreChange::none || (change == ScoreChange::linear && kernel == "wgmma");
@@ -73,9 +73,9 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
 }
 
 // K and V have three buffers each, because short rows gain from a third buffer. K and V have two buffers each if a
-// third would take the memory of a multiprocessor's second threadgroup, or of the panels of 16-bit outputs. The second
-// threadgroup and the panels each gain more time than a third buffer (common/attention/kernels/log.md). K and V have
-// one buffer each if two do not fit.
+// third buffer would leave no memory for a second threadgroup on the multiprocessor, or for the panels of 16-bit
+// outputs. A second threadgroup gains more time than a third buffer, and so do the panels
+// (common/attention/kernels/log.md). K and V have one buffer each if two buffers do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto layout_with = [&](int64_t stages, int64_t out_panels) {
@@ -98,9 +98,9 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
       std::clamp<size_t>(that_fit(wgmma_layout(config, device, hooks), device), 1, wgmma_threadgroups(config)));
 }
 
-// Whether consumers take turns at issuing products (PING_PONG). This saves time if the exponentials take as long as the
-// products. Without a causal mask it also saves a little time if the products take longer and the outputs leave enough
-// registers (common/attention/kernels/log.md).
+// Whether consumers take turns at issuing products (PING_PONG). Turns save time if the exponentials take as long as the
+// products. If the products take longer than the exponentials, turns save a little time where no causal mask is applied
+// and the outputs leave enough registers (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
@@ -152,8 +152,8 @@ class CudaFlash : public FlashOperation {
     kernel.source.constants["BLOCK_C"] = config.block_c;
     kernel.source.constants["FOLD_SCALE"] = folds_scale(config, name, hooks);
     if (name == "wgmma") {
-      // -O1 keeps the order of the kernel's text; -O3 changes this order. With -O1 the kernel is at least as fast as
-      // with -O3, and compiles in a tenth less time.
+      // -O1 keeps instructions in the order of the kernel's text; -O3 does not. With -O1 the kernel is at least as fast
+      // as with -O3, and compiles in a tenth less time.
       kernel.source.assembler = "-O1";
       const WgmmaLayout layout = wgmma_layout(config, device, hooks);
       kernel.source.constants["STAGES"] = layout.stages;
@@ -301,8 +301,8 @@ class CudaFlash : public FlashOperation {
            kernel(config, device, nullptr).threadgroup_bytes <= device.threadgroup_memory_bytes;
   }
 
-  // Costs of `wgmma` are nanoseconds on an H200 (kernels/README.md); for `mma_sync` only the order of the costs is
-  // known. The last tiles are for devices with less memory.
+  // Costs of `wgmma` are nanoseconds on an H200 (common/attention/kernels/README.md); for `mma_sync` only the order of
+  // the costs is known. The last tiles of each list are for devices with less memory.
   static std::vector<Tile> tiles(const FlashConfig& config, const DeviceInfo& device) {
     const int64_t dim = config.shape.head_dim;
     if (kernel_of(config, device) == "mma_sync") {
@@ -338,8 +338,8 @@ class CudaFlash : public FlashOperation {
   // Returns the relative time of a launch. A tile takes time for its keys, and a constant time for its start and its
   // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets an equal share
   // of causal tiles, because the long tiles come first. With a window all rows of a tile see the same number of keys,
-  // but not the same keys. So for each end of the window that moves with the rows, a tile reads additional keys, half
-  // as many as it has rows.
+  // but not the same keys. So a tile reads more keys than its rows see: for each end of the window, half as many
+  // additional keys as the tile has rows. With a causal mask only one end counts.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
@@ -350,7 +350,8 @@ class CudaFlash : public FlashOperation {
     const bool short_window = window > 0 && window < shape.kv_len;
     const int64_t most_keys = short_window ? std::min(window + config.block_r, shape.kv_len) : shape.kv_len;
     const double longest = static_cast<double>(round_up(most_keys, config.block_c)) + ends;
-    const double alone = per_unit == 1 ? 1 : 0.75;  // relative time of a tile that has the multiprocessor to itself
+    // The time of a tile that has the multiprocessor to itself. The time of a tile among per_unit tiles is 1.
+    const double alone = per_unit == 1 ? 1 : 0.75;
     if (persistent && !shape.causal && !short_window) {
       const int64_t turns = tiles / at_once, rest = tiles % at_once;
       const double last = rest == 0 ? 0 : rest <= static_cast<int64_t>(device.units) ? alone : 1;

@@ -44,7 +44,7 @@ bool reports_entry(const std::string& log, const std::string& entry) {
 //   Function properties for run
 //   .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 //   Used 10 registers, used 1 barriers, 256 bytes smem
-// What the linker reports, if the entry was linked with functions that use more registers:
+// What the linker reports, if the entry was linked with functions that use more registers than the entry:
 //   Function properties for 'run':
 //   used 24 registers, used 0 barriers, 0 stack, 0 bytes smem, ...
 void read_report(const std::string& log, const std::string& entry, Binary& binary) {

@@ -1,5 +1,5 @@
 // The device metal:emulated runs Metal's kernels on the host and checks each access to memory (emulator/emulator.h). It
-// shows whether a kernel is right. Times on the host say nothing about Apple's GPUs, so the device reports 0 for each.
+// shows whether a kernel is right. Times on the host say nothing about Apple's GPUs, so the device reports times of 0.
 #pragma once
 
 #include <memory>

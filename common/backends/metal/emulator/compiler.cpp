@@ -183,7 +183,8 @@ Binary Compiler::compile(const Source& source) const {
   const auto add = [&](const std::string& name, const std::string& content) {
     memory->addFile(name, 0, llvm::MemoryBuffer::getMemBufferCopy(content));
   };
-  // The call of the kernel follows the kernel's text. #line makes the lines of the call lines of the library.
+  // The call of the kernel follows the kernel's text. The second #line counts the call's lines as lines of the library,
+  // because they are not the user's lines.
   add(path,
       fmt::format("#include <metal_stdlib>\n{}\n#line 1 \"{}\"\n{}\n#line 1 \"{}\"\n"
                   "extern \"C\" void msl_entry(void* const* arguments);\n"

@@ -33,7 +33,7 @@ struct Source {
   std::string path;         // the file's path, which errors and faults name
   std::string function;     // the kernel's name, or an instance of a template: "attention<float, 64>"
   std::string before = {};  // text before the file's text, on separate lines
-  std::map<std::string, std::string> texts = {};  // by path: texts that replace files, also the file `path`
+  std::map<std::string, std::string> texts = {};  // texts to read instead of files, by path; may include `path`
   std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
@@ -46,7 +46,7 @@ class Compiler {
  public:
   Compiler();
   ~Compiler();
-  /// Returns a text that names everything that decides the code, except the source.
+  /// Returns the compiler's version and options as a text: all that decides the code, except the source.
   std::string identity() const;
   /// Throws CompileError.
   Binary compile(const Source& source) const;
@@ -70,7 +70,7 @@ struct Run {
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
   /// The order in which lanes and threadgroups run: 0 is from first to last, 1 is from last to first. Each other number
-  /// is a seed of random orders; each turn has a new order.
+  /// is a seed of random orders; then lanes run in a new order after each stop of all lanes.
   uint32_t order = 0;
 };
 

@@ -91,8 +91,8 @@ struct Fibers::Stack {
   char* memory = nullptr;  // the lowest page is a guard page
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
-  void* fake = nullptr;  // of AddressSanitizer
-  // Where the main stack lies; only AddressSanitizer tells.
+  void* fake = nullptr;  // AddressSanitizer's data about this stack
+  // Place and size of the main stack, which only AddressSanitizer reports.
   const void* bottom = nullptr;
   size_t bytes = 0;
 

@@ -28,7 +28,7 @@ class Fibers {
  private:
   Stack& at(size_t number);
   static void begin(void* stack);  // the first function of a fiber
-  void lay(Stack& stack);          // the frame from which change() enters begin()
+  void lay(Stack& stack);          // writes the frame from which change() enters begin()
   static void change(Stack& from, Stack& to);
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::unique_ptr<Stack> main_;

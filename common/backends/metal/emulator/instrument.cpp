@@ -135,8 +135,7 @@ void Instrumenter::set_function_constants(const std::map<std::string, double>& v
   }
 }
 
-// Reads the attributes of the kernel's parameters. The kernel, which msl_entry calls, has one annotation for each
-// parameter, in the order of the parameters.
+// Reads the attributes of the kernel's parameters. The kernel has one annotation for each parameter, in the same order.
 void Instrumenter::find_parameters() {
   const llvm::GlobalVariable* const count = module_.getGlobalVariable("msl_parameters");
   const auto* const wanted = count ? llvm::dyn_cast<llvm::ConstantInt>(count->getInitializer()) : nullptr;
@@ -150,7 +149,7 @@ void Instrumenter::find_parameters() {
       }
     }
   }
-  // Only the function that msl_entry reaches counts; other kernels of the file have annotations too.
+  // The variable msl_kernel points to the kernel. Other kernels of the file have annotations too, which do not count.
   const llvm::Function* kernel = nullptr;
   if (const llvm::GlobalVariable* const chosen = module_.getGlobalVariable("msl_kernel")) {
     kernel = llvm::dyn_cast<llvm::Function>(chosen->getInitializer()->stripPointerCasts());
@@ -351,7 +350,8 @@ void Instrumenter::report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& 
   builder.CreateCall(hook, {number(operation), number(place_of(instruction))});
 }
 
-// The result of these divisions is undefined, and the host's processor would end the program.
+// Checks a division of integers: not by zero, and not the least integer by -1. The results of these two divisions are
+// undefined, and the host's processor would end the program.
 void Instrumenter::integer_division(llvm::Instruction& instruction) {
   const unsigned opcode = instruction.getOpcode();
   const bool has_sign = opcode == llvm::Instruction::SDiv || opcode == llvm::Instruction::SRem;

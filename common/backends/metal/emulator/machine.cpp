@@ -75,7 +75,7 @@ struct Lane {
   std::array<int64_t, 4> matrix = {};  // matrix_memory: row_elements, column, row, transposed
   bool fenced = false;                 // the thread has fenced device memory, and has not accessed it since
   std::vector<void*> arguments;
-  std::vector<std::array<uint32_t, 4>> numbers;  // to which `arguments` points
+  std::vector<std::array<uint32_t, 4>> numbers;  // values of parameters that are no buffers; `arguments` points here
 };
 
 std::string_view name(Meeting meeting) {
@@ -173,8 +173,10 @@ class Machine {
   Region* last_ = nullptr;  // the buffer that was touched last
   Clocks clocks_[2];        // for device memory, for threadgroup memory
   // How threadgroups order their touches by atomic operations and fences.
-  Releases known_, offered_;                              // that the threadgroup has seen; has read but not fenced yet
-  std::unordered_map<const void*, Releases> by_address_;  // that an atomic read of the address reads
+  // known_: the releases that the threadgroup has seen. offered_: those that it has read, but not fenced yet.
+  // by_address_: the releases that an atomic operation at the address reads.
+  Releases known_, offered_;
+  std::unordered_map<const void*, Releases> by_address_;
 };
 
 thread_local Machine* machine = nullptr;
@@ -291,7 +293,7 @@ void Machine::stop(const std::string& text, uint32_t place) const {
                                 at[0], at[1], at[2], run_.order));
 }
 
-// A lane's frames stay as they are, so that no frame below may own memory.
+// The lane's stack is never unwound, so no function that is active on it may own memory.
 void Machine::fault(uint32_t place) {
   lanes_[running_].place = place;
   fibers().leave(true);  // now take_turns() throws, and this lane never runs again
@@ -567,7 +569,8 @@ bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writ
   if (space == Space::constant) return false;
   if (space == Space::device && !atomic) lanes_[running_].fenced = false;
   if (space == Space::threadgroup && (!writes || atomic) && !region->is_written(offset, bytes)) {
-    // If another thread writes the word before the threads meet, a barrier is lost: the fault is a race.
+    // This thread waits until no other thread can go on. If another thread writes the word in the meantime, a barrier
+    // is missing, and the fault is a race.
     meet(State::reads_unwritten);
     if (!region->is_written(offset, bytes)) {
       fault_ = fmt::format("unwritten: {} reads {}, which no thread has written", who(running_), word(offset));
@@ -578,7 +581,7 @@ bool Machine::is_wrong(const void* address, size_t bytes, Space space, bool writ
   if (!region->touch({offset, bytes, writes, atomic}, actor(space, place), clocks(space), known_, conflict))
     return false;
   const Actor& earlier = conflict.earlier;
-  // If several threads have read, the region notes only one of them. It may be this thread.
+  // If several threads have read the word, the region notes only one of these threads, which may be this thread.
   const bool itself = earlier.group == group_ + 1 && earlier.thread == running_;
   std::string other = itself ? "another thread" : who(earlier.thread);
   if (earlier.group != group_ + 1) {

@@ -73,7 +73,8 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
   if (touch.writes) {
     bool free = touch.atomic && unit.read_atomic;
     if (!free) {
-      // Several threads have read since the last barrier; the unit notes only one of them.
+      // Several threads may have read since the last barrier. The unit notes the last reader, and the smallest group
+      // (simdgroup, threadgroup, grid) that has all readers.
       const bool same_group = unit.reader.group == actor.group;
       const bool same_simdgroup = same_group && unit.reader.simdgroup() == actor.simdgroup();
       switch (unit.readers) {

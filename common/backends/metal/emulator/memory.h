@@ -42,7 +42,7 @@ struct Release {
 /// The last release of each threadgroup.
 using Releases = std::map<uint32_t, Release>;
 
-/// The touch of an earlier thread that conflicts with a new touch.
+/// An earlier touch that conflicts with a new touch.
 struct Conflict {
   Actor earlier;
   bool earlier_wrote = false;

@@ -177,7 +177,8 @@ std::string first_error(const CompileError& error, const Options& options) {
   for (std::string line; std::getline(lines, line);) {
     if (line.find("error: ") == line.npos) continue;
     if (errors++ == 0) first = line;
-    // The line after the file's text names the kernel. The compiler has read this line without an error before it.
+    // The line after the file's text names the kernel. If the first error is there, the text has no fault, and the
+    // kernel is missing.
     const bool ours = line.find("metal_stdlib:") != line.npos;
     if (errors == 1 && ours && line.ends_with(fmt::format("use of undeclared identifier '{}'", name))) {
       return fmt::format("{} has no kernel {}", options.file, name);

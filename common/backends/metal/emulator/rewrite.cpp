@@ -112,7 +112,7 @@ bool declares_variable(const std::vector<Token>& tokens, size_t at) {
 
 bool is_space(std::string_view word) { return word == "device" || word == "constant" || word == "threadgroup"; }
 
-// Whether the tokens after the ")" at `at` say that a member function is of objects in device, constant or threadgroup
+// Whether the tokens after the ")" at `at` restrict a member function to objects in device, constant or threadgroup
 // memory: f() const device {
 bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };

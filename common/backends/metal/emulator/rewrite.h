@@ -6,9 +6,13 @@
 
 namespace attn::msl {
 
-/// Returns the text with two changes. An attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes
-/// [[clang::annotate("buffer", 0)]]. A variable that a function declares in threadgroup memory becomes static, because
-/// all threads of a threadgroup share it.
+/// Returns the text with these changes:
+/// - An attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes [[clang::annotate("buffer", 0)]].
+/// - A variable that a function declares in threadgroup memory becomes static, because all threads of a threadgroup
+///   share the variable.
+/// - A parameter `constant int a[2]` becomes `constant int* a`.
+/// - Member functions of objects in device, constant or threadgroup memory are left out.
+/// - A literal such as 1.0h becomes 1.0f16.
 std::string as_cxx(std::string_view text);
 
 }  // namespace attn::msl

@@ -91,7 +91,7 @@ TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
   uint32_t bits;
   std::memcpy(&bits, &counted, 4);
   EXPECT_EQ(bits, 2u * 64 * 3);
-  // The last threadgroup to come joins the parts of all.
+  // The last threadgroup that arrives adds the parts of all threadgroups.
   const std::string join = head +
                            "  threadgroup uint before;\n  if (t == 0) out[g] = in[g] + 1;\n"
                            "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
@@ -129,7 +129,7 @@ TEST(MetalEmulatorTest, NumbersAreRounded) {
                                       .in = {1.0009765625f, 1.0009765625f, 0.1f, 1.00390625f, 1.01171875f, 0x1p-130f,
                                              -std::numeric_limits<float>::max()},
                                       .out = 8});
-  EXPECT_EQ(out[0], 1.001953125f);  // 11 bits
+  EXPECT_EQ(out[0], 1.001953125f);  // the product, rounded to the 11 bits of a half
   EXPECT_EQ(out[1], 2.0f);
   EXPECT_EQ(out[2], 0.0999755859375f);
   EXPECT_EQ(out[3], out[2]);
@@ -167,10 +167,10 @@ TEST(MetalEmulatorTest, Races) {
                             "  threadgroup float x[32];\n  x[t] = 0;\n  threadgroup_barrier(mem_flags::mem_device);\n"
                             "  out[t] = x[31 - t];\n}\n";
   EXPECT_FAULT((Case{.text = wrong}), "race", "k.metal:6");
-  // Reads of several threads, then a write without a barrier.
+  // Several threads read a word; then a thread writes the word, and no barrier lies between.
   const std::string read = head + "  out[t + 1] = in[t];\n  float x = out[0];\n  if (t == 7) out[0] = x + 1;\n}\n";
   EXPECT_FAULT((Case{.text = read}), "race", "word 0 (byte 0) of buffer 1");
-  // A part of another threadgroup, read without a fence.
+  // A threadgroup reads the part of another threadgroup without a fence.
   const std::string unfenced = head +
                                "  if (t > 0) return;\n  out[g] = g;\n"
                                "  uint n = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "
@@ -201,14 +201,14 @@ TEST(MetalEmulatorTest, UnwrittenAndBounds) {
                "no multiple of 16");
 }
 
-TEST(MetalEmulatorTest, NumbersThatFastMathematicsDoesNotHave) {
+TEST(MetalEmulatorTest, FastMathematicsAllowsNoInfinityOrNan) {
   const std::string mask =
       head + "  float x = t < 8 ? in[t] : -INFINITY;\n  float m = simd_max(x);\n  out[t] = exp(x - m);\n}\n";
   EXPECT_FAULT((Case{.text = mask}), "number", "has infinity or NaN in a comparison");
   EXPECT_EQ(run({.text = mask, .fast_math = false})[9], 0);
   EXPECT_FAULT((Case{.text = head + "  out[t] = in[t] / in[0];\n}\n"}), "number", "a division");
   EXPECT_FAULT((Case{.text = head + "  out[t] = in[t] == -INFINITY ? 0 : 1;\n}\n"}), "number", "k.metal:3");
-  // A mask of a large number is allowed, and a branch that is not taken computes nothing.
+  // A branch that is not taken computes nothing, so it divides nothing by zero.
   EXPECT_EQ(fault({.text = head + "  out[t] = in[t] == 0 ? 0 : 1 / in[t];\n}\n"}), "no fault");
 }
 
