@@ -39,7 +39,7 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
     const size_t begin = text.find_first_not_of(' ', at);
     if (begin == text.npos) break;
     const size_t end = std::min(text.find(' ', begin), text.size());
-    // The first line keeps its spaces, which may align columns.
+    // A line keeps the spaces before its words, because these spaces may align columns.
     const std::string gap =
         line.find_first_not_of(' ') == line.npos && !found.empty() ? "" : text.substr(at, begin - at);
     const std::string word = text.substr(begin, end - begin);

@@ -36,7 +36,7 @@ KernelSource source() {
           {{path, body}}};
 }
 
-// Returns a kernel of the source tree, whose files the host must read.
+// Returns a kernel of the source tree. The host must read this kernel's files.
 KernelSource source_on_disk() {
   KernelSource on_disk = source();
   on_disk.path = "common/attention/kernels/tuned.cpu.cpp";

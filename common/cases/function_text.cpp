@@ -35,8 +35,8 @@ struct Spliced {
 bool starts_word(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-/// Finds the first word or directive in a text that is forbidden in a user's function, and returns this word with its
-/// line number. Returns nothing if the text has none. Words in comments and literals are allowed.
+/// Searches the text of a user's function for forbidden words and directives. Returns the first of them with its line
+/// number, or nothing if the text has none. All words are allowed in comments and literals.
 std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) {
   constexpr std::array words = {"asm", "__asm", "__asm__", "extern"};
   constexpr std::array includes = {"include", "include_next", "import", "embed"};

@@ -24,8 +24,9 @@ constexpr int64_t least_rows_checked = 64;
 constexpr int64_t signature_keys = 64;
 constexpr double needle_margin = 4;  // log of (weight of the needle / weight of all other keys together)
 
-/// Throws BadInput for a number that is not finite, because the oracle has no result for such inputs. `bhsd` is the
-/// tensor `name` of the file `path`.
+/// Throws BadInput for a number that is not finite. The oracle's rows would be NaN or infinite where they see such a
+/// number, and a check of these rows would not show the kernel's errors. `bhsd` is the tensor `name` of the file
+/// `path`.
 void require_finite(const Tensor& bhsd, const std::string& path, const std::string& name) {
   std::vector<double> row(static_cast<size_t>(bhsd.dim));
   for (int64_t i = 0; i < bhsd.batch * bhsd.heads * bhsd.seq; ++i) {
@@ -133,7 +134,7 @@ Memory flash_memory(const FlashConfig& config, int copies) {
       (rows + 2 * number(shape.batch) * number(shape.kv_heads) * keys) * dim * number(size_bytes(config.dtype));
   const double outputs = rows * (dim * number(size_bytes(config.out_dtype)) + sizeof(float));
   // The oracle's memory: a head's keys and values in double; on each thread, the scores and weights of a row; three
-  // doubles for each element of its rows.
+  // doubles for each element of the checked rows.
   const double threads = number(std::thread::hardware_concurrency());
   const double oracle =
       sizeof(double) * (2 * keys * (dim + threads) + 3 * std::min(rows, number(rows_checked(shape))) * dim);

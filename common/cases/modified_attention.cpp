@@ -220,7 +220,7 @@ double ModifiedAttention::visible_pairs() const {
     });
   }
   std::partial_sum(seen_by.begin(), seen_by.end(), seen_by.begin());
-  std::vector<double> pairs(seen_by.size());  // of the first keys of a sequence, by their number
+  std::vector<double> pairs(seen_by.size());  // pairs[n]: pairs of the first n keys
   for (size_t key = 0; key + 1 < pairs.size(); ++key) pairs[key + 1] = pairs[key] + static_cast<double>(seen_by[key]);
   double all = 0;
   for (size_t i = 0; i < static_cast<size_t>(shape_.batch); ++i) {

@@ -24,7 +24,7 @@ class ModifiedAttention {
   /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
   /// unmasked() may hide more keys. If begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the other rules let a query see a key: global_tokens with its window, and block_sparse.
+  /// Whether the rules that range() leaves out let a query see a key: global_tokens with its window, and block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
   /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
@@ -38,9 +38,10 @@ class ModifiedAttention {
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;
-  /// range() for a sequence that has `keys` keys.
+  /// range() without the rule of starts, for a sequence that has `keys` keys.
   std::pair<int64_t, int64_t> range_of(int64_t q, int64_t keys) const;
-  /// Calls `add` for each range of keys that all rules but `lengths` let a query see. The ranges do not overlap.
+  /// Calls `add` for each range of keys that all rules but lengths and starts let a query see. The ranges do not
+  /// overlap.
   void for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const;
 
   Modifiers modifiers_;

@@ -39,8 +39,8 @@ class FlashProblem : public Problem {
   /// are rows that RoPE has not rotated yet.
   void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
   /// Allows scores to be off by this share of their size, in addition to the hooks' score_error. A problem calls this
-  /// function if other launches round Q or K on the device, because the device may round an element to another
-  /// neighbour than the oracle.
+  /// function if other launches round Q or K on the device: the device may round an element up where the oracle rounds
+  /// it down, or down where the oracle rounds it up.
   void allow_score_error(double share) { score_error_ = share; }
   /// Makes check() include the result of a check of another problem with the same kernel.
   void also(const Check& other) { others_.merge(other); }

@@ -28,7 +28,8 @@ struct ReferenceRows {
   std::vector<double> o;    // rows x head_dim
   std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
 
-  // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row, whose sum is 1.
+  // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row's keys. The weights of
+  // the keys and of the sink add up to 1.
   std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
   std::vector<double> swing;          // rows x head_dim: the maximum over n of |sum of w v over the first n keys|
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
@@ -39,10 +40,10 @@ struct ReferenceRows {
 /// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a query-key pair; no
 /// other score hides a pair. The values of V at a hidden pair do not matter. A row that sees no key has o = 0, and its
 /// lse is -infinity, or the sink if the head has one. A row that sees a score of NaN or +infinity is NaN, and its lse
-/// is NaN. NaN and infinity in V reach the rows that see their key, in their own columns.
+/// is NaN. A NaN or an infinity in V reaches the rows that see its key, and only in its own column.
 /// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
-/// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight: smaller
-/// weights are denormals, which have the same absolute rounding error as 2^-14.
+/// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight. Such
+/// weights are denormals of f16, and the absolute rounding error of a denormal is that of the number 2^-14.
 /// The function is fastest if the rows of one head are consecutive in `rows`. Throws std::invalid_argument if tensors
 /// or rows do not fit the shape.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,

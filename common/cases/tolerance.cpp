@@ -18,29 +18,30 @@ namespace attn {
 //    deviations, which is 2 units of spread. A row of one key can have an error of one unit. Where all weights are
 //    nearly equal, rounding moves all of them in the same direction, and the error of o is unit |o|.
 // 2. A score s = scale q k is a sum of d products in f32. Rounding the partial sums to nearest errs by u scale |q| |k|
-//    times a factor that grows with sqrt(d). Tensor cores round the partial sums towards zero: all `steps` err in the
-//    same direction, each by at most 2 u of the partial sum and by u / 2 of s on average. There are d / 16 steps; f32
-//    has 3 d / 8 steps: a kernel splits each number of f32 into two numbers of tf32, and computes three products of
-//    these, in steps of 8, for one product of f32. Scaling and the rounding of exponents add some u of |s|.
+//    times a factor that grows with sqrt(d). Tensor cores add up the products in steps, and round each partial sum
+//    towards zero. So all steps err in the same direction, each by at most 2 u of the partial sum and by u / 2 of s on
+//    average. 16-bit types have d / 16 steps. f32 has 3 d / 8 steps: a kernel splits each number of f32 into two
+//    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling and the
+//    rounding of exponents add some u of |s|.
 //    An error of a score is a relative error of its weight, in the numerator and the denominator: o errs by
 //    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, or the share of the
 //    score that the hook states.
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
-// 4. Sums over keys are in f32. Their partial sums are at most swing + |o|, for either order of the keys. With rounding
-//    to nearest, n errors of at most u of the partial sum add up to about sqrt(n) u of the sum (Higham and Mary 2019).
-//    Tensor cores round towards zero: all n / 16 steps err in the same direction, by at most 2 u. (With f32, `mma_sync`
-//    adds up blocks in f32; 64 u cover the steps within a block.) The 64 u also cover the reciprocal, the logarithm and
-//    the few u of a rescaling. The slack of lazy rescaling only moves exponents.
+// 4. Sums over keys are in f32. Their partial sums are at most swing + |o|, from the first key on or from the last.
+//    With rounding to nearest, n errors of at most u of the partial sum add up to about sqrt(n) u of the sum (Higham
+//    and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in the same direction, by at most 2 u. (With
+//    f32, `mma_sync` adds up blocks in f32; 64 u cover the steps within a block.) The 64 u also cover the reciprocal,
+//    the logarithm and the few u of a rescaling. Lazy rescaling moves only exponents, which adds no error.
 // 5. A weight far below the sum that it is added to is lost completely; it is not rounded in a random direction. Each
-//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs have no weights that small up to 16384
-//    keys. Where one key takes most of the row's weight, almost all other weights are lost.
+//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have no such
+//    weights. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels
-// reach some of these bounds, for example those of errors 1 and 6. Of each such bound the tolerance contains twice the
-// value or more, so that a correct kernel uses about half of the tolerance.
+// reach some of these bounds, for example those of errors 1 and 6. The tolerance counts each such bound twice or more,
+// so that a correct kernel uses about half of the tolerance.
 //
 // Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
 // about normally distributed and differs between elements. The log-sum-exp moves by m / n. For m = 64 and n = 65536, o

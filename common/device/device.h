@@ -125,7 +125,7 @@ class Device {
   virtual ~Device() = default;
   const DeviceInfo& info() const { return info_; }
   /// Lowers the budget of threadgroup memory, to explore the budget of another device. Throws BadInput if `bytes` is
-  /// more than the device's own budget.
+  /// 0, or more than the device's own budget.
   void limit_threadgroup_memory(size_t bytes);
 
   static constexpr size_t buffer_alignment = 4096;  // bytes
@@ -178,8 +178,8 @@ class Device {
   /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost. On a GPU every other function
   /// that needs the GPU also throws DeviceLost, except release().
   bool lost() const { return lost_; }
-  /// Bytes of its own memory that the device can still give this process, beside other programs. Infinity for a device
-  /// that uses the host's memory, or that does not say.
+  /// Returns how many bytes of the device's own memory are free for this process; other programs may use some of the
+  /// memory. Returns infinity for a device that uses the host's memory, or that does not report this number.
   virtual double available_bytes() const { return std::numeric_limits<double>::infinity(); }
   /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }

@@ -27,7 +27,7 @@ class HostMemoryTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// `ulimit -v` sets such a limit.
+// RLIMIT_AS limits the address space of a process; `ulimit -v` sets this limit.
 TEST_F(HostMemoryTest, AProcessMayHaveALimit) {
   const pid_t child = fork();
   if (child == 0) {

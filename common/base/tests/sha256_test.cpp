@@ -16,8 +16,8 @@ TEST(Sha256Test, PublishedVectors) {
   EXPECT_EQ(sha256(std::string(1'000'000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// Lengths around those at which the padding takes another block; bytes above 127 catch sign extension. Another
-// implementation computed the digests.
+// The padding takes one more block from 56 bytes on, and again from 120 bytes on. Bytes above 127 catch sign extension.
+// Another implementation computed the digests.
 TEST(Sha256Test, LengthsAroundTheBlockBoundaries) {
   for (const auto& [length, digest] : {
            std::pair{55, "576a1bf8d4478657e6dc4af9398544765c2a92cde28478b019235cfed315fc09"},

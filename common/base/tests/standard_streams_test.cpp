@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-// A process that a signal ends does not wait for somebody to read its texts.
+// The signal handler calls wait_for_readers(false), so that a full pipe does not delay the end of the process.
 TEST(StandardStreams, APipeThatNobodyReadsIsGivenUp) {
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe(pipe_ends.data()), 0);

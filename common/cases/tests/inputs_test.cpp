@@ -46,7 +46,7 @@ TEST(InputsTest, NeedlesChangeEverySecondQueryAndTheValues) {
   EXPECT_NE(make_inputs(config_of(200), 8, InputKind::needles).q.data, needles.q.data);
 }
 
-TEST(InputsTest, ANumberInAFileThatIsNotFiniteIsReported) {
+TEST(InputsTest, ANumberThatIsNotFiniteInAFileIsReported) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "qkv.safetensors";
   const FlashConfig config = config_of(30);
@@ -74,7 +74,7 @@ TEST(InputsTest, NeedlesDoNotDependOnTheLayout) {
   EXPECT_EQ(convert(b.v, DType::f16, Layout::bhsd).data, a.v.data);
 }
 
-TEST(InputsTest, ASignatureIsOneValuePerColumnOfSixtyFourKeys) {
+TEST(InputsTest, AllKeysOfABlockHaveTheSameSignature) {
   const AttentionInputs random = make_inputs(config_of(256), 7, InputKind::random);
   const AttentionInputs needles = make_inputs(config_of(256), 7, InputKind::needles);
   std::set<std::vector<int>> seen;
@@ -98,7 +98,7 @@ TEST(InputsTest, ASignatureIsOneValuePerColumnOfSixtyFourKeys) {
 
 // In most rows the needle outweighs all other keys together. The weight of a needle differs from row to row, because
 // the needles' products with the other keys differ.
-TEST(InputsTest, NeedlesTakeTheirRowsAndAreSpreadOverTheKeys) {
+TEST(InputsTest, NeedlesOutweighTheOtherKeysAndLieAtManyKeys) {
   for (const bool causal : {false, true}) {
     for (const int64_t keys : {64, 1024, 4096}) {
       FlashConfig config = config_of(keys, DType::bf16);

@@ -171,7 +171,7 @@ TEST(ReferenceTest, FirstCausalQueryCopiesTheFirstValueOfItsHead) {
   }
 }
 
-TEST(ReferenceTest, UnmaskedPairsOfFullAttentionIsTheProduct) {
+TEST(ReferenceTest, UnmaskedPairsOfFullAndOfCausalAttention) {
   EXPECT_EQ((AttentionShape{2, 3, 1, 5, 7, 64}.unmasked_pairs()), 2 * 3 * 5 * 7);
   EXPECT_EQ((AttentionShape{1, 1, 1, 131072, 131072, 64, true}.unmasked_pairs()), 131072.0 * 131073.0 / 2);
 }
@@ -245,8 +245,8 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
-// A finite score of any size hides nothing: a row of equal scores is the mean of V.
-TEST(ReferenceTest, FiniteScoresOfAnySizeAreArithmetic) {
+// A row of equal scores is the mean of V, whatever the size of the scores.
+TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   const AttentionShape shape{1, 1, 1, 1, 3, 2};
   const Inputs in = random_inputs(shape);
   for (const double size : {0.0, -1e30, double{std::numeric_limits<float>::lowest()}, 1e38}) {

@@ -34,7 +34,7 @@ double decode(DType dtype, uint16_t bits) {
 
 uint16_t infinity_bits(DType dtype) { return dtype == DType::f16 ? 0x7c00 : 0x7f80; }
 
-TEST(DTypeTest, NamesRoundTripAndOthersAreRefused) {
+TEST(DTypeTest, NamesRoundTripAndOtherTextsAreRefused) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::int8}) {
     EXPECT_EQ(parse_dtype(name(dtype)), dtype);
   }
@@ -226,7 +226,7 @@ TEST(TensorTest, SetWritesOneElementOnly) {
   EXPECT_EQ(tensor.at(1, 0, 1, 2), 2.5);
 }
 
-TEST(TensorTest, RunsEqualSingleElements) {
+TEST(TensorTest, SeveralElementsAreLoadedAndStoredLikeSingleOnes) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     Tensor tensor = Tensor::zeros(1, 1, 4, 5, dtype, Layout::bhsd);
     const std::vector<double> written = {1, -2, 3.5};

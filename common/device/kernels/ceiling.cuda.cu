@@ -1,5 +1,5 @@
-// The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in the
-// memory from which the matrix units read.
+// The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in shared
+// memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs).
 //
 // Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
 // latency divided by the number of warps of a scheduler), IN_TYPE (of the matrices; F32 stands for tf32). Launch:
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
 }
 
-// 2 * ceiling_m * ceiling_n flops an iteration for each column of a row.
+// An iteration multiplies A, ceiling_m rows of ceiling_row_bytes, by B transposed. B has ceiling_n rows of the same
+// size. The flops of an iteration are 2 * ceiling_m * ceiling_n times the number of elements in a row.
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
@@ -83,7 +84,7 @@ inline u64 descriptor(const void* matrix) {
   return (address & 0x3ffff) >> 4 | 1ull << 16 | u64{8 * 128} >> 4 << 32 | 1ull << 62;
 }
 
-// The accumulators are registers of the assembler's, s0_0 to s15_7: 128 floats a thread.
+// The accumulators are registers that the assembly text declares, s0_0 to s15_7: 128 floats a thread.
 #define ROW(i) "s" #i "_0, s" #i "_1, s" #i "_2, s" #i "_3, s" #i "_4, s" #i "_5, s" #i "_6, s" #i "_7"
 #define ROWS(a, b, c, d) ROW(a) ", " ROW(b) ", " ROW(c) ", " ROW(d)
 #define SUMS "{" ROWS(0, 1, 2, 3) ", " ROWS(4, 5, 6, 7) ", " ROWS(8, 9, 10, 11) ", " ROWS(12, 13, 14, 15) "}"
@@ -94,7 +95,7 @@ inline u64 descriptor(const void* matrix) {
       "; }" ::"l"(a),                                                                                          \
       "l"(b), "r"(add))
 
-// Sums += A times B transposed, over 32 bytes of the rows of both.
+// Sums += A times B transposed, over 32 bytes of each row of A and of B.
 inline void multiply(u64 a, u64 b, int add) {
   if constexpr (IN_TYPE == F32) WGMMA("k8", "tf32", "");
   if constexpr (IN_TYPE == F16) WGMMA("k16", "f16", ", 0, 0");

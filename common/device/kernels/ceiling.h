@@ -19,16 +19,16 @@ struct ReadParams {
 };
 
 /// `result` gets one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
-/// at run time, so that the compiler cannot do the arithmetic. An iteration replaces each sum by sum * factor + addend.
-/// With |factor| < 1 the sums stay finite.
+/// at run time, so that the compiler cannot do the arithmetic itself. An iteration replaces each sum by sum * factor +
+/// addend. With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   GLOBAL float* result;
   INT64 iterations;
   float factor, addend;
 };
 
-/// For the kernels in the cuda dialect. A threadgroup that copies or reads has copy_threads threads; other threadgroups
-/// have ceiling_threads. In an iteration of ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
+/// For the kernels of GPUs. A threadgroup that copies or reads has copy_threads threads; other threadgroups have
+/// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
 /// bytes by ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
 #ifdef __METAL_VERSION__
 constexpr constant int ceiling_threads = 128, copy_threads = 256;

@@ -1,15 +1,15 @@
 // The ceilings of an Apple GPU: a copy, a read, multiply-adds in registers, and products of simdgroup matrices whose
-// operands stay in registers. It has not run on Apple hardware yet.
+// operands stay in registers. These kernels have not run on Apple hardware yet.
 //
 // Function constants: NON_TEMPORAL (changes nothing), ACCUMULATORS (independent chains of a thread), IN_TYPE
 // (of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no
-// threadgroup memory. Accumulators a lane: ACCUMULATORS; of ceiling_mma twice as many.
+// threadgroup memory. A lane has ACCUMULATORS floats as accumulators, in ceiling_mma twice as many.
 #include "common/device/kernels/ceiling.h"
 #include "common/kernel/metal.h"
 
 kernel void ceiling_copy(constant CopyParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]]) {
-  (void)NON_TEMPORAL;  // Metal has no other loads and stores
+  (void)NON_TEMPORAL;  // Metal has no loads and stores that bypass the caches
   const ulong count = p.part_bytes / 16;
   const device uint4* const source = static_cast<const device uint4*>(p.source) + group.x * count;
   device uint4* const target = static_cast<device uint4*>(p.target) + group.x * count;
