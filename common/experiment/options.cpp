@@ -167,7 +167,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
-                       "full: an hour, 5 minutes on a GPU; all shapes, 50 rounds or more each, also with cold caches");
+                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds for each case,\n"
+                       "also with cold caches");
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
@@ -178,7 +179,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                "print the cases that would run, and the reasons why other cases would not; run nothing");
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
-  text("--samples", samples, "N", "most samples of a case, and of each side of a comparison; default 200");
+  text("--samples", samples, "N", "most samples of a case, and of each case of a comparison; default 200");
   text("--max-launch", max_launch, "SECONDS",
        "skip a case whose launch takes longer, or would take longer at the rate\n"
        "that the device reaches; default 0.5");
@@ -213,8 +214,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   csv->excludes(json);
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
-       "of the table, only the cases with these words: a part of a text, or AXIS=VALUE;\n"
-       "these cases are still compared with all cases");
+       "the table shows only the cases that have all of these words; a word is AXIS=VALUE,\n"
+       "or any part of the case's text; the cases are still compared with all cases");
   text("--baseline", baseline, "AXIS=VALUE",
        "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");

@@ -46,7 +46,7 @@ struct Options {
   std::string replay;              // id of a record, or the start of one
   int processes = 0;               // number of processes that measure comparisons and claims' figures; 0: the default
   std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
-  int part_number = 1, parts = 1;  // from the task
+  int part_number = 1, parts = 1;  // the number of this part, and how many parts there are; from the task
   DeviceOpener open_device = &Device::open;
   const Worker* worker = nullptr;  // null in a process that nobody watches
 

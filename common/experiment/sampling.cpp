@@ -8,7 +8,7 @@
 namespace attn {
 namespace {
 
-// A sample takes several launches if a launch is shorter than short_launch_s. A timestamp costs about 0.1 us.
+// A sample takes several launches if a launch is shorter than short_launch_s, because a timestamp costs about 0.1 us.
 constexpr double short_launch_s = 20e-6;
 constexpr double sample_s = 100e-6;  // length of a sample of several launches
 

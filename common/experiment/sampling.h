@@ -7,10 +7,11 @@
 
 namespace attn {
 
-/// Encodes a flush if one is given, a timestamp, the plan's launches `launches` times, and a timestamp.
+/// Encodes a flush (if `flush` is given), a timestamp, then the plan `launches` times, then a second timestamp.
 CommandEncoder encode_launches(const Problem& problem, int launches, const CacheFlush* flush = nullptr);
 
-/// Samples the device seconds and the host seconds of a submit of `launches` launches, each divided by `launches`.
+/// Samples the device seconds and the host seconds of one submit that runs the plan `launches` times. Both times are
+/// divided by `launches`.
 Sampler hot_sampler(Device& device, const Problem& problem, int launches);
 /// Samples the device seconds of one launch after a flush.
 Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush);
@@ -18,7 +19,7 @@ Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& f
 /// flushed once, before the first launch.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// Returns the number of launches of one sample. The number is more than one if a launch is so short that the time of a
+/// Returns how often one sample runs the plan. This is more than once if the plan is so short that the time of a
 /// timestamp would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 

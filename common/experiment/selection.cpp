@@ -38,7 +38,7 @@ Json file_json(const std::string& option, const std::string& path) {
   return {{"path", path}, {"sha256", sha256(text.str())}};
 }
 
-/// The files that are given, by option; null where no file is given.
+/// The files that are given, by option; null if no option gives a file.
 Json files_json(const Files& files) {
   Json json;
   for (const auto& [option, path] : files) {
@@ -51,8 +51,9 @@ bool is_finding(const Json& record) { return record.is_object() && record.value(
 
 const Json& run_of(const Json& record) { return is_finding(record) ? record.at("data").at("run") : record.at("run"); }
 
-/// Returns the only record of the two files whose id starts with options.replay, and sets the options to the values of
-/// the record's run. Throws BadInput if there is no such record, or more than one.
+/// Looks in the measurements file and in the findings file for the record whose id starts with options.replay. Returns
+/// the record, and sets the options to the values of the record's run. Throws BadInput if no record has such an id, or
+/// several records have.
 Json find_replayed(Options& options, const ExperimentSpec& spec) {
   std::vector<std::string> problems;
   std::map<std::string, Json> found;
@@ -227,7 +228,7 @@ void Experiment::State::open_records() {
   if (options.resume) resume();
   note_cases({});
   progress.add(cases_left);
-  // scripts/run_all gives each rank its part, and resumes when it merges.
+  // The runs that scripts/run_all starts need no note: they all have --resume, and each rank's run has its --shard.
   const int ranks = options.resume || options.shard_count > 1 || !options.replay.empty() ? 1 : ranks_started_here();
   if (ranks > 1) {
     progress.note(
@@ -302,7 +303,7 @@ void Experiment::State::store_lost() {
   cases_left = left;
 }
 
-/// Takes over the records of an earlier run with the same code and conditions, and its run id.
+/// Takes over the records of an earlier run with the same code and conditions, and the id of that run.
 void Experiment::State::resume() {
   std::vector<std::string> problems;
   const auto records = read_records(options.measurements_path, problems);

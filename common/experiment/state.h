@@ -29,10 +29,10 @@
 
 namespace attn {
 
-/// Thrown to end a run after an interruption, when the measurements are recorded.
+/// Thrown to end a run after an interruption, once the measurements are recorded.
 struct Interrupted {};
 
-/// Thrown to end a run whose device is lost, when the case that lost the device is recorded. A new process goes on with
+/// Thrown to end a run whose device is lost, once the case that lost the device is recorded. A new process goes on with
 /// the other cases.
 struct Restart {};
 
@@ -46,11 +46,11 @@ inline constexpr const char* budget_spent = "budget spent";
 /// because the case would lose the device again.
 inline constexpr const char* device_lost = "device lost: ";
 
-/// The fields of a record's `run` that must be equal for --resume to take over the record.
+/// The fields in which a record's `run` must equal this run. --resume does not take over a record that differs.
 inline constexpr const char* conditions[] = {"device", "seed", "profile", "threadgroup_memory_bytes", "input", "files"};
 
-/// The fields of a record's `run` that must be equal, too. If one differs, --resume throws BadInput, because the run
-/// would go on with other code, or on another machine.
+/// The fields of a record's `run` that must equal this run's session. If one differs, --resume throws BadInput, because
+/// the run would go on with other code, or on another machine.
 inline constexpr const char* session_fields[] = {"commit", "diff", "machine"};
 
 /// The least number of rounds in each profile.
@@ -96,9 +96,9 @@ struct Experiment::State {
   void progressed();
   /// The memory that this process shares with the process that watches it; null where nothing watches this process.
   Activity* activity();
-  /// The seconds without progress after which this process or a part of the run hangs, and is ended.
+  /// After this many seconds without progress, this process or a part of the run counts as hung, and is ended.
   double most_silent_s() const;
-  /// Records the case that ended the worker before this one.
+  /// Records the case that ended the previous worker.
   void store_lost();
 
   // verify.cpp
@@ -239,7 +239,8 @@ struct Experiment::State {
   std::unique_ptr<Device> device;
   std::unique_ptr<PipelineCache> pipelines;
   const ExperimentSpec spec;  // destroyed before the device, because `make` may keep buffers
-  /// A copy of spec.make, which keeps inputs of its own: A' of a comparison shares no tensors with A.
+  /// A copy of spec.make that keeps its own inputs. In a comparison this copy makes A', the baseline that is measured
+  /// again. So A' shares no tensors with A, the baseline.
   const decltype(ExperimentSpec::make) make_apart;
   Options options;
   Progress progress;
@@ -256,7 +257,7 @@ struct Experiment::State {
   std::vector<std::string> label_axes;
   size_t cases_left = 0, cases_resumed = 0;
   bool unwritten = false;    // a record could not be written
-  bool part_failed = false;  // a process that measures again did not end by itself
+  bool part_failed = false;  // a process that measures again was ended, ended with an error, or did not start
   double measured_s = 0;
   CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;
@@ -270,7 +271,7 @@ struct Experiment::State {
   PartRunner run_part_process;
   Json part;                              // the task of this process; null in a run that a user starts
   std::optional<RecordFile> part_file;    // where a part writes its results
-  std::optional<Activity> part_activity;  // what a part does
+  std::optional<Activity> part_activity;  // what this part does, for the process that started it
 };
 
 }  // namespace attn

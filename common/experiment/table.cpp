@@ -58,8 +58,8 @@ Results selected(const std::vector<Measurement>& results, const TableOptions& op
   return found;
 }
 
-/// The time with which each case is compared, in seconds, by the key of the case's group: the seconds of the fastest
-/// baseline of the group, whether or not the table shows this baseline.
+/// For each group, the seconds with which the group's cases are compared: the time of the group's fastest case or, with
+/// options.baseline, of the fastest case that has the baseline's value. A filter may hide this case from the table.
 class Baselines {
  public:
   Baselines(const std::vector<Measurement>& results, const TableOptions& options)

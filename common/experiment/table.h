@@ -14,15 +14,15 @@ struct TableOptions {
   bool all_columns = false;                     // every column, however wide the table gets
   size_t width = 100;                           // characters of a line, if not all columns are asked for
   std::vector<std::string> compared_axes = {};  // cases that differ only in these axes are a group
-  /// An axis and a value. The cases of a group are compared with the case that has this value; empty: with the fastest
-  /// case of the group.
+  /// An axis and a value. The cases of a group are compared with the fastest case of the group that has this value;
+  /// empty: with the fastest case of the group.
   std::optional<Axis> baseline = {};
-  /// Words. The table has the cases whose axes, or whose status, contain each word. A word with "=" is a whole axis and
-  /// its whole value. Empty: all cases.
+  /// Words. The table has the cases in whose text (the axes and the status) each of these words occurs. A word with "="
+  /// must be a whole axis with its whole value. Empty: all cases.
   std::string filter = {};
 };
 
-/// Returns whether the case has the one value of an axis.
+/// Returns whether the case has the first value of `axis`.
 bool has_value(const Case& config, const Axis& axis);
 
 /// Returns the table that --help describes. Axes with one value in all cases stand above the table. Below the table

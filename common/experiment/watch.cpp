@@ -38,7 +38,7 @@ constexpr double showing_s = 5;                       // the most seconds that s
 // A terminal and `timeout` may send one signal twice: to the process, and to its group.
 constexpr double one_signal_s = 0.2;
 
-/// Keeps SIGINT, SIGTERM and SIGCHLD for wait(), and gives them back to a worker.
+/// Blocks SIGINT, SIGTERM and SIGCHLD, so that wait() receives them. give_back() ends this, for example in a worker.
 class KeptSignals {
  public:
   KeptSignals() {
@@ -76,7 +76,8 @@ struct End {
   double silent_s = 0;  // not 0: the worker was ended because it made no progress for this time
 };
 
-/// Whether a process that writes to stdout or stderr now would wait for a reader. Both processes have the same streams.
+/// Whether a process that writes to stdout or stderr now would wait for a reader. The worker has the streams of this
+/// process, so this process can test them.
 bool waits_for_reader() {
   std::array<pollfd, 2> streams{{{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}}};
   for (pollfd& stream : streams) {
@@ -152,7 +153,7 @@ struct Activity::Shared {
 
 Activity::Activity(const std::string& file)
     : shared_([&] {
-        // A file that is new has only zeros, and so has the memory without a file.
+        // A new file has only zeros, and so has anonymous memory.
         const int descriptor = file.empty() ? -1 : open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         const bool has_room = file.empty() || (descriptor >= 0 && ftruncate(descriptor, sizeof(Shared)) == 0);
         const int flags = MAP_SHARED | MAP_NORESERVE | (file.empty() ? MAP_ANONYMOUS : 0);
@@ -252,7 +253,8 @@ int watch(const std::string& name, std::vector<std::string> arguments,
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   const KeptSignals kept;
-  // All temporary files of the workers, their parts and their compilers lie in this folder, which goes with the run.
+  // All temporary files of the workers, their parts and their compilers lie in this folder. It is removed when the run
+  // ends.
   std::optional<TemporaryFolder> temporary;
   try {
     temporary.emplace();
@@ -260,7 +262,7 @@ int watch(const std::string& name, std::vector<std::string> arguments,
     // Code that needs a temporary folder says so.
   }
   const auto complain = [&](const std::string& message, int status) {
-    kept.give_back();  // a signal ends a process that waits for a reader of this line
+    kept.give_back();  // so that a signal ends this process while it waits for a reader
     to_stderr(fmt::format("{}: {}\n", name, message));
     return status;
   };

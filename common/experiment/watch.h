@@ -23,8 +23,8 @@ namespace attn {
 /// What a worker does, in memory that it shares with the process that watches it.
 class Activity {
  public:
-  /// Memory of this process and of the processes that it forks or, with `file`, of all processes that name this file.
-  /// Throws std::bad_alloc.
+  /// This process shares the memory with the processes that it forks or, with `file`, with all processes that name this
+  /// file. Throws std::bad_alloc.
   explicit Activity(const std::string& file = "");
   ~Activity();
   Activity(const Activity&) = delete;
@@ -42,7 +42,7 @@ class Activity {
   void note(const nlohmann::ordered_json& notes);
   /// The last notes; an empty object if there are none.
   nlohmann::ordered_json notes() const;
-  /// The number of the case, in the notes' list of cases, that the worker is at; -1 for none.
+  /// The case that the worker is at, as an index into the notes' list of cases; -1 if the worker is at no case.
   void at(int number);
   int at() const;
   /// The last case that the worker was at; null if there was none.
@@ -50,9 +50,9 @@ class Activity {
   /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
   /// with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
-  /// The status and the reason that the worker gave; empty if it gave none.
+  /// The status and the reason that the worker gave to end_case(); empty if the worker did not call end_case().
   std::pair<std::string, std::string> end_of_case() const;
-  /// Ends the worker, and asks for another worker that goes on: for a worker that cannot use its device any more.
+  /// Ends this worker, and asks for another worker that goes on. A worker that can no longer use its device calls this.
   [[noreturn]] void go_on_in_another();
   bool asks_for_another() const;
 
@@ -72,14 +72,14 @@ struct Before {
   bool interrupted = false;     // the worker only has to show what was measured
 };
 
-/// What a worker has of the watch.
+/// What watch() gives to a worker.
 struct Worker {
   Activity& activity;
   const Before& before;
 };
 
-/// Ends the worker, while the object lives, if a compilation takes too long or too much memory: nothing else can end a
-/// compiler that runs in this process. The case at which the worker is has then failed.
+/// While an object of this class lives, it ends the worker if a compilation takes too long or too much memory: nothing
+/// else can end a compiler that runs in this process. The case that the worker is at is then recorded as failed.
 class CompilationLimit {
  public:
   static constexpr double most_s = 60, most_bytes = 4e9;
@@ -99,7 +99,7 @@ class CompilationLimit {
 /// worker ends it.
 inline constexpr double ending_s = 1;
 
-/// Added to the number of a signal in the status of a process that the signal ended, as in shells.
+/// If a signal ended a process, the status of the process is this number plus the signal's number, as in shells.
 inline constexpr int signalled = 128;
 
 /// The time in which a process makes no progress.
@@ -122,19 +122,19 @@ std::string ended_by_signal(int signal);
 /// "made no progress for 120 s, and was ended".
 std::string without_progress(double seconds);
 
-/// Calls `work` in new processes until one of them ends by itself, and returns its exit status.
-///   - SIGINT and SIGTERM are passed on. After ending_s the worker is ended, and another worker (Before::interrupted)
-///     shows what was measured. After a second signal nothing is shown. The status is 130.
+/// Calls `work` in new processes until one of them ends by itself, and returns the exit status of that process.
+///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
+///     worker (Before::interrupted) shows what was measured. After a second signal nothing is shown. The status is 130.
 ///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
 ///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
 ///     is stopped too does not count, nor time in which nobody reads a full stdout or stderr.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before
-///   cases        the cases that the worker is at, as a list
+///   cases        the list of the cases that the worker works on; Activity::at() is an index into this list
 ///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
 ///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
-///                so an end in no case is a failure of the last case.
+///                so if the worker ends while it is at no case, its last case counts as failed.
 ///   status       the exit status if the worker ends while it is at no case; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);

@@ -1,4 +1,4 @@
-// The cpu dialect on x86 cores with AMX: eight tile registers of 16 rows of 64 bytes, and products of tiles.
+// The cpu dialect on x86 cores with AMX: eight tile registers, each with 16 rows of 64 bytes, and products of tiles.
 #pragma once
 
 /// The argument of __builtin_ia32_tile_loadconfig: all eight registers have their largest size. The call fills the

@@ -19,9 +19,9 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
     if constexpr (TYPE == INT8) {
       return __builtin_convertvector(bytes, Vector<float, N>);
     } else {
-      // Moves exponent and mantissa to their places in an f16, whose bias is 8 larger. After the shift bits 14 and 15
-      // both hold the sign; bit 14 is cleared. The conversion handles denormals of f16 even if denormals of f32 count
-      // as 0.
+      // Moves exponent and mantissa to their places in an f16. The bias of f16 is 8 more than the bias of E4M3, so the
+      // f16 is 2^-8 of the value. After the shift bits 14 and 15 both hold the sign; bit 14 is cleared. The conversion
+      // handles denormals of f16 even if denormals of f32 count as 0.
       const auto bits = (__builtin_convertvector(bytes, Vector<short, N>) << 7) & static_cast<short>(0xbfff);
       return __builtin_convertvector(reinterpret_cast<Vector<_Float16, N>>(bits), Vector<float, N>);
     }

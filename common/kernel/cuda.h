@@ -51,7 +51,7 @@ DEVICE float load_float(const void* tensor, long long index) {
   }
 }
 
-/// Stores one element, rounded to nearest, ties to even, like the elements of the oracle's tensors.
+/// Stores one element, rounded to nearest, ties to even. The oracle's tensors are rounded in the same way.
 template <int TYPE>
 DEVICE void store_float(void* tensor, long long index, float value) {
   if constexpr (TYPE == F32) {

@@ -3,7 +3,7 @@
 #ifdef __CUDACC__
 
 #define INFINITY __longlong_as_double(0x7ff0000000000000)
-// Literals stay float. The toolkit's functions have no overload for one double and one float.
+// The casts are for literals, which stay float: the toolkit's functions have no overload for one double and one float.
 #define fabsf(x) fabs(static_cast<double>(x))
 #define fminf(x, y) fmin(static_cast<double>(x), static_cast<double>(y))
 #define fmaxf(x, y) fmax(static_cast<double>(x), static_cast<double>(y))

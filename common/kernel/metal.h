@@ -20,7 +20,7 @@ using namespace metal;
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("clang loop unroll(full)")
-#define VECTORIZE  // a lane is a thread
+#define VECTORIZE  // empty, because each lane is a thread
 
 // Builtins of the host's compilers that a hook may use, because a hook's text is the same for every dialect.
 #define __builtin_inff() as_type<float>(0x7f800000u)

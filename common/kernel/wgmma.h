@@ -212,11 +212,11 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
   if constexpr (FROM + 8 < COUNT) mask_s_before<COUNT, FROM + 8>(begin, masked);
 }
 
-/// Stores the registers o FROM to o FROM + 7 of each thread to shared memory, in 16 bits each. The registers of a warp
-/// hold two groups of eight columns. `address` of lane l is the address of 16 bytes: row l % 16 of the warp, in group l
-/// / 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite, some
-/// sum is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16 adds
-/// elements times 0, which takes twice the instructions.
+/// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
+/// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
+/// group l / 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite,
+/// some sum is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16
+/// adds elements times 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \

@@ -132,7 +132,7 @@ TEST_F(AnswerTest, AnotherDeviceGetsAnotherAnswer) {
   EXPECT_EQ(text(), "tile\n  f32 head_dim=64  take 64x64 (the default); avoid 128x128 1.50x, 16x64 1.20x\n");
 }
 
-TEST_F(AnswerTest, APairHasOneRatio) {
+TEST_F(AnswerTest, ARatioComesFromTheComparisonOfThePair) {
   results_ = {tile(128, 128, 1e-3), tile(64, 64, 1.2e-3), tile(16, 64, 1.5e-3)};
   comparisons_.resize(2);
   comparisons_[0].baseline = results_[0].config;
@@ -144,7 +144,7 @@ TEST_F(AnswerTest, APairHasOneRatio) {
   EXPECT_NE(text().find("avoid 16x64 1.40x, 64x64 (the default) 1.25x"), std::string::npos) << text();
 }
 
-TEST_F(AnswerTest, AnOptionIsAsGoodInAllShapes) {
+TEST_F(AnswerTest, AnOptionThatIsAsGoodInAllShapesIsTaken) {
   results_ = {tile(128, 128, 1e-3),      tile(64, 64, 1.01e-3),   tile(16, 64, 2e-3),
               tile(128, 128, 3e-3, 128), tile(64, 64, 2e-3, 128), tile(16, 64, 4e-3, 128)};
   EXPECT_EQ(text(), "tile\n  f32 head_dim=64  take 64x64 (the default); avoid 16x64 2.00x, 128x128 1.50x\n");
@@ -204,11 +204,11 @@ TEST_F(AnswerTest, AClaimAdvisesUsers) {
   findings_ = {finding("n=1 m=1 head_dim=64", "supported", 0.5), finding("n=2 m=2 head_dim=64", "refuted", 0.7),
                finding("n=1 m=1 head_dim=128", "refuted", 0.7)};
   EXPECT_TRUE(text().starts_with("- Say that the mask is causal, at n 1, head_dim 64: 0.50x [causal]\n")) << text();
-  spec_.claims.clear();  // advice for the authors of kernels
+  spec_.claims.clear();  // now the claim advises the authors of kernels, and the answer leaves its advice out
   EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
 }
 
-TEST_F(AnswerTest, AnExperimentThatSaysNothingHasAllClaims) {
+TEST_F(AnswerTest, AnExperimentThatNamesNoClaimsAdvisesByAllClaims) {
   spec_ = {};
   findings_ = {finding("head_dim=64", "supported", 0.52)};
   EXPECT_EQ(text(), "- Say that the mask is causal: 0.52x [causal]\n");

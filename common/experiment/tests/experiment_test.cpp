@@ -55,7 +55,7 @@ struct World {
   std::vector<std::vector<std::string>> restarts;                   // command lines
   std::vector<std::vector<std::string>> parts;                      // command lines
   std::vector<Json> tasks;                                          // of the parts
-  std::optional<int> part_status;                                   // of parts that end at once
+  std::optional<int> part_status;                                   // if set, parts measure nothing and end with it
   double free_on_device = std::numeric_limits<double>::infinity();  // bytes
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
@@ -624,7 +624,7 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
 }
 
 // A drift during a round lengthens A' in A B A', and shortens it in A' B A.
-TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheBaselineAgain) {
+TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // The sweep makes two problems, and each process makes A, B and A'.
   spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
     const bool again = lab.is_part() && world.makes % 3 == 1;
@@ -726,7 +726,7 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
 
 TEST_F(ExperimentTest, CasesOfTheHost) {
   world.on_host = true;
-  // These launches are longer than the longest launch that is allowed.
+  // These times are longer than the longest launch that is allowed; the limit does not hold for work of the host.
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
   Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -743,7 +743,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   EXPECT_EQ(record["values"]["samples"], world.samples);
   const int counted = record["time"][0]["n"];
   EXPECT_GE(counted, 3);
-  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one sample is checked, and the check after timing takes no other";
+  EXPECT_EQ(world.samples, 2 * (1 + counted)) << "one sample is checked; the check after timing takes no sample";
   EXPECT_NE(outcome.out.find("2.000 s"), std::string::npos) << outcome.out;
 
   world.samples = 0;
@@ -811,7 +811,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(steps_taken, 2u);
   ASSERT_EQ(findings().size(), 2u);
-  EXPECT_EQ(measurements().size(), 4u) << "the body leaves the selection to itself";
+  EXPECT_EQ(measurements().size(), 4u) << "the body measures its own cases, and not the selected cases";
 
   steps_taken = 0;
   outcome = run({"--replay", findings()[1]["id"].get<std::string>()}, body);
@@ -944,7 +944,7 @@ TEST_F(ExperimentTest, ACaseThatIsTooLargeIsSkippedBeforeItIsMade) {
 }
 
 // Another program may have taken the device's memory.
-TEST_F(ExperimentTest, ACaseThatDoesNotFitBesideOtherProgramsIsSkipped) {
+TEST_F(ExperimentTest, ACaseThatDoesNotFitInTheFreeMemoryIsSkipped) {
   world.bytes = 2e9;
   world.free_on_device = 1e9;
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 4);
@@ -954,7 +954,7 @@ TEST_F(ExperimentTest, ACaseThatDoesNotFitBesideOtherProgramsIsSkipped) {
 }
 
 // The second case of a group uses the tensors of the first.
-TEST_F(ExperimentTest, MemoryThatTheRunHasIsFree) {
+TEST_F(ExperimentTest, MemoryThatTheRunAlreadyHoldsCountsAsFree) {
   constexpr size_t shared_bytes = size_t{1} << 20;
   std::shared_ptr<Buffer> shared;
   spec_.make = [&](Experiment& lab, const Case& config, const Plan&) {
@@ -1025,7 +1025,7 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
 
     std::vector<std::string> again(world.restarts[0].begin() + 1, world.restarts[0].end());
     EXPECT_EQ(run(again).status, 1);
-    EXPECT_EQ(world.restarts.size(), 1u) << "once was enough";
+    EXPECT_EQ(world.restarts.size(), 1u) << "the second run needs no restart";
     for (const int tile : {16, 64}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
     EXPECT_EQ(measurement(8, 32)["status"], status);
     EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
@@ -1078,7 +1078,7 @@ TEST_F(ExperimentTest, CasesThatMemoryLimitsAreMeasuredColdInEveryProfile) {
   EXPECT_EQ(findings()[0]["data"]["compare"]["time"][0]["scope"], "device_cold");
 }
 
-TEST_F(ExperimentTest, EachLaunchOfACaseHasItsTimeAndItsLine) {
+TEST_F(ExperimentTest, EachLaunchOfACaseHasAPhaseWithItsTime) {
   world.launches_of_a_case = 3;
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
   const Json record = measurement(8, 16);
@@ -1345,7 +1345,7 @@ TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsReported) {
       << empty.err;
 }
 
-TEST_F(ExperimentTest, RunsOfOneFileHaveOneClaimKey) {
+TEST_F(ExperimentTest, RunsInOneFindingsFileShareTheClaimKey) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
   const std::vector<std::string> arguments = {"--axis", "n=8", "--axis", "tile=16,32"};
   run(arguments);
@@ -1475,7 +1475,7 @@ TEST_F(ExperimentTest, ResumeKeepsWrongAndSkippedButTriesFailedAgain) {
   EXPECT_EQ(measurements()[3]["status"], "ok");
 }
 
-TEST_F(ExperimentTest, VerifiedOnlyIsNotMeasured) {
+TEST_F(ExperimentTest, ACaseThatWasOnlyVerifiedCountsAsNotMeasured) {
   const std::vector<std::string> one = {"--axis", "n=8", "--axis", "tile=16", "--resume"};
   std::vector<std::string> verify = one;
   verify.insert(verify.end(), {"--only", "verify"});
@@ -1656,7 +1656,7 @@ TEST_F(ExperimentTest, ReplayRefusesWhatItCannotFind) {
   EXPECT_NE(outcome.err.find("fake_experiment"), std::string::npos);
 }
 
-TEST_F(ExperimentTest, ReplayNeedsTheInputItHad) {
+TEST_F(ExperimentTest, AReplayNeedsTheInputOfItsRecord) {
   std::ofstream(path("input")) << "tensors";
   run({"--input", path("input"), "--axis", "tile=16"});
   const std::string id = measurement(96, 16)["id"];
@@ -1719,7 +1719,7 @@ TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreReported) {
   EXPECT_FALSE(says({"--shard", "1/4"}));
   EXPECT_FALSE(says({"--resume"}));
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
-  EXPECT_FALSE(says({})) << "one line from all ranks";
+  EXPECT_FALSE(says({})) << "only rank 0 prints the line";
   unsetenv("OMPI_COMM_WORLD_SIZE");
   unsetenv("OMPI_COMM_WORLD_RANK");
 }
@@ -1746,7 +1746,7 @@ TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_NE(outcome.err.find("3 are selected, which differ in n, m; name one value of each with --axis"),
             std::string::npos)
-      << outcome.err << "the tile that nobody named is the default one";
+      << outcome.err << "the command line names no tile, so only the default tile is selected";
   EXPECT_FALSE(fs::exists(path("o.safetensors")));
   EXPECT_EQ(run({"--dump-output", path("o.safetensors"), "--axis", "n=8"}).status, 0);
   EXPECT_TRUE(fs::exists(path("o.safetensors")));
@@ -1873,7 +1873,7 @@ FileOption file_option() {
           }};
 }
 
-TEST_F(ExperimentTest, AFileOfTheExperimentsOwnFixesAxes) {
+TEST_F(ExperimentTest, AFileOfAnExperimentsOwnOptionFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
   EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
   spec_.file_options = {file_option()};
@@ -1929,7 +1929,7 @@ TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
   EXPECT_EQ(measurements().size(), before);
 }
 
-TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileTheyHad) {
+TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileOfTheRecord) {
   spec_.file_options = {file_option()};
   std::ofstream(path("extra")) << "eightbyt";
   run({"--extra", path("extra"), "--axis", "tile=16"});
@@ -1982,13 +1982,13 @@ TEST_F(ExperimentTest, BadInputIsToldInFull) {
   EXPECT_EQ(outcome.err, "fake_experiment: the file is too short\nfor what follows\n");
 }
 
-TEST_F(ExperimentTest, WithoutADefaultAllComparedCasesRun) {
+TEST_F(ExperimentTest, WithoutADefaultTileAllComparedCasesRun) {
   spec_.default_tile = false;
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})).size(), 2u);
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8", "--axis", "tile=16"})).size(), 1u);
 }
 
-TEST_F(ExperimentTest, RecordsHaveWhatTheProblemAndTheCodeSay) {
+TEST_F(ExperimentTest, RecordsHaveTheValuesOfTheProblemAndTheContentsOfTheCode) {
   run({"--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(measurement(8, 16)["values"]["tile_area"], 16 * 8);
   EXPECT_EQ(measurement(8, 16)["pipeline"]["code_bytes"], 4096);
@@ -1999,7 +1999,7 @@ TEST_F(ExperimentTest, RecordsHaveWhatTheProblemAndTheCodeSay) {
   EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record that is older than the field `values`";
 }
 
-TEST_F(ExperimentTest, NoInputWhereNoneIsTaken) {
+TEST_F(ExperimentTest, AnExperimentWithoutInputAxesRefusesAnInput) {
   spec_.input_axes = nullptr;
   const Outcome outcome = run({"--input", "x"});
   EXPECT_EQ(outcome.status, 2);
@@ -2010,7 +2010,7 @@ TEST(ShellCommand, SurvivesAShell) {
   EXPECT_EQ(shell_command({"a", "b c", "", "it's", "n=1,2"}), R"(a 'b c' '' 'it'\''s' n=1,2)");
 }
 
-TEST(Ceilings, BetterOfBoth) {
+TEST(Ceilings, MaxTakesTheLargerValueOfEachCeiling) {
   const Ceilings best = max({.copy_gbps = 1, .f32_tflops = 5, .f16_tflops = 2, .bf16_tflops = 8},
                             {.copy_gbps = 3, .f32_tflops = 4, .f16_tflops = 6, .bf16_tflops = 7});
   EXPECT_EQ(best.copy_gbps, 3);
@@ -2019,7 +2019,7 @@ TEST(Ceilings, BetterOfBoth) {
   EXPECT_EQ(best.bf16_tflops, 8);
 }
 
-TEST(Ceilings, OfTheCpu) {
+TEST(Ceilings, TheCeilingsOfTheCpuArePlausible) {
   std::unique_ptr<Device> device;
   try {
     device = Device::open("cpu:threads=1");
@@ -2035,7 +2035,8 @@ TEST(Ceilings, OfTheCpu) {
   EXPECT_GT(ceilings.f32_tflops, 1e-4);
   EXPECT_LT(ceilings.f32_tflops, 1);
   EXPECT_GE(ceilings.bf16_tflops, ceilings.f32_tflops);
-  // Sanitizers slow multiply-adds down, but not the tile registers of AMX, which are 16 times as fast.
+  // With AMX the bound is a fixed rate, not a multiple of the f32 rate: sanitizers slow down the multiply-adds of f32,
+  // but not the products of AMX.
   EXPECT_LT(ceilings.bf16_tflops, device->info().has("amx-bf16") ? 16 : 4 * ceilings.f32_tflops);
   EXPECT_EQ(ceilings.f16_tflops, ceilings.f32_tflops);
 }

@@ -70,7 +70,7 @@ TEST_F(GpuLoopTest, AFaultCostsOneCase) {
   }
 }
 
-TEST_F(GpuLoopTest, AFaultyHangCostsOneCaseAndAProcess) {
+TEST_F(GpuLoopTest, AHangCostsOneCaseAndAProcess) {
   EXPECT_EQ(run("--axis n=1,2 --axis variant=good,hang,late_hang,fine"), 1);
   const auto found = records();
   ASSERT_EQ(found.size(), 8u);

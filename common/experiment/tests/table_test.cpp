@@ -46,7 +46,7 @@ class TableTest : public ::testing::Test {
   std::vector<Measurement> results_ = {measured(64, 16, 1e-3), measured(64, 32, 0.5e-3), measured(128, 16, 2e-6)};
 };
 
-TEST_F(TableTest, HasOneCellForMedianAndIntervalAndComparesGroups) {
+TEST_F(TableTest, OneCellHasMedianAndIntervalAndCasesAreComparedWithinGroups) {
   EXPECT_EQ(text(),
             "variant=tuned layout=bhsd\n"
             "  n  tile             time  vs fastest  GFLOP/s\n"
@@ -55,7 +55,7 @@ TEST_F(TableTest, HasOneCellForMedianAndIntervalAndComparesGroups) {
             "128    16  2.000 us +-1.0%              500\n");
 }
 
-TEST_F(TableTest, EmptyAndConstantColumnsAreDropped) {
+TEST_F(TableTest, EmptyColumnsAndColumnsOfAllAreLeftOut) {
   EXPECT_EQ(text().find("cold"), std::string::npos);
   EXPECT_EQ(text().find("cv_%"), std::string::npos);
   results_[0].time.push_back({Scope::device_cold, 10, 10, 3e-3, 3e-3, 3e-3, 0.01, 3e-3, "ci"});
@@ -79,7 +79,7 @@ TEST_F(TableTest, ABaselineTakesThePlaceOfTheFastest) {
   EXPECT_EQ(text().find("fastest"), std::string::npos) << text();
 }
 
-TEST_F(TableTest, AFilterLeavesTheCasesWithItsWords) {
+TEST_F(TableTest, AFilterKeepsTheCasesWithItsWords) {
   options_.filter = "n=64 tuned";
   EXPECT_EQ(text().find("128"), std::string::npos) << text();
   EXPECT_NE(text().find("500.0 us"), std::string::npos) << text();

@@ -42,7 +42,7 @@ TEST(WatchTest, TheStatusOfAWorkerIsTheStatusOfTheRun) {
   EXPECT_EQ(watch("program", {"program"}, [](const Arguments&, const Worker&) { return 4; }), 4);
 }
 
-TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLast) {
+TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLastWorker) {
   const int status = watch("program", {"program"}, [](const Arguments& arguments, const Worker& worker) {
     const Before& before = worker.before;
     if (before.run_id.empty()) {
@@ -57,7 +57,7 @@ TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLast) {
   EXPECT_EQ(status, as_expected);
 }
 
-TEST(WatchTest, AWorkerThatEndsWhileItCompilesAheadIsFollowedByOneThatDoesNot) {
+TEST(WatchTest, AfterAnEndWhileCompilingAheadTheNextWorkerDoesNotCompileAhead) {
   const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
     if (worker.before.compile_ahead) {
       worker.activity.note(notes);
@@ -69,7 +69,7 @@ TEST(WatchTest, AWorkerThatEndsWhileItCompilesAheadIsFollowedByOneThatDoesNot) {
 }
 
 // A function of the user may overwrite the heap, and the worker then ends at any later time.
-TEST(WatchTest, AnEndInNoCaseIsOfTheLastCaseIfCodeOfTheUserRan) {
+TEST(WatchTest, AfterCodeOfTheUserAnEndBetweenCasesFailsTheLastCase) {
   const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
     const Before& before = worker.before;
     if (!before.lost.is_null()) return expected(before.lost == "two" && before.reason == "vector::reserve");
@@ -171,7 +171,7 @@ TEST(WatchTest, AWorkerWhoseOutputNobodyReadsIsNotEnded) {
   EXPECT_EQ(WEXITSTATUS(status), as_expected);
 }
 
-TEST(WatchTest, AnEndInNoCaseIsOneLine) {
+TEST(WatchTest, AnEndBetweenCasesIsReportedInOneLine) {
   testing::internal::CaptureStderr();
   const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
     worker.activity.note({{"doing", "while it compiled f.cpp"}, {"status", 2}});

@@ -1,5 +1,5 @@
-// Computes what each chunk adds to the state (linear.h), decayed to the chunk's end. The chunk's own state begins at
-// zero.
+// Computes for each chunk the state (linear.h) that the chunk's tokens alone leave at the chunk's end, beginning with a
+// state of zeros. The chunk adds this to the state before the chunk, decayed to the chunk's end.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/steps.h"
