@@ -11,8 +11,8 @@ namespace attn {
 
 /// Returns the scales, [batch, pages of a sequence, heads]. A scale is the largest magnitude of a head on the page,
 /// divided by 448 for e4m3 and by 127 for int8; it is 1 if the page has only zeros or no tokens. values: [batch, heads,
-/// tokens, dim]; sequence b has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for
-/// another dtype.
+/// tokens, dim]; sequence b has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for a
+/// dtype other than e4m3 and int8.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
 /// Returns values / scale in dtype, rounded to nearest even.

@@ -56,7 +56,7 @@ struct Axis {
 Axis integers(const std::string& name, const std::vector<int64_t>& values);
 Axis texts(const std::string& name, const std::vector<std::string>& values);
 
-/// Axes. The cases of a block are all combinations of the axes' values.
+/// A list of axes. The cases of a block are all combinations of the axes' values.
 using Block = std::vector<Axis>;
 
 /// The union of its blocks, in order. A case that two blocks span appears once.

@@ -68,7 +68,7 @@ struct Conclusion {
   Spread prior = {};
   Pooled estimate;
   double unit = 1;       // of pool(), for a figure that is not relative
-  bool relative = true;  // errors are proportional to the figure: it is pooled and judged in logarithms
+  bool relative = true;  // errors grow with the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
   double floor = 0;      // the change of the figure if its ratios move by their noise floors; 0 without a comparison
   double cv = 0;
@@ -116,8 +116,8 @@ struct Claim {
   std::set<std::string> varies = {};  // results that differ only in these axes are a group
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
-  /// An axis, or empty. Only those picks are kept whose first result has the largest value of this axis that does not
-  /// exceed `limit`.
+  /// An axis, or empty. Of the picks whose first result has at most the value `limit` of this axis, only the picks with
+  /// the largest value are kept.
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
@@ -139,7 +139,7 @@ struct Claim {
   std::function<std::vector<std::string>(const Evidence& evidence)> tags = {};
   std::string title = {}, title_unless_supported = {}, content = {};
   Advice advice = {};
-  /// Adds to the conclusion, mostly the further values that its texts use. Conclusion::values already has the case of a
+  /// Completes the conclusion, mostly with further values for its texts. Conclusion::values already has the case of a
   /// single result, or the last two results' cases as `baseline` and `contender`.
   std::function<void(Conclusion& conclusion, const Evidence& evidence)> complete = {};
 };

@@ -57,7 +57,8 @@ Comparison compared(const Case& baseline, const Case& contender, const PairSampl
 
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed) {
-  if (parts.empty() || parts.size() != samples.size()) throw std::invalid_argument("compared: parts and their samples");
+  if (parts.empty() || parts.size() != samples.size())
+    throw std::invalid_argument("compared: there must be parts, and samples for each part");
   PairSamples all = samples.front();
   for (const PairSamples& more : samples.subspan(1)) {
     append(all.baseline, more.baseline);

@@ -23,7 +23,7 @@ struct Comparison {
   Json clocks = {};          // over the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
-  Spread prior = {};  // of the ratio that `parts` were pooled to
+  Spread prior = {};  // the prior with which `parts` were pooled to `ratio`
 
   /// Returns the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;
@@ -37,7 +37,7 @@ struct PairSamples {
   Scope scope = Scope::device_hot;
   std::string stop;
   Series baseline, contender, again;
-  Json clocks = {};  // of both cases together, which took turns; null where the device has no clocks to read
+  Json clocks = {};  // while the two cases took turns; null where the device has no clocks to read
 };
 
 /// The samples of a series in one list, each with six digits.
@@ -46,7 +46,8 @@ std::vector<double> rounded_samples(const Series& series);
 /// The comparison by the samples of one process.
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
 /// The comparison by several processes, at least one. `samples[i]` are the samples of `parts[i]`. The ratio is pooled
-/// (pool()); times and the noise floor are of all rounds together. Throws std::invalid_argument without parts.
+/// (pool()); times and the noise floor follow from the rounds of all processes together. Throws std::invalid_argument
+/// without parts.
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 

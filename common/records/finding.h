@@ -28,8 +28,8 @@ Json estimate_json(const Conclusion& conclusion);
 std::optional<Comparison> comparison_of(const Json& finding);
 
 /// The key of the findings that are pooled: experiment, hypothesis, device name and subject, and 8 hex digits of the
-/// figure's definition (metric, scope and selection), but no figures. `scope` is the scope of the comparison, or empty.
-/// `selection` is Conclusion::selection.
+/// hash of the figure's definition (metric, scope and selection). No measured value is part of the key. `scope` is the
+/// scope of the comparison, or empty. `selection` is Conclusion::selection.
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 

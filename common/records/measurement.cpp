@@ -111,7 +111,7 @@ double Ceilings::matrix_tflops(DType dtype) const {
       return bf16_tflops;
     case DType::e4m3:
     case DType::int8:
-      break;  // no experiment multiplies int8
+      break;  // no experiment multiplies these types
   }
   throw std::logic_error("matrix_tflops: no such dtype");
 }

@@ -33,8 +33,8 @@ struct Ceilings {
 
   /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
-  /// The rate of products that are as exact as the dtype. For f32 this rate is the larger of f32_tflops and tf32_tflops
-  /// / tf32_of_f32.
+  /// The rate of products that are as exact as products of the dtype. For f32 this rate is the larger of f32_tflops and
+  /// tf32_tflops / tf32_of_f32.
   double matrix_tflops(DType dtype) const;
   /// The rate of matrix_tflops() according to the maker's data. In these data, products of tf32 run at half the rate of
   /// products of 16 bits. 0 if the maker's rate is not known.
@@ -55,8 +55,8 @@ struct Measurement {
   std::vector<Timing> time;
   DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
   std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling; samples of case and ceiling took turns
-  std::optional<Estimate> copy_pct;    // per cent of the copy ceiling in the same rounds, cold, if memory is the bound
-  std::optional<Estimate> read_pct;    // per cent of the read ceiling, measured as copy_pct is
+  std::optional<Estimate> copy_pct;    // as matrix_pct, of the copy ceiling, cold; only if memory is the bound
+  std::optional<Estimate> read_pct;    // as copy_pct, of the read ceiling
   Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
   std::vector<Phase> phases;           // the launches of a case that has several launches; else empty
   Json values;                         // further values from the experiment; null where there are none

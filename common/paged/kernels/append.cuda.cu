@@ -1,6 +1,6 @@
 // Writes new keys and values to the cache: AppendParams in decode.h has the contract.
 //
-// Function constants: HEAD_DIM and CACHE_TYPE (HEAD_DIM elements take a multiple of 16 bytes), PAGE_SIZE (0:
+// Function constants: HEAD_DIM and CACHE_TYPE (the bytes of HEAD_DIM elements: a multiple of 16), PAGE_SIZE (0:
 // contiguous). Grid: (q_len, batch); any number of threads, each of which copies 16 bytes at a time.
 //
 // Checked: append[CACHE_TYPE=2,HEAD_DIM=128,PAGE_SIZE=16] without spills

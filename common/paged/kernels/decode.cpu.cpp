@@ -1,9 +1,9 @@
 // Paged attention for a few queries of each sequence.
 //
 // The kernel reads a block's keys once, for all rows of the tile. It computes the dot products of DOT_KEYS keys and
-// DOT_ROWS rows along head_dim in registers. It adds values from registers to DOT_ROWS rows of outputs. While the
-// kernel computes scores, it prefetches the block's values. While it adds up the values, it prefetches the next block's
-// keys.
+// DOT_ROWS rows along head_dim in registers. It loads a key's values once, and adds them to DOT_ROWS rows of outputs in
+// registers. While the kernel computes scores, it prefetches the block's values. While it adds up the values, it
+// prefetches the next block's keys.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
 // IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
@@ -12,8 +12,8 @@
 // workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
 // The kernel converts a cache of 8 bits when it loads registers. The key's scores are multiplied by the scale of its
-// page in K, the key's weights by the scale of its page in V. Output rows that are not numbers are computed anew, as
-// common/attention/kernels/repair.h says.
+// page in K, the key's weights by the scale of its page in V. Rows with an output that is not finite are computed anew,
+// as common/attention/kernels/repair.h says.
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
 // values from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
@@ -164,7 +164,7 @@ INLINE void ask_for(const char* row) {
 /// begins in the worker's share, else the worker's first part.
 INLINE long long part_of(int worker, bool begins) { return 2LL * worker + begins; }
 
-/// Rotates the pairs of `row` by the angles of one position, with these cosines and sines.
+/// Rotates the pairs of `row` by the angles that have these cosines and sines.
 INLINE void turn(float* row, const float* cosines, const float* sines) {
   constexpr int half = ROTARY_DIM / 2;
   VECTORIZE for (int i = 0; i < half; ++i) {

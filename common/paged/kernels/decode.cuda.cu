@@ -254,7 +254,7 @@ struct Joined {
 };
 
 /// A row for write_exact_row(). New keys come from their own tensors, because other threadgroups may write them to the
-/// cache at that time.
+/// cache at the same time.
 struct DecodeRow {
   const Params& p;
   const ScoreContext context;
@@ -398,7 +398,7 @@ struct Worker {
   const Line line{p};
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
   const int first_row =
-      threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16; a thread has parts of two rows, 8 apart
+      threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16 rows; a thread has parts of two of them, 8 apart
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
@@ -443,7 +443,7 @@ struct Worker {
   int pages[ONE_PAGE ? 1 : COPIES];
   Place ahead;  // the next block to copy
   long long blocks_left;
-  int slot = 0;  // of the rows of Q of the tile of `ahead`
+  int slot = 0;  // has the rows of Q for the tile of `ahead`
 
   DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
   DEVICE int first_key_of(const Place& place) const {
@@ -611,7 +611,7 @@ struct Worker {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
     const int thread = threadIdx.x % TEAM_THREADS;
-    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // loads while keys are rotated
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // the keys are rotated meanwhile
     if constexpr (ROTARY_DIM > 0) {
       turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
                 [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },
@@ -636,8 +636,9 @@ struct Worker {
 
   // ---- products
 
-  // Loads the operand A: 16 rows by 32 bytes of the cache's columns, for one product, or for two products of a cache of
-  // 8 bits. With 8 bits this thread has columns 4 * quarter to 4 * quarter + 3 of 16.
+  // Loads the operand A of a step: 16 rows of Q, and as many columns as 32 bytes of a row of the cache have. With a
+  // cache of 8 bits these are 32 columns, for two products; this thread has columns 4 * quarter to 4 * quarter + 3 of
+  // the 16 columns of a product.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
     if constexpr (KV_BYTES > 1) {
       // If the tile has no rows 8 to 15, rows 0 to 7 are loaded twice; no thread reads the results of the second copy.
@@ -770,7 +771,7 @@ struct Worker {
       if constexpr (KV_BYTES == 1) value *= scales(number, false)[column];
       if constexpr (SCALES_Q) value *= q_scale[r];
       if constexpr (FOLD) {
-        value = __fmul_rn(value, scale_log2);  // rounded before the shift, which is also a rounded value, is subtracted
+        value = __fmul_rn(value, scale_log2);  // rounded, as the shift is, before the subtraction
       } else {
         value =
             score(__fmul_rn(value, p.scale), rows[r].query, key, line.context_of(here.batch, rows[r].head, here.keys));
@@ -883,9 +884,9 @@ struct Worker {
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
-  // Marks a tile whose rows are to be computed anew. No worker counts in the tile's counter any more.
-  // write_kept_tiles() computes the rows after the loop, because their registers together with the loop's registers
-  // would spill.
+  // Marks a tile whose rows are to be computed anew. No worker adds to the tile's counter after that, because the
+  // tile's only worker, or the last to arrive, marks it. write_kept_tiles() computes the rows after the loop: in the
+  // loop, the registers of write_tile_anew() together with the loop's registers would spill.
   DEVICE void keep_for_later(const Place& place) {
     arrived_at(place) = kept;
     some_kept = true;

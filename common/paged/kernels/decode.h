@@ -5,10 +5,11 @@
 // all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
 //
 // The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
-// of `workers` threadgroups takes an equal share of the line. So the work balances for sequences of unlike lengths too
-// (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers leaves its result
-// as a part. The last of these workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2).
-// Lengths are read on the device, so a captured launch also serves other lengths, up to most_keys.
+// of `workers` threadgroups, the workers, takes an equal share of the line. So the work balances for sequences of
+// unlike lengths too (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers
+// leaves its result for the tile in memory: this result is a part. The last of these workers to arrive joins the parts,
+// or a second launch does (vLLM's PagedAttention V2). Lengths are read on the device, so a captured launch also serves
+// other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
 // projections write them, rotates their queries and keys by their positions (RoPE), and writes keys and values to the
@@ -32,7 +33,8 @@ struct KvCacheView {
   const GLOBAL int* table;
   int max_pages;
   int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
-  /// 8-bit caches: the factor of an element, [pages, kv_heads], or [batch, kv_heads] of a contiguous cache.
+  /// Caches of 8 bits: an element is its stored number times the scale of its page and head. [pages, kv_heads]; [batch,
+  /// kv_heads] if the cache is contiguous.
   const GLOBAL float *k_scales, *v_scales;
 };
 
@@ -54,7 +56,7 @@ struct DecodeParams {
   const GLOBAL void* score_data;  // the hooks' data, or null
   int workers;
   GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
-  GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in the kernel's own base, and its sum
+  GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in a unit that the kernel chooses, and its sum
   GLOBAL unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
@@ -109,10 +111,10 @@ SHARED_WITH_HOST constexpr int worker_of(INT64 block, int workers, INT64 blocks)
   return static_cast<int>(((block + 1) * workers - 1) / blocks);
 }
 
-/// Threadgroup memory of the cuda kernel, in bytes. Rows are 16 bytes longer than their columns, so that eight rows
+/// Threadgroup memory of the cuda kernel, in bytes. A row takes 16 bytes more than its elements, so that eight rows
 /// begin in different banks.
 struct DecodeLayout {
-  static constexpr CONSTANT int join_bytes = 12288;  // for 128 threads, each with six floats of four rows
+  static constexpr CONSTANT int join_bytes = 12288;  // 128 threads, each with six floats for each of four rows
 
   int dim, row_bytes, q_row_bytes, q_bytes, v, scales, stage_bytes, kv, bytes;
 
@@ -126,7 +128,8 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end the memory of a stage holds the sums that the teams add up, and the parts that are joined.
+    // At a tile's end the memory of a stage holds the teams' sums, which merge() adds up, and then the threads' sums
+    // over the parts, which join() adds up.
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
     if (stage_bytes < join_bytes) stage_bytes = join_bytes;

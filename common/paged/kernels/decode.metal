@@ -1,32 +1,32 @@
-// Paged attention for a few queries of each sequence, with simdgroup matrices of 8 x 8. It has not run on Apple
-// hardware yet. decode.h says how workers share the work: each takes an equal part of the line of blocks (a partition),
-// and parts of a tile are joined by the last of its workers or by a second launch (a reduction).
+// Paged attention for a few queries of each sequence, with simdgroup matrices of 8 x 8. This kernel has not run on
+// Apple hardware yet. decode.h says how workers share the work: each worker takes an equal share of the line of blocks,
+// and the last worker of a tile, or a second launch, joins the tile's parts.
 //
 // The kernel reads a key once for all rows of the tile. A simdgroup keeps the outputs, scores and weights of 8 rows in
-// registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row that sees a key on a page that
-// does not exist, or whose sequence has a length that is not allowed, becomes NaN. A row is computed anew
-// (exact_row_metal.h) if it sees an element, a score or a result that is not finite. Threadgroup memory has 0 in place
+// registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row becomes NaN if it sees a key on
+// a page that does not exist, or if the length of its sequence is not allowed. A row is computed anew
+// (exact_row_metal.h) if an element that it sees, a score or a result is not finite. Threadgroup memory has 0 in place
 // of such an element, and a flag says so.
 //
-// A cache may have a narrower type than q: its elements become elements of q's type on the way to threadgroup memory.
-// With a cache of 8 bits a score is multiplied by the scale of its key, and an element of V by its scale before it is
-// rounded.
+// A cache may have a narrower type than q: the kernel converts the cache's elements to q's type on the way to
+// threadgroup memory. With a cache of 8 bits the kernel multiplies a score by the scale of the key. It multiplies an
+// element of V by the element's scale, and then rounds the product.
 //
-// With APPENDS the newest keys and values come from their own tensors. The kernel turns their keys, and the queries.
+// With APPENDS the newest keys and values come from their own tensors. The kernel rotates the new keys and the queries.
 // The workers of a sequence's first tile write the new keys and values to the cache, where no worker reads them.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
-// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (the same type, or one whose numbers are
-// all numbers of q's type: E4M3, INT8; with F32 any), OUT_TYPE, JOIN_LAST, APPENDS (a cache of q's type), and with it
-// ROTARY_DIM (0: nothing turns) and INTERLEAVED. decode_join has the same constants. Grid: workers; the grid of
+// (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (IN_TYPE, E4M3 or INT8; any type if IN_TYPE
+// is F32: IN_TYPE has all numbers of CACHE_TYPE), OUT_TYPE, JOIN_LAST, APPENDS (a cache of q's type), and with it
+// ROTARY_DIM (0: nothing is rotated) and INTERLEAVED. decode_join has the same constants. Grid: workers; the grid of
 // decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
 // Hooks: score, keys, sink. The keys that a row sees may depend on its sequence and query, not on its head.
 //
-// Accumulators a lane: HEAD_DIM / 4 of outputs and 2 of scores, and HEAD_DIM / 4 elements of Q if HEAD_DIM is at most
-// 128: 66 registers at HEAD_DIM=128 (f32) and at 256.
+// A lane has HEAD_DIM / 4 outputs and 2 scores in registers, and HEAD_DIM / 4 elements of Q if HEAD_DIM is at most 128.
+// These are 66 registers at HEAD_DIM=128 (f32) and at HEAD_DIM=256.
 #include "common/attention/kernels/exact_row_metal.h"
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/modifiers/turned_metal.h"
@@ -154,11 +154,11 @@ struct DecodeRow {
   }
   /// The number of a key among the new tokens; negative: the key is in the cache.
   int token_of(int key) const { return APPENDS ? key - (keys - p.q_len) : -1; }
-  /// The scale of the keys at a place.
+  /// The scale of K's or V's elements at a place; 1 without scales.
   float scale_of(const device float* scales, KeyPlace place) const {
     return SCALED ? scales[static_cast<long>(place.batch) * p.kv_heads + kv_head] : 1.0f;
   }
-  /// Returns element d of a row at a position, turned if the launch turns new tokens.
+  /// Returns element d of a row, rotated by the angles of the row's position if the launch rotates.
   float turn(RowElements<IN_TYPE> row, int position, int d) const {
 #if APPENDS_VALUE && ROTARY_DIM_VALUE > 0
     const AngleTable cosines{reinterpret_cast<const device char*>(tokens_of(p)->cosines), 0};
@@ -274,7 +274,7 @@ struct Worker {
   /// Loads the tile's queries, with 0 for rows that the tile lacks, and clears its outputs.
   void begin() {
     threadgroup Element* const rows = reinterpret_cast<threadgroup Element*>(memory);
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have ended the tile before
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have ended the previous tile
     for (int of_tile = simdgroup; of_tile < ROWS; of_tile += THREADS / SIMD) {
       const DecodeRow from = row_of(of_tile);
       bool finite = true;
@@ -294,15 +294,15 @@ struct Worker {
     sum = 0;
     strange = sequence.keys < 0 || odd_rows()[row] != 0;
   }
-  /// 1: a row of Q is not finite.
+  /// Flags: for each row of Q, 1 if the row is not finite; then the flags of copy(), one for each simdgroup.
   threadgroup uint* odd_rows() const { return reinterpret_cast<threadgroup uint*>(memory + FLAGS); }
   threadgroup Element* own_queries() const {
     return reinterpret_cast<threadgroup Element*>(memory) + simdgroup % TEAM_SIMDGROUPS * 8 * ROW;
   }
 
-  /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. A key whose page does not exist is
-  /// not finite in K. New tokens also go to the cache, from the first tile. A flag for each simdgroup says whether an
-  /// element that it copied is not finite.
+  /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. In K, a key whose page does not
+  /// exist counts as not finite. In the first tile, writes new tokens to the cache too. Sets the simdgroup's flag to 1
+  /// if the simdgroup copied an element that is not finite, else to 0.
   void copy(device void* tensor, constant TensorStrides& strides, threadgroup Element* to, int first_key, int end,
             bool of_k) const {
     const DecodeRow any = row_of(0);
@@ -349,7 +349,7 @@ struct Worker {
     const int end = min((sequence.first_block + to) * BLOCK, sequence.seen.end);
     for (int step = (sequence.first_block + from) * BLOCK; step < end; step += TEAMS * 8) {
       const int first_key = step + team * 8;
-      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the keys before, and Q
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have read the previous keys and Q
       copy(p.cache.k, p.cache.k_strides, block, first_key, end, true);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       const bool sees_some = there && first_key < own.end && own.begin < first_key + 8;

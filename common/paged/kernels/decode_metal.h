@@ -3,15 +3,16 @@
 
 #include "common/kernel/spaces.h"
 
-/// A tile has `rows` rows, a multiple of 8. A group of simdgroups, one for each 8 rows, is a team. Teams take 8 keys
-/// each at a time, and join their results at the tile's end. A team has a block of 8 keys, [8][row] elements, for K and
-/// then for V. Q, [rows][row], has a place of its own only if a lane has no registers for its part of Q.
+/// A tile has `rows` rows, a multiple of 8. A team is rows / 8 simdgroups, each of which has 8 rows of the tile. Each
+/// team takes 8 keys at a time. The teams join their results at the tile's end. Each team has memory for a block of 8
+/// keys, [8][row] elements: it holds the keys' rows of K, and then their rows of V. Q, [rows][row], stays in
+/// threadgroup memory only if a lane has no registers for its part of Q.
 struct MetalDecodeLayout {
-  int row;           // elements of a row in threadgroup memory: 16 bytes more than head_dim, so that rows share no bank
+  int row;           // elements of a row in threadgroup memory: head_dim, and 16 bytes more against bank conflicts
   bool q_registers;  // Q stays in registers
   int teams, threads;
-  /// Byte offset of the teams' blocks (Q begins at 0), and of flags: one for each row of Q, and one for each simdgroup.
-  /// The size of all.
+  /// kv: byte offset of the teams' blocks; Q begins at 0. flags: byte offset of the flags; there is one flag for each
+  /// row of Q, and one for each simdgroup. bytes: the size of all threadgroup memory.
   int kv, flags, bytes;
 
   constexpr MetalDecodeLayout(int head_dim, int rows, int element_bytes)
@@ -26,8 +27,8 @@ struct MetalDecodeLayout {
     kv = q_registers ? 0 : rows * row_bytes;
     while (teams > 1 && kv + teams * 8 * row_bytes + (rows + 4) * 4 > 32768) teams /= 2;
     threads = teams * (rows / 8) * 32;
-    // Q comes by way of the blocks. At a tile's end a team leaves its outputs and three numbers of each row there, as
-    // floats.
+    // The memory of the blocks has two more uses. At a tile's begin, a Q that stays in registers passes through it. At
+    // a tile's end, a team leaves there, for each row, its outputs and three more numbers, as floats.
     int shared = teams * 8 * row_bytes;
     const int of_q = rows * row_bytes, of_team = teams > 1 ? rows * (head_dim + 3) * 4 : 0;
     if (q_registers && shared < of_q) shared = of_q;

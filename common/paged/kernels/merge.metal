@@ -1,4 +1,4 @@
-// Joins two results by their log-sum-exps: merge.h has the contract. It has not run on Apple hardware yet.
+// Joins two results by their log-sum-exps: merge.h has the contract. This kernel has not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM, OUT_TYPE. Grid: (heads, batch); HEAD_DIM / 4 threads.
 #include "common/kernel/base2.h"

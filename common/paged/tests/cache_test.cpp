@@ -85,7 +85,7 @@ TEST_F(PagedKvCacheTest, TableAndLengthsHaveARowForEachSequence) {
   EXPECT_EQ(cache.lengths(), Pages({1, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, PagesGivenBackLastAreTakenFirstInTheSameOrder) {
+TEST_F(PagedKvCacheTest, ThePagesFreedLastAreTakenFirstInTheirOrder) {
   const SequenceId b = cache.create();
   cache.append(a, 12);
   cache.append(b, 8);
@@ -115,13 +115,13 @@ TEST_F(PagedKvCacheTest, AForkOfNothingHoldsNothing) {
   EXPECT_EQ(cache.holders(), Pages({1, 0, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, AnAppendToASharedPageIsToACopyOfIt) {
+TEST_F(PagedKvCacheTest, AnAppendToASharedPageCopiesThePage) {
   cache.append(a, 6);
   const SequenceId b = cache.fork(a);
   EXPECT_EQ(cache.append(a, 4), (PageCopy{.from = 1, .to = 2, .tokens = 2}));
   EXPECT_EQ(pages_of(cache, a), Pages({0, 2, 3}));
   EXPECT_EQ(pages_of(cache, b), Pages({0, 1}));
-  EXPECT_EQ(cache.append(b, 1), std::nullopt) << "the page is its own now";
+  EXPECT_EQ(cache.append(b, 1), std::nullopt) << "b alone holds the page now";
   EXPECT_EQ(pages_of(cache, b), Pages({0, 1}));
 }
 
@@ -144,7 +144,7 @@ TEST_F(PagedKvCacheTest, AFullPageStaysShared) {
   EXPECT_EQ(pages_of(cache, c), Pages({0, 4}));
 }
 
-TEST_F(PagedKvCacheTest, NoTokensAreAppendedToASharedPageWithoutACopy) {
+TEST_F(PagedKvCacheTest, AppendingZeroTokensToASharedPageMakesNoCopy) {
   cache.append(a, 3);
   cache.fork(a);
   EXPECT_EQ(cache.append(a, 0), std::nullopt);
@@ -239,7 +239,7 @@ TEST_F(PagedKvCacheTest, ExhaustionChangesNothing) {
     const PagedKvCache before = cache;
     EXPECT_EQ(error_of<CacheFull>([&] { cache.append(c, 3); }),
               "paged cache: append needs 2 more pages; 1 of 8 are free")
-        << "one of them for the copy";
+        << "one of the 2 pages is for the copy";
     EXPECT_EQ(error_of<CacheFull>([&] { cache.create(); }), "paged cache: all 3 rows have a sequence");
     EXPECT_EQ(error_of<CacheFull>([&] { cache.fork(a); }), "paged cache: all 3 rows have a sequence");
     EXPECT_EQ(cache, before);
@@ -259,13 +259,13 @@ TEST_F(PagedKvCacheTest, EachChangeIsReturnedOnce) {
   EXPECT_EQ(cache.take_changes(), Spans({{1, 0, 3}, {0, 0, 1}}));
   EXPECT_EQ(cache.take_changes(), Spans());
   cache.append(a, 3);
-  EXPECT_EQ(cache.take_changes(), Spans()) << "the page has room for them";
+  EXPECT_EQ(cache.take_changes(), Spans()) << "the page has room for the tokens";
   cache.append(a, 5);
   EXPECT_EQ(cache.take_changes(), Spans({{0, 1, 3}}));
   const SequenceId c = cache.fork(b, 5);
   EXPECT_EQ(cache.take_changes(), Spans({{2, 0, 2}}));
   cache.append(c, 1);
-  EXPECT_EQ(cache.take_changes(), Spans({{2, 1, 2}})) << "the copy";
+  EXPECT_EQ(cache.take_changes(), Spans({{2, 1, 2}})) << "c has a copy of its second page now";
   cache.truncate(a, 2);
   EXPECT_EQ(cache.take_changes(), Spans({{0, 1, 3}}));
   cache.free(b);
@@ -287,9 +287,9 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
   EXPECT_EQ(figures.shared_pages, 2);
   EXPECT_EQ(figures.peak_pages, 5);
   EXPECT_EQ(figures.tokens, 9 + 5 + 6);
-  EXPECT_EQ(figures.wasted_slots, 3 + 3) << "of pages 3 and 4; page 2 is full for a";
+  EXPECT_EQ(figures.wasted_slots, 3 + 3) << "of pages 3 and 4; page 2 has no gap, because a fills it";
   EXPECT_DOUBLE_EQ(figures.waste, 6.0 / 20);
-  EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "only page 3 follows the one before it";
+  EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "only page 3 follows the previous page of its sequence";
   cache.truncate(a, 7);
   figures = cache.figures();
   EXPECT_EQ(figures.wasted_slots, 1 + 3) << "of page 2, in which a has 3 tokens and c 2";

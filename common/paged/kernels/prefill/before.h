@@ -50,7 +50,7 @@ constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
-// Units of work of a head's row: pairs of runs of K that are rotated, other runs of K, runs of V.
+// The units of work for a token and head: two runs of K that are rotated together, another run of K, a run of V.
 constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
 constexpr int units = turning + resting + values;
 
@@ -78,7 +78,7 @@ struct alignas(most_aligned >= 16 && run % 4 == 0 ? 16 : 4) Angles {
   float of[run];
 };
 
-/// Loaded runs that are not stored yet: two runs of a key's pairs, or a run that is copied.
+/// Loaded runs that are not stored yet: two runs whose pairs are to be rotated, or one run that is copied unchanged.
 struct OnTheWay {
   Run x, y;
   Angles cosines, sines;
