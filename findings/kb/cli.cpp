@@ -755,7 +755,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   };
 
   CLI::App* sub =
-      command("ingest", "add records: all sound lines of a FILE or none; known records are skipped", run_ingest);
+      command("ingest", "add the sound lines of each FILE that can be read to its end; skip known records", run_ingest);
   list(sub, "FILE", given.files,
        "measurements.jsonl, findings.jsonl, a recorded run (.jsonl.gz), or '-' for stdin (default); plain or gzip");
 

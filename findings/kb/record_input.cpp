@@ -110,7 +110,7 @@ class RecordInput::Buffer : public std::streambuf {
   int file_ = STDIN_FILENO;
   bool begun_ = false, is_gzip_ = false, member_ended_ = false;
   std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that gzip bytes stand for
-  size_t taken_ = 0, filled_ = 0;                     // numbers of bytes_ that are taken; that are filled
+  size_t taken_ = 0, filled_ = 0;                     // how many of bytes_ are taken, and how many are filled
   z_stream inflation_ = {};
 };
 

@@ -32,7 +32,7 @@ struct Run {
   Session ratio;         // the ratio of the last comparison; empty without a comparison
   bool relative = true;  // the figure is pooled in logarithms
   bool exact = false;    // a figure without an error
-  double unit = 1;       // if not `relative`: the change of the figure when a ratio changes by the factor e
+  double unit = 1;       // if not `relative`: the change of the figure if its ratios change by the factor e
 };
 /// Returns the run of a finding. If `codes` lacks a measurement, the run's code has the measurement's id in place of
 /// its code, so that the run's code equals no known code.
@@ -40,9 +40,11 @@ Run run_of(const Record& finding, const Codes& codes);
 
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
-  double z = 0;       // log(figure of the second / figure of the first)
-  double weight = 6;  // the variance of z / sigma^2: the sum of Spread::between + 1/K over both runs, of K processes
-  double own = 0;     // one run predicts the other: the mean square of the errors of its processes, as fractions
+  double z = 0;  // log(figure of the second / figure of the first)
+  // (variance of z) / sigma^2: Spread::between + 1/K, summed over the two runs. K: the number of processes of a run.
+  double weight = 6;
+  // The mean square of the relative errors of the processes of one run, the run that predicts the other run's figure.
+  double own = 0;
 };
 
 struct Fitted {

@@ -58,7 +58,7 @@ class Inspection {
   struct Place {
     const Place* parent = nullptr;
     std::string_view key = {};
-    size_t index = 0;  // the place in a list; used where `key` is empty
+    size_t index = 0;  // the place in a list; used if `key` is not set
 
     std::string path() const {
       if (!parent) return "";

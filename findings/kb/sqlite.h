@@ -61,7 +61,7 @@ class Database {
   std::unique_ptr<sqlite3, Close> connection_;
 };
 
-/// commit() keeps all changes of the object's lifetime. Without commit() none is kept.
+/// commit() keeps all changes made since the construction. Without commit() the destructor undoes the changes.
 class Transaction {
  public:
   explicit Transaction(const Database& database) : database_(database) { database_.execute("BEGIN IMMEDIATE"); }

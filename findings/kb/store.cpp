@@ -221,9 +221,10 @@ std::string selection_of(const Json& data) {
   return fmt::format("q_len={} kv_len={}", values["q_len"].dump(), values["kv_len"].dump());
 }
 
-/// Returns the subject of a finding of proto7_variants in one form. Over time its subjects named different axes of one
-/// case: axes that were added later, or modifiers that are off, or the baseline's value of an axis in which the pair
-/// differs. In this form each axis has the contender's value, and an axis at its usual value is left out.
+/// Returns the subject of a finding of proto7_variants in one form. The subjects of older and newer findings name
+/// different axes of one case. Some subjects name axes that were added later, some name modifiers that are off, and
+/// some have the baseline's value of an axis in which the pair differs. In the one form each axis has the contender's
+/// value, and an axis at its usual value is left out.
 std::string same_subject(const std::string& subject, const Json& compare) {
   static const std::set<std::string> usual = {"task=attention",
                                               "kv_heads_by=index",

@@ -44,7 +44,8 @@ struct Record {
 };
 
 /// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
-/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have.
+/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have. In the key of a finding
+/// of proto7_variants the subject is brought into one form, because older subjects name other axes of the same case.
 std::string pooling_key(const Json& finding);
 
 /// The hypothesis in the data of a finding.

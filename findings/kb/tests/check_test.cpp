@@ -136,7 +136,7 @@ TEST(CheckEmulated, NoTimesAndNoFindings) {
   record["time"] = Json::array();
   record["rate"] = record["clocks"] = record["pipeline"]["compile_s"] = nullptr;
   EXPECT_EQ(check_schema(record), std::vector<std::string>{});
-  // So no claim pools, fits or advises with an emulated device.
+  // A finding about an emulated device is refused, so no pooled claim, spread or advice comes from such a device.
   EXPECT_EQ(check_schema(finding(1.5, "r1", "emulated, 1 units")).size(), 1u);
   EXPECT_EQ(check_schema(finding(1.5)), std::vector<std::string>{});
 }
@@ -182,7 +182,7 @@ TEST(CheckSchema, AMeasurementMayNameItsSession) {
   }
 }
 
-TEST(CheckSchema, SaysWhereWhatAndWhatIsAllowed) {
+TEST(CheckSchema, AProblemNamesThePathTheValueAndWhatIsAllowed) {
   const Json measured = measurement(shape(64), 1e-3), found = finding(1.5);
   for (const auto& [record, pointer, value, problem] : std::vector<std::tuple<Json, const char*, Json, const char*>>{
            {found, "/data/verdict/state", "maybe", "\"maybe\" is not allowed; one of supported, refuted, inconclusive"},
@@ -233,7 +233,7 @@ TEST(CheckSchema, SaysWhereWhatAndWhatIsAllowed) {
   }
 }
 
-TEST(CheckSchema, OtherSchemasAreRefused) {
+TEST(CheckSchema, ASchemaWithAnUnknownKeywordOrFormIsRefused) {
   for (const char* text : {"1", R"({"maxLength": 3})", R"({"properties": {"a": {"items": {"format": "date"}}}})",
                            R"({"additionalProperties": false})", R"({"type": "text"})", R"({"minLength": -1})",
                            R"({"$ref": "#/$defs/nowhere"})", R"({"$ref": "other.json"})", R"({"const": {}})",
