@@ -143,8 +143,8 @@ def mask_options(mask):
 
 def _why_not_now(*tensors):
     """Returns a reason why attn::flash does not take a call, or None. These are the reasons that _decide() cannot keep
-    by shapes, strides and types: reasons that may change between calls with equal shapes, strides and types, and reasons
-    that prevent the comparison of shapes, strides and types."""
+    by shapes, strides and types: reasons that may change between calls with equal shapes, strides and types, and
+    reasons that prevent the comparison of shapes, strides and types."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"

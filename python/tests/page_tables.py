@@ -35,8 +35,8 @@ def models(found):
               for row in found["some"]]
     lines += ["", "| refused, with one line | types of models |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["refused"]]
-    lines += ["", "The following types ran and called no implementation of attention, because they have no attention, or "
-              "compute it themselves: "
+    lines += ["", "The following types ran and called no implementation of attention, because they have no "
+              "attention, or compute it themselves: "
               f"{', '.join(found['never'])}.", "", "| not tried, because | types of models |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["untried"]]
     return lines

@@ -82,8 +82,8 @@ class Trial:
         counts = allowed < INF
         if not torch.equal(got.isfinite()[counts], want.isfinite()[counts]):
             off = (got.isfinite() != want.isfinite())[counts].sum()
-            raise Fails(f"{off} of {got.numel()} numbers are finite where the right number is not finite, or not finite where "
-                        "the right number is finite")
+            raise Fails(f"{off} of {got.numel()} numbers are finite where the right number is not finite, or not "
+                        "finite where the right number is finite")
         parts = ((got - want).abs() / allowed)[counts & want.isfinite()]
         self.worst = max(self.worst, parts.max().item() if parts.numel() else 0.0)
         if self.worst > 1:
