@@ -1,4 +1,4 @@
-// Counts the allocations of the whole program: the calls of operator new, the calls in libraries included.
+// Counts the calls of operator new in the whole program, libraries included.
 #pragma once
 
 #include <cstdint>

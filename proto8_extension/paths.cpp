@@ -9,7 +9,7 @@
 namespace attn {
 namespace {
 
-/// A minimal framework, which stands for a framework that a program has. Its tensors are buffers of one shape.
+/// A minimal framework, in place of a framework such as PyTorch. Its tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
@@ -53,7 +53,7 @@ std::function<void()> direct_empty(Host& host, const Launch& launch) {
   };
 }
 
-/// A tensor in the form in which libraries hand tensors over: a struct with a deleter.
+/// A tensor as libraries export it by DLPack: a DLTensor with a deleter.
 struct Managed {
   DLTensor tensor;
   void* context;

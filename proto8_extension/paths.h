@@ -47,8 +47,8 @@ struct Tensors {
 /// Returns the reason why this build does not have the path, or an empty text if this build has it.
 std::string path_missing(const std::string& path);
 
-/// Returns a function that launches the plan once, without an interface. The function returns when the kernel is
-/// enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
+/// Returns a function that launches the plan's kernel once, without Engine and attn.h. The function returns when the
+/// kernel is enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
 /// Returns a function that makes one call by a path other than "direct". The function returns when the kernel is
@@ -58,8 +58,8 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
 /// Throws std::runtime_error with attn.h's message if `status` is an error.
 void checked(attn_status status);
 
-/// Returns a function that calls PyTorch's operator on the tensors. A call's output is new memory, which the call after
-/// the next may reuse. Each call sets `*output` to its output. Only a build with PyTorch (ATTN_TORCH) has torch_call().
+/// Returns a function that calls PyTorch's operator on the tensors. Each call allocates its output, frees the output of
+/// the call before, and sets `*output`. Only a build with PyTorch (ATTN_TORCH) has torch_call().
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

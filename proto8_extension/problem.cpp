@@ -54,7 +54,8 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
 /// A problem that makes calls one after the other. A sample is the mean time of a call. The smallest calls are timed
 /// until the last call returns. Other calls are timed until the device has done all calls of the sample; a GPU works
 /// while the host makes the next call. A separate thread makes the calls, as a framework's thread would. On a GPU the
-/// thread of the measuring loop cannot make the calls, because its current context is the context of the loop's device.
+/// thread of the measuring loop cannot make the calls, because the current context of this thread belongs to the loop's
+/// device.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)

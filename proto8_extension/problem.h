@@ -9,7 +9,7 @@
 namespace attn {
 
 /// Returns the plan of the kernel that a case's call launches, with the kernel's FlashConfig. If this build lacks the
-/// way of calling that the case names (axis `path`), or the case makes no sense, the plan's `unable` is the reason.
+/// case's `path`, or if the values of the case do not fit together, the plan's `unable` says why.
 CasePlan extension_plan(const Case& config, const Setting& setting);
 
 /// Makes the experiment's problems. All cases of a run share the device and the engines. Cases of one shape share their

@@ -5,8 +5,8 @@ namespace attn {
 std::vector<AxisInfo> extension_axes() {
   return {
       {"task",
-       "what is timed; call: calls on existing tensors, one after the other, with 16 tokens until each call returns, "
-       "with more tokens until all calls are done; first_call: the first call of an engine",
+       "what is timed; call: calls on existing tensors, one after the other; with 16 tokens the time ends when the "
+       "last call returns, with more tokens when the device has done all calls; first_call: first call of an engine",
        {"call", "first_call"},
        0,
        0,

@@ -12,7 +12,7 @@
 
 namespace attn {
 
-/// Tokens of the smallest call. This call has one threadgroup, so that the way to the device takes most of its time.
+/// Tokens of the smallest call. Its kernel has one threadgroup, so most of the call's time is not the kernel's time.
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();
@@ -23,7 +23,7 @@ void complete_extension(Case& config, const DeviceInfo& device);
 /// Returns the configuration of a case's attention, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns the claims whose advice the answer at the end of a run gives.
 AnswerSpec extension_answer();
 
 }  // namespace attn

@@ -428,7 +428,7 @@ std::vector<ModifierMutation> modifier_mutations() {
        "own - 1 - static_cast<int>(WINDOW_LEFT)"},
       {"window_right", "window_one_too_short", keys_text, "static_cast<int>(WINDOW_RIGHT) + 1",
        "static_cast<int>(WINDOW_RIGHT)"},
-      {"prefix", "prefix_ends_the_row", keys_text, "most(causal_end", "least(causal_end"},
+      {"prefix", "prefix_shortens_the_causal_keys", keys_text, "most(causal_end", "least(causal_end"},
       {"documents", "document_of_the_key_before", keys_text,
        "KeyRange document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own, 0)]",
        "KeyRange document = table_at<KeyRange>(context, modifiers_of(context).documents)[most(own - 1, 0)]"},
@@ -439,19 +439,19 @@ std::vector<ModifierMutation> modifier_mutations() {
        "k + 1 < static_cast<int>(GLOBAL_TOKENS)"},
       {"global_tokens", "global_query_forgotten", mask_text, "own < static_cast<int>(GLOBAL_TOKENS)",
        "own + 1 < static_cast<int>(GLOBAL_TOKENS)"},
-      {"global_tokens", "global_list_without_its_flag", lists_text, "2 * block + !all", "2 * block"},
+      {"global_tokens", "partly_hidden_global_block_listed_as_seen", lists_text, "2 * block + !all", "2 * block"},
       {"window_by_mask", "masked_window_one_too_wide", mask_text, "k >= own - static_cast<int>(WINDOW_LEFT)",
        "k + 1 >= own - static_cast<int>(WINDOW_LEFT)"},
-      {"window_by_mask", "masked_window_without_its_flag", lists_text, "2 * block + !all", "2 * block"},
-      {"block_sparse", "block_of_the_row_and_not_its_position", mask_text, "own < 0 ? 0 : own / sparse_block",
+      {"window_by_mask", "partly_hidden_window_block_listed_as_seen", lists_text, "2 * block + !all", "2 * block"},
+      {"block_sparse", "block_of_a_later_position", mask_text, "own < 0 ? 0 : own / sparse_block",
        "(own + 13) / sparse_block"},
       {"block_sparse", "blocks_transposed", mask_text,
        "row * sparse_words(context.kv_len) + column / 32] >> column % 32",
        "column * sparse_words(context.kv_len) + row / 32] >> row % 32"},
-      {"rope", "turned_the_other_way", turned_text, "second ? partner : -partner", "second ? -partner : partner"},
+      {"rope", "rotated_backwards", turned_text, "second ? partner : -partner", "second ? -partner : partner"},
       {"rope", "partner_in_the_wrong_half", turned_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
-  // Only a GPU's kernels take scores by tile.
+  // Only the kernels for GPUs change the scores of a tile at once.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
   return all;
 }
@@ -479,7 +479,7 @@ struct FormMutation {
 void PrintTo(const FormMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
 std::vector<FormMutation> form_mutations() {
-  // The mutations change the function that takes scores by tile on a GPU, and by row on the cpu.
+  // On a GPU the mutated function changes the scores of a tile at once; on a CPU, the scores of a row.
   const std::string alibi = on_cuda ? " {\n    const float slope = score_slope(context);\n    float first" : " {";
   const std::string cap = " {\n    const float cap = on.soft_cap, inverse = 1 / cap;\n    ";
   const std::string loop = on_cuda ? "UNROLL" : "VECTORIZE", bias = " {\n    " + loop;
@@ -530,9 +530,9 @@ TEST_P(MutatedFunctions, AreCaught) {
 }
 
 // Mistakes in the kernels' own text:
-// - sinks: the sink is left out of the denominator, several threads of a row count the sink, the sink is in another
-//   unit, or the sink is left out of the log-sum-exp;
-// - ALiBi as a part of the matrix product: keys have wrong numbers, or a row has the position of another row;
+// - sinks: the sink is left out of the denominator, several threads of a row count the sink, the sink is not converted
+//   for exp2, or the sink is left out of the log-sum-exp;
+// - ALiBi as a part of the matrix product: keys are counted from 1, or a row has the position of another row;
 // - RoPE: queries are not rotated, or are rotated as queries of other rows.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;

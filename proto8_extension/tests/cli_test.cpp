@@ -49,7 +49,7 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
     EXPECT_TRUE(claims.contains(claim)) << claim << outcome.out;
   }
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}))
-      << "records of skipped cases and of first calls fit the schema too";
+      << "records of skipped cases and of first calls must fit the schema too";
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ class Structure(torch.Tensor):
     """The mask of a call, [batch, 1, queries, keys]. It has no elements until an operation reads it. (If a call has the
     mask None, every query sees every key, as in eager attention.)
 
-    Each query has an own key. The last query's own key is `used` - 1, or, with `lengths`, lengths[b] - 1; the query
-    before it has the key before as its own, and so on. A query sees a key if all these rules allow the key:
+    Each query has an own key. The last query's own key is `used` - 1, or, with `lengths`, lengths[b] - 1. From each
+    query to the next, the own key rises by one. A query sees a key if all these rules allow the key:
 
     - `causal`: the keys up to the query's own key, and the first `prefix` keys;
     - `left`, `right`: from `left` keys before the own key to `right` keys after it (-1: no limit);
@@ -47,7 +47,7 @@ class Structure(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
-    def used(self):  # a trace for a range of sizes can read `shorter`, which is None if all keys are used, but not this
+    def used(self):  # a trace for a range of sizes cannot read `used`; it reads `shorter`, None if all keys are used
         return self.shape[3] if self.shorter is None else self.shorter
 
     def __tensor_flatten__(self):
@@ -92,12 +92,12 @@ class Structure(torch.Tensor):
         return sees if self.turns is None else turned(turned(sees, -self.turns).mT, -self.turns).mT
 
     def only_causal(self):
-        """Whether a query sees all keys up to its own."""
+        """Whether each query sees all keys up to its own key, and no other key."""
         return (self.causal and self.left < 0 and self.prefix == 0 and self.used == self.shape[3]
                 and all(getattr(self, name) is None for name in _tables[1:]))
 
     def in_cache(self):
-        """Whether the operators over caches have this structure."""
+        """Whether the operators over caches can take this structure."""
         return (self.causal and self.right < 0 and self.prefix == 0 and self.used == self.shape[3]
                 and all(getattr(self, name) is None for name in ("ends", "documents", "seen", "turns")))
 
@@ -184,7 +184,7 @@ def _rules_in_trace(function, local_size, config, skip, use_vmap):
         return {"causal": True}
     if function is bidirectional_mask_function:
         return {}
-    only_local = skip and not use_vmap and local_size is not None  # no rule of a model's own, no documents, no blocks
+    only_local = skip and not use_vmap and local_size is not None  # then the model adds no rule, documents or blocks
     if only_local and local_size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None):
         return {"causal": True, "left": local_size - 1}
     return None
@@ -255,7 +255,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     tensors = (attention_mask, q_offset if isinstance(q_offset, torch.Tensor) else None)
     readable = _readable(*tensors)
     numbers = {name: rules[name] for name in ("causal", "left", "right") if name in rules}
-    first = q_offset - kv_offset  # the first query's own key; a tensor if the length of a static cache is one
+    first = q_offset - kv_offset  # the first query's own key; a tensor if q_offset, from a static cache, is a tensor
     on_device = isinstance(first, torch.Tensor)
     used, lengths = keys, None
     if numbers and not on_device:

@@ -281,11 +281,11 @@ def _over_cache(name, function, q, k_cache, v_cache, with_lse, options):
 
 @_takes(_options.CACHE)
 def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **options):
-    """Attention of up to 16 new queries for each sequence, over a cache. The cache is on pages if there is a table,
-    else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines and sines, new_k
-    and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as in flash();
-    starts, int32 [batch], are the first keys that are no padding. tree, int64 [batch, q_len], says which new tokens each
-    of up to 64 new tokens sees: bit i of a token's word is new token i."""
+    """Attention of up to 16 new queries for each sequence (64 with a tree), over a cache. The cache is on pages if
+    there is a table, else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines
+    and sines, new_k and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as
+    in flash(). starts, int32 [batch], has the first key of each sequence that is no padding. tree, int64 [batch,
+    q_len], says which new tokens a new token sees: bit i of a token's word is set if the token sees new token i."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

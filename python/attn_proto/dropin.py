@@ -20,9 +20,9 @@ _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_b
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
-_most_sequences = 65535  # also the most heads; attn::flash takes no more
+_most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
 _few_queries = 16  # up to this number a call may run the decoding kernel
-_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that it reads
+_decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
 watchers = []  # functions that tell() calls; explain() adds one
 
 
@@ -86,19 +86,21 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
 
 
 def _becomes_bits(mask):
-    """Whether attn::flash turns a mask into lists of key blocks and bits: a boolean mask with a row for each of more than
-    a few queries. Other masks are added to the scores, in float32."""
+    """Whether attn::flash turns a mask into lists of key blocks and bits. attn::flash does so with a boolean mask that
+    has a row for each query and more than a few rows. Other masks are added to the scores, in float32."""
     return mask.dtype == torch.bool and mask.stride(-2) != 0 and not _known(mask.shape[-2] <= _few_queries)
 
 
 def _decodes(query, key):
-    """Whether a call with few queries runs the decoding kernel, of which one launch serves many numbers of keys."""
+    """Whether a call with few queries runs the decoding kernel. One prepared launch of this kernel serves many
+    numbers of keys."""
     rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
     return _known(rows <= 64) and query.shape[-1] % 16 == 0 and query.shape[-1] * query.element_size() <= 512
 
 
 def _slower(query, key, mask):
-    """Returns the reason why PyTorch takes less time for a call with a mask that attn::flash takes, or None."""
+    """For a call with a mask, which attn::flash can serve: returns the reason why PyTorch is faster, or None if
+    PyTorch is not faster."""
     if _known(query.shape[-2] <= _few_queries):
         return None if _decodes(query, key) else "a mask over few queries"
     if mask.is_cuda and _becomes_bits(mask):
@@ -140,9 +142,9 @@ def mask_options(mask):
 
 
 def _why_not_now(*tensors):
-    """Returns the reason why attn::flash does not take a call, if the reason is one of two kinds: it may change between
-    calls with equal shapes, strides and types, or it prevents the comparison of shapes, strides and types. Returns
-    None for all other calls."""
+    """Returns a reason why attn::flash does not take a call, or None. These are the reasons that _decide() cannot keep
+    by shapes, strides and types: reasons that may change between calls with equal shapes, strides and types, and
+    reasons that prevent the comparison of shapes, strides and types."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"
@@ -215,14 +217,14 @@ def _hand_back(why, *arguments, **options):
 
 
 class _NotKnown(BaseException):
-    """Raised to leave a __torch_function__ that has called the drop-in again, with the same call that it is
-    handling."""
+    """The drop-in raises this error if a __torch_function__ hands the drop-in the same call that this
+    __torch_function__ is handling."""
 
 
 def _ask(tensors, call, **options):
     """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
     subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass with a table that was made
-    earlier may know only PyTorch's function. Such a subclass is called again with PyTorch's function."""
+    before enable() may know only PyTorch's function. Such a subclass is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())

@@ -1,6 +1,6 @@
-"""Formulas with which torch.utils.flop_counter counts the operators: two operations for each multiply-add of their
-matrix products, computed from shapes. Pairs that a mask hides and cache slots without a token count too, as they do in
-PyTorch's count of its own attention."""
+"""Formulas with which torch.utils.flop_counter counts the operators: two operations for each multiply-add of the
+operators' matrix products, computed from shapes. Hidden pairs count too, as in PyTorch's formula for PyTorch's own
+attention. Cache slots without a token also count."""
 
 from math import prod
 

@@ -20,8 +20,8 @@ from attn_proto._masks import FEW, Structure, mask, turned
 from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, mask_options, tell
 
 NAME = "attn_proto"
-# Arguments that models pass to every implementation, or pass on from their callers, and that eager attention ignores
-# too: either the mask contains them, or no value depends on them.
+# Arguments that eager attention ignores too, because the mask contains them, or because no result depends on them.
+# Models pass these arguments to every implementation, or pass them on from their callers.
 _harmless = {"cache_position", "deterministic", "grid_thw", "input_ids", "is_causal", "labels", "logits_to_keep",
              "mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_ids",
              "return_dict", "sliding_window", "token_type_ids", "use_cache"}
@@ -116,7 +116,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
 
 
 def _attend(query, key, value, mask, structure, options):
-    """Attention by the kernels, with a mask in elements or a structure; with neither each query sees each key."""
+    """Attention by the kernels, with a mask in elements or a structure. With neither, each query sees each key."""
     if structure is None:
         return torch.ops.attn.flash(query, key, value, **mask_options(mask), **options)
     starts = {} if structure.starts is None else {"starts": structure.starts}

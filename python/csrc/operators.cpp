@@ -536,7 +536,7 @@ Derivative derivative_of(const Option&) {
 }
 
 /// The Autograd keys run this operator. It refuses tensors with backward or forward derivatives, and passes all other
-/// calls on. Tensors show only at these keys whether traces and torch.func want derivatives.
+/// calls on. In a trace or under torch.func, only an operator at these keys can see whether derivatives are wanted.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Inference;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -652,8 +652,7 @@ constexpr char flash_name[] = "attn::flash", flash_with_lse_name[] = "attn::flas
                decode_fused_name[] = "attn::decode_fused", prefill_fused_name[] = "attn::prefill_fused",
                linear_name[] = "attn::linear", rope_name[] = "attn::rope";
 
-/// rope is left out: models of PyTorch compute RoPE without operators that autocast changes, in the type of RoPE's
-/// tensors.
+/// rope is left out: models of PyTorch compute RoPE by operators whose types autocast does not change.
 template <c10::DeviceType DEVICE>
 void implement_autocast(torch::Library& m) {
   m.impl("flash", TORCH_FN((Autocast<DEVICE, flash, flash_name, 3>::call)));

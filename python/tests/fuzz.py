@@ -123,7 +123,7 @@ class Case(random.Random):
         return self.randrange(n) == 0
 
     def spoilt(self, n, why):
-        """Decides whether this call is wrong in this way; one call in n is."""
+        """Decides whether to make this call wrong, for the reason `why`. One call in n is made wrong."""
         if spoil := self.one_in(n):
             self.wrong.append(why)
         return spoil
@@ -137,7 +137,7 @@ class Case(random.Random):
         return min(self.choice((1, 2, self.randint(1, 20), self.randint(1, most), near, near)), most)
 
     def number(self, name, most):
-        """A number that is 0, near `most`, or larger than the integers of kernels."""
+        """A number from 0 to `most` + 1, or a number larger than the kernels' integers. A negative number is wrong."""
         if self.spoilt(25, f"a negative {name}"):
             return self.choice((-2, -5, -2 ** 31, -2 ** 63))
         return self.choice((0, 1, self.randint(0, most), self.randint(0, most), most, most + 1, self.choice(BEYOND)))
@@ -151,9 +151,9 @@ class Case(random.Random):
         return given, 1 / math.sqrt(width) if given is None else given
 
     def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False):
-        """Normal numbers in some order in memory, between gaps of NaN. An axis may repeat and rows may overlap, unless
-        the tensor is `written`. One tensor in `wild` has a few elements that are not finite, 0 or `huge`. Strides are
-        multiples of 16 bytes on a GPU."""
+        """A tensor of normally distributed numbers, whose axes lie in memory in any order, with gaps of NaN. An axis
+        may repeat and rows may overlap, unless the tensor is `written`. One tensor in `wild` has a few elements that
+        are not finite, 0 or, with `huge`, very large. Strides are multiples of 16 bytes on a GPU."""
         step = 1 if self.device == "cpu" else 16 // dtype.itemsize
         strides, inner = [1] * len(shape), -(-shape[-1] // step) * step + step * self.choice((0, 0, 0, 1, 3))
         for axis in self.sample(range(len(shape) - 1), len(shape) - 1):
@@ -230,7 +230,7 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
     return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
 
 
-# ---- the operators. Each function describes a call, and returns two functions: the call, and the right result
+# ---- the operators. Each function draws a call, and returns two functions: the call, and the definition of its results
 
 def windows(case, names, rows, keys):
     """Draws options that are numbers; returns them, and the pairs that they hide."""
@@ -370,8 +370,8 @@ def flash(case):
 
 
 def over_cache(case, appends):
-    """A cache is contiguous or on pages. It has q's type, or 8 bits if nothing is appended. On a CPU a length or a page
-    out of range is refused; on a GPU it makes the sequence's rows NaN."""
+    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits if nothing is appended. On a CPU a length
+    or a page out of range is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), not appends and case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few or eight else 60)
     if eight and case.device != "cpu":
@@ -418,7 +418,7 @@ def over_cache(case, appends):
             case.wrong.append("a write to a tensor that is not batched")
         if case.one_in(2):
             pairs = case.choice((width // 2, 4))
-            if case.spoilt(20, "angles of more pairs than a row has, or that no prompt takes"):
+            if case.spoilt(20, "angles of more pairs than a row has, or of a number that prefill does not take"):
                 pairs = width // 2 + 4 if few else case.choice((width // 2 + 4, 6))
             angle = case.normal(capacity, pairs)
             angles, options["interleaved"] = [angle.cos(), angle.sin()], case.one_in(2)
@@ -431,7 +431,7 @@ def over_cache(case, appends):
     window = options["window_left"] = case.number("window_left", capacity) if "window_left" in names else -1
     more, added, sinks = adding_tables(case, names, batch, heads, 1, 2)
     options |= more
-    slopes = None if added is None else -added[:, 0, 0]  # of two keys the first is one before the query's own
+    slopes = None if added is None else -added[:, 0, 0]  # for the first of two keys, the key before the query's own key
     starts, before_start = starts_of(case, batch, capacity) if "starts" in names else (None, None)
     options["starts"], tree = starts, None
     if "tree" in names and not angles:

@@ -7,9 +7,9 @@ compares them.
 
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
 matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in three parts, and
-generates with the caches that the model makes for itself, a growing and a static one. Other models run with pictures or
-sound, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, the
-process dies, or it never ends.
+generates with the caches that the model makes for itself, a growing cache and a static cache. Other models run with
+pictures or sound, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs
+differ, the process dies, or the process gives no answer.
 """
 
 import argparse
@@ -37,7 +37,7 @@ TOKEN_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_s
 LARGEST = 60_000_000  # parameters; a model with more is not small, and not tried
 TOLERANCE = 1e-3  # share of the largest output
 
-FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # have a table of their own
+FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # the page's first table
 # The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
 # that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
@@ -45,7 +45,7 @@ OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
 IN_SECTIONS = {"rope_parameters": {**ROTATION, "mrope_section": [2, 3, 3]}}
 ALL_HEADS = {"num_key_value_heads": 4}
-# Numbers that fit together, if the rules of small() do not make them fit.
+# Values for types of models in which the values that small() chooses do not fit together.
 SPECIAL = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROTATION, "sliding_attention": ROTATION}},
@@ -131,7 +131,7 @@ def small(config):
     before = {name: value for name, value in vars(config).items()
               if not name.startswith("_") and name not in ("transformers_version", "dtype", "architectures")}
     default = vars(type(config)())
-    staged = "depths" in before  # each part has other sizes, which belong together
+    staged = "depths" in before  # each stage has its own sizes, which must fit the sizes of the other stages
     change, ids = {}, iter(range(100, VOCABULARY))
     for name, value in before.items():
         if isinstance(value, PreTrainedConfig):
@@ -391,8 +391,8 @@ def scenarios(model, given):
 
 
 def difference(got, want):
-    """The largest difference, relative to the largest output of its place. Tokens are compared up to the first that
-    differs."""
+    """The largest difference, relative to the largest element of the same tensor. Tokens are compared up to the first
+    that differs."""
     import torch
 
     worst = 0.0

@@ -28,13 +28,15 @@ def models(found):
               for row in found.get("families", [])]
     lines = [*lines, ""] if "families" in found else []  # an older record has none
     lines += [f"Of {found['types']} types of models in transformers {found['transformers']}, {found['agree']} ran with attention and "
-             f"agree with eager attention. All calls of these reach the kernels: {', '.join(found['whole'])}.", "",
+             f"agree with eager attention. All calls of the following types reach the kernels: "
+             f"{', '.join(found['whole'])}.", "",
              "| some calls go to PyTorch, for | types of models, and the share of calls that reach the kernels |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(f'{kind} {share} %' for kind, share in row['types'].items())} |"
               for row in found["some"]]
     lines += ["", "| refused, with one line | types of models |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["refused"]]
-    lines += ["", "These ran and called no implementation, because they have no attention or only their own: "
+    lines += ["", "The following types ran and called no implementation of attention, because they have no "
+              "attention, or compute it themselves: "
               f"{', '.join(found['never'])}.", "", "| not tried, because | types of models |", "|---|---|"]
     lines += [f"| {row['for']} | {', '.join(row['types'])} |" for row in found["untried"]]
     return lines

@@ -82,7 +82,8 @@ class Trial:
         counts = allowed < INF
         if not torch.equal(got.isfinite()[counts], want.isfinite()[counts]):
             off = (got.isfinite() != want.isfinite())[counts].sum()
-            raise Fails(f"{off} of {got.numel()} numbers are finite where the right numbers are not, or the other way round")
+            raise Fails(f"{off} of {got.numel()} numbers are finite where the right number is not finite, or not "
+                        "finite where the right number is finite")
         parts = ((got - want).abs() / allowed)[counts & want.isfinite()]
         self.worst = max(self.worst, parts.max().item() if parts.numel() else 0.0)
         if self.worst > 1:
@@ -107,7 +108,7 @@ class Trial:
         self.right(got, want, allowed if self.device == "cpu" else 50 * allowed)
 
     def sdpa(self, *tensors, served=True, **options):
-        """Calls scaled_dot_product_attention with the drop-in; `served` says whether our kernels must compute it."""
+        """Calls scaled_dot_product_attention with the drop-in. `served`: whether our kernels must serve the call."""
         attn_proto.reset_reasons()
         with attn_proto.enable():
             o = F.scaled_dot_product_attention(*tensors, **options)
@@ -160,7 +161,7 @@ def small_models():
     attn_proto.reset_reasons()
 
 
-# ---- large scores, rows that begin or end without keys
+# ---- large scores, rows that see few keys or none
 
 @report("pytorch/pytorch/issues/121558", "NaN for large bf16 inputs",
         "every element of the queries, keys and values is 133120, in bf16; 1 row, and 40 rows: every output is 133120")
@@ -237,7 +238,7 @@ def leading_rows(t):
     t.right(o[:, :, :14], torch.zeros(1, 8, 14, 64), 1e-30)
 
 
-# ---- causal masks that a missing mask stands for
+# ---- causal attention without a mask tensor
 
 @report("huggingface/transformers/pull/30437",
         "with a static cache and without a mask, attention is causal over the whole cache, unused entries included",
@@ -559,7 +560,7 @@ def window_to_the_left(t):
 
 @report("jax-ml/jax/issues/32300", "a window is ignored if there is no mask",
         "180 queries and 200 keys without a mask, `window_left=0` with `window_right=31` and with `window_right=0`: "
-        "the windows")
+        "a query sees only the keys of its window")
 def window_alone(t):
     q, k, v = t.qkv(1, 2, 180, 64, keys=200, dtype=torch.bfloat16)
     for right in (31, 0):
@@ -702,7 +703,7 @@ def overflow(t):
     t.exact(t.sdpa(q, k, v), q, k, v)
 
 
-# ---- arguments that are ignored, tensors that lie apart
+# ---- arguments that are ignored, strides, limits of sizes
 
 @report("pytorch/pytorch/issues/122753", "a fused kernel ignores the mask", "a mask, by the drop-in",
         "`attn_mask` by DLPack, whose functions have no such argument")
@@ -908,7 +909,8 @@ def initial_state(t):
 
 
 @report("pytorch/pytorch/issues/27971", "the memory of the process grows with each new input shape",
-        "8 sequences with masks, for 50 lengths from 900 tokens on: the memory stays within a quarter of all masks")
+        "8 sequences with masks, for 50 lengths from 900 tokens on: the memory grows by at most a quarter of the size "
+        "of all masks")
 def memory(t):
     lengths = range(900, 950 if t.device == "cpu" else 1100)
 
@@ -931,7 +933,8 @@ def memory(t):
 # ---- running the reports
 
 def outcome(each, device):
-    """Runs a report. Returns whether it holds, its outcome in words, and the figure."""
+    """Runs a report's trials. Returns whether this package passes (None if not tried), the outcome in words, and the
+    figure."""
     if each.needs:
         try:
             __import__(each.needs)
