@@ -1,5 +1,5 @@
-"""attn_proto.dlpack on NumPy's arrays, and on PyTorch's tensors if PyTorch is installed, against definitions in
-float64."""
+"""Compares attn_proto.dlpack with definitions in float64, on NumPy's arrays, and on PyTorch's tensors if PyTorch is
+installed."""
 
 import ctypes
 import math
@@ -131,7 +131,7 @@ class Arrays(Case):
                 attend(torch.autograd.forward_ad.make_dual(q, q))
 
     @unittest.skipUnless(torch, "PyTorch")
-    def test_tensors_whose_memory_is_not_their_elements(self):
+    def test_tensors_whose_memory_does_not_hold_their_elements(self):
         q, k, v = (torch.from_numpy(x) for x in (self.q, self.k, self.v))
         self.near(dlpack.flash(torch.nn.Parameter(q, requires_grad=False), k, v), attention(self.q, self.k, self.v)[0])
         self.refuses(TypeError, "q is a Tensor", torch._neg_view(q), k, v)
@@ -209,7 +209,7 @@ class Attention(Case):
         self.assertEqual({name for name, kind, _ in _options.FLASH if kind not in ("attn_layout", "output")},
                          {"cu_seqlens_q", "cu_seqlens_k", *(name for options, *_ in cases for name in options)}, "an option without a test here")
 
-    def test_sequences_one_after_the_other(self):
+    def test_packed_sequences(self):
         queries, keys = np.array([0, 5, 5, 22, 31], np.int32), np.array([0, 9, 12, 30, 40], np.int32)
         q, k, v = (x[:1] for x in (self.q, self.k, self.v))
         o, lse = dlpack.flash(q, k, v, causal=True, cu_seqlens_q=queries, cu_seqlens_k=keys, with_lse=True)
@@ -276,7 +276,7 @@ class Caches(Case):
                     o, lse = attend(q, self.k, self.v, self.lengths, self.table, with_lse=True, **options)
                     self.near(o, want, 5e-5)
                     self.near(np.exp(lse), np.exp(want_lse), 1e-3)
-        for count in (5, 64):  # a tree: each token sees the tokens of its parent, and itself
+        for count in (5, 64):  # a tree: each token sees itself, and all tokens that its parent sees
             q, words = drawn(2, 4, count, 64), np.zeros((2, count), np.int64)
             for i in range(count):
                 words[0, i] = (words[0, (i - 1) // 2] if i else 0) | np.int64(np.uint64(1 << i).astype(np.int64))

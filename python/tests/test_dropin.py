@@ -63,12 +63,13 @@ class DropIn(unittest.TestCase):
         self.assertEqual(list(attn_proto.reasons().values()), [200])
 
     def compare(self, served, *tensors, tolerance=2e-5, **options):
-        """Compares a call that is served with the definition, because PyTorch's kernels differ in rows without a key.
-        Compares a call that is not served with PyTorch, errors included."""
+        """If the call is served, compares the result with the definition, because PyTorch's kernels differ from one
+        another in rows without a key. If the call goes to PyTorch, compares the result, or the error, with PyTorch's
+        own."""
         mask = options.get("attn_mask")
         rows = tensors[0].shape[-2]
         if mask is not None and mask.is_cuda and rows > 16 and mask.dim() > 1 and mask.shape[-2] > 1 and mask.stride(-2) != 0:
-            served = mask.dtype == torch.bool and mask.shape[-2] == rows  # boolean masks become bits
+            served = mask.dtype == torch.bool and mask.shape[-2] == rows  # the kernels take boolean masks, as bits
         attn_proto.reset_reasons()
         try:
             with attn_proto.enable():
@@ -102,12 +103,12 @@ class DropIn(unittest.TestCase):
                             served = len(lead) in (1, 2) and not (causal and rows > keys)
                             self.compare(served, *tensors, is_causal=causal, scale=scale)
                 tensors = [drawn(2, 4, n, width, device=device) for n in (rows, keys, keys)]
-                few = rows <= 16 and width % 16 == 0  # the decoding kernel
+                few = rows <= 16 and width % 16 == 0  # then the decoding kernel serves the call
                 for shape in ((rows, keys), (4, rows, keys), (2, 1, rows, keys), (2, 1, 1, keys), (rows, 1)):
                     mask = drawn(*shape, device=device)
                     each_head = shape[0] == 4
                     self.compare(few or rows > 16 and not (each_head and keys % 4), *tensors, attn_mask=mask)
-                    self.compare(few or rows > 16 and not each_head, *tensors, attn_mask=mask > -1.5)  # on a GPU heads may differ too
+                    self.compare(few or rows > 16 and not each_head, *tensors, attn_mask=mask > -1.5)  # compare(): a GPU serves more
                 self.compare(True, drawn(2, 4, rows, width, device=device), *(drawn(2, 2, keys, width, device=device),) * 2, enable_gqa=True)
 
     def test_masks(self):
@@ -146,7 +147,7 @@ class DropIn(unittest.TestCase):
             if heads.is_cuda:
                 self.compare(True, *(drawn(2, 7, n, 64, device=device) for n in (150, 300, 300)), attn_mask=heads)
 
-    def test_finite_masks_are_arithmetic(self):
+    def test_finite_masks_are_added_to_the_scores(self):
         """For any size, in each type: a row whose keys all have finfo.min is the mean of their values. A key that
         -inf or False hides has no weight for any key and value. A row that sees no key is 0."""
         for device in DEVICES:
@@ -260,7 +261,7 @@ class ByFunction(torch.Tensor):
 
 
 class Refusing(ByFunction):
-    """A ByFunction that refuses all other functions, as PyTorch's guide recommends."""
+    """A ByFunction that refuses all functions that it does not know, as PyTorch's guide recommends."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -295,7 +296,7 @@ class Again(torch.Tensor):
 
 
 class Halves(torch.Tensor):
-    """A subclass that halves the scale of every function that it takes for attention, and goes on."""
+    """A subclass that takes some functions for attention and halves their scale. It calls every function."""
     knows = None
 
     @classmethod
@@ -327,7 +328,8 @@ class SeesOperators(TorchDispatchMode):
 
 
 class Overrides(unittest.TestCase):
-    """Subclasses of Tensor, modes and transforms. PyTorch's own function calls them before it reads memory."""
+    """Subclasses of Tensor, modes and transforms. PyTorch's own function calls these before it reads the memory of a
+    tensor, so the drop-in must do so too."""
 
     def setUp(self):
         attn_proto.reset_reasons()
@@ -344,7 +346,8 @@ class Overrides(unittest.TestCase):
             for rows, keys in ((40, 80), (24, 24), (3, 80), (80, 40)):
                 q, k, v = (drawn(2, 4, n, 64, device=device) for n in (rows, keys, keys))
                 biases = [causal_upper_left(rows, keys), causal_lower_right(rows, keys)]
-                if device != "cpu" and rows > keys:  # PyTorch 2.11 alone gives wrong results for the second in float32
+                # On a GPU PyTorch 2.11 gives wrong results for causal_lower_right in float32, also without the drop-in.
+                if device != "cpu" and rows > keys:
                     biases.pop()
                 for bias in biases:
                     seen = torch.ones(rows, keys, dtype=torch.bool).tril(keys - rows if bias.variant.name == "LOWER_RIGHT" else 0)
@@ -464,8 +467,8 @@ class Autocast(unittest.TestCase):
         attn_proto.disable()
 
     def test_as_pytorch_under_autocast(self):
-        """Checks types, values that are rounded to them, and a mask whose type changes too: finfo.min of float32 is
-        -inf in bfloat16."""
+        """Checks the types of the results, and the values, which are rounded to these types. Autocast changes the type
+        of a mask too: finfo.min of float32 is -inf in bfloat16."""
         for device in DEVICES:
             for to in (torch.bfloat16, torch.float16):
                 for types in ((torch.float32,) * 3, (torch.bfloat16, torch.float32, torch.float16), (torch.float64,) * 3):
@@ -490,8 +493,8 @@ class Autocast(unittest.TestCase):
 
 
 class Traced(unittest.TestCase):
-    """Tools that record a program. They work without the drop-in, so they must work with it, for the sizes that were
-    asked for."""
+    """Tools that record a program. A tool that works without the drop-in must work with the drop-in, for all sizes that
+    the tool was told to support."""
 
     def setUp(self):
         torch._dynamo.reset()
@@ -550,7 +553,7 @@ class Traced(unittest.TestCase):
                 concrete = {"mask": None} if len(inputs) == 1 else None
                 self.check(torch.fx.symbolic_trace(model, concrete_args=concrete), model, inputs)
 
-    def test_a_mask_that_only_repeats_while_it_is_traced(self):
+    def test_a_trace_with_a_repeated_mask_serves_any_mask(self):
         model, x = Attends(), drawn(2, 4, 40, 64, device=DEVICES[0])
         whole = drawn(2, 1, 40, 40, device=DEVICES[0]) > 0
         repeats = whole[:1, :, :1].expand(2, 1, 40, 40)

@@ -2,8 +2,9 @@
 float32 the outputs agree with eager attention. In bfloat16 their distance from eager attention in float32 is at most
 twice the distance of the implementation that transformers takes by default.
 
-Tiny models with drawn weights run three prompts, without padding and with two prompts padded on the left, and then some
-steps, with a cache that grows and with a static one, in float32 and bfloat16, on the CPU and on a GPU if there is one.
+Tiny models with drawn weights run three prompts, and then some steps. Either no prompt is padded, or two are padded on
+the left. The cache grows or is static. The types are float32 and bfloat16. The models run on the CPU, and on a GPU if
+there is one.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 FAMILIES = {
     "llama": {}, "qwen2": {}, "mistral": WINDOW, "gemma2": {**MIXED, "query_pre_attn_scalar": 32},
     "gemma3_text": {**MIXED, "query_pre_attn_scalar": 32},
-    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},  # all experts take part, so bfloat16 cannot choose others
+    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},  # every token goes to all experts, in each type
     "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
                     "layer_types": ["chunked_attention", "full_attention"]}}
 DEVICES = [device for device in ("cpu", "cuda") if torch.ops.attn.has_backend(device) and (device == "cpu" or torch.cuda.is_available())]
@@ -146,8 +147,8 @@ class Families(unittest.TestCase):
                 self.assertEqual(torch.cuda.current_device(), 0)
 
     def test_explain(self):
-        """Each line says where calls go, and why. The last two models have a width that the kernels lack, and another
-        implementation."""
+        """Each line says where calls go, and why. The second model has a width that the kernels lack. The third
+        model has another implementation."""
         def explained(made, **inputs):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):

@@ -1,4 +1,5 @@
-"""The operators attn::* against formulas in PyTorch, and properties that a framework expects of operators."""
+"""Compares the operators attn::* with formulas in PyTorch, and tests properties that a framework expects of
+operators."""
 
 import math
 import multiprocessing
@@ -28,7 +29,7 @@ def qkv(device, dtype=torch.float32, batch=2, heads=4, kv_heads=2, rows=40, keys
 
 
 def reference(q, k, v, mask=None, change=lambda s: s, scale=None):
-    """The definition in float64, with a function of the scores. Rows without a key are 0."""
+    """The definition in float64. `change` is a function of the scores. Rows without a key are 0."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
     scores = change(q.double() @ k.transpose(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1])))
@@ -86,14 +87,14 @@ class Flash(Case):
             self.near(attn_proto.flash(packed[:, :4], packed[:, 4:6], packed[:, 6:]), want)
 
     def test_outputs_are_dense_for_any_query(self):
-        """This holds for rows that repeat or overlap too. A trace sees the same strides."""
+        """The query's rows may repeat or overlap. Outputs have the same strides in a trace and in a call."""
         for device in self.on_each():
             buffer = drawn(1, 1, 400, 64, device=device).flatten()
             k, v = (drawn(2, 4, 20, 64, device=device) for _ in "kv")
             for strides in ((0, 1280, 64, 1), (5120, 0, 64, 1), (5120, 1280, 0, 1), (0, 0, 0, 1), (2000, 400, 4, 1), (2000, 4, 400, 1),
                             (4, 4, 4, 1), (5120, 64, 256, 1), (5120, 1280, 1, 1), (12000, 3000, 128, 1)):
                 if device == "cuda" and strides[2] == 1:
-                    continue  # strides that are no multiples of 16 bytes
+                    continue  # a GPU's kernels refuse strides that are no multiples of 16 bytes
                 self.now = device, strides
                 q = buffer.as_strided((2, 4, 20, 64), strides)
                 far = [x.to("meta") for x in (buffer, k, v)]
@@ -140,7 +141,7 @@ class Flash(Case):
             self.near(o, (with_sink.softmax(-1)[..., :-1] @ v.repeat_interleave(2, 1)).double())
 
     def test_masks(self):
-        """A byte for each pair, in any layout; rows without a key are 0."""
+        """A mask has a byte for each pair of a query and a key, in any layout. Rows without a key are 0."""
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = qkv(device, dtype, rows=70, keys=75)
             seen = drawn(2, 4, 70, 75, device=device) > 0
@@ -174,7 +175,7 @@ class Flash(Case):
                 graph.replay()
                 self.near(o, reference(q, k, v, seen.expand(2, 4, 70, 75)))
 
-    def test_bias_of_keys_that_are_no_multiple_of_4(self):
+    def test_bias_for_a_number_of_keys_that_is_no_multiple_of_4(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = qkv(device, dtype, rows=70, keys=75)
             bias = drawn(2, 1, 70, 75, device=device)
@@ -197,7 +198,7 @@ class Flash(Case):
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
         """A score that is not finite makes its whole row not finite. A value that is not finite makes only its column
-        of the row not finite. A bias of -inf hides both."""
+        of the row not finite. A bias of -inf hides a key's score and value."""
         for device, dtype in self.on_each(*TOLERANCE):
             own = torch.arange(70, device=device)
             bias = torch.zeros(1, 1, 70, 72, device=device)
@@ -224,7 +225,7 @@ class Flash(Case):
     def test_repeated_tensors(self):
         for device, dtype in self.on_each(*TOLERANCE):
             q, k, v = (x[:1] for x in qkv(device, dtype, kv_heads=1))
-            for rows in (40, 1):  # 40 rows and 1 row, with strides of 0
+            for rows in (40, 1):
                 wide = [q[:, :, :rows].expand(3, 4, rows, 64), k.expand(3, 2, 40, 64), v.expand(3, 2, 40, 64)]
                 self.near(attn_proto.flash(*wide), reference(*wide), dtype)
 
@@ -544,7 +545,7 @@ class Autocast(Case):
             self.assertEqual((a.dtype, a.stride()), (b.dtype, b.stride()), self.now)
             self.assertTrue(torch.equal(a, b), self.now)
 
-    def test_tokens_take_its_type(self):
+    def test_tokens_take_the_type_of_autocast(self):
         for device, to in self.on_each(torch.bfloat16, torch.float16):
             q, k, v = qkv(device)
             q2 = q.to(torch.bfloat16)
@@ -590,8 +591,8 @@ class Autocast(Case):
 
 
 class Derivatives(Case):
-    """The operators have neither backward nor forward derivatives. PyTorch's derivatives notice tensors that the
-    operators write."""
+    """The operators have neither backward nor forward derivatives. A backward pass fails if an operator has written a
+    tensor that the pass needs."""
 
     def calls(self, device):
         """For each operator: a function of its tensors, and the tensors."""
@@ -608,7 +609,7 @@ class Derivatives(Case):
                 "linear": (lambda q, s: ops.linear(q, q, q, None, s)[0], (q, state)),
                 "rope": (lambda q, k: ops.rope(q, k)[1], (q, k))}
 
-    def test_both_directions_are_refused(self):
+    def test_forward_and_backward_derivatives_are_refused(self):
         for device in self.on_each():
             for name, (call, tensors) in self.calls(device).items():
                 for i, tensor in enumerate(tensors):
@@ -713,7 +714,7 @@ class Framework(Case):
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
 
     def test_tensors_without_memory_among_others(self):
-        """One tensor without memory makes PyTorch run the function for traces, whose result nobody writes."""
+        """If one tensor has no memory, PyTorch runs the operator's function for traces, which computes no result."""
         for device in self.on_each():
             for name, (call, tensors) in Derivatives().calls(device).items():
                 for i in range(len(tensors)):
@@ -777,7 +778,7 @@ class Framework(Case):
 @unittest.skipUnless(torch.cuda.is_available(), "a GPU")
 class Graphs(Case):
     def test_capture_and_replay(self):
-        for warm in (True, False):  # without a warm-up kernels are prepared during the capture
+        for warm in (True, False):  # without a warm-up, kernels are prepared during the capture
             with self.subTest(warm=warm):
                 rows = 70 if warm else 77
                 q, k, v = qkv("cuda", torch.bfloat16, rows=rows, keys=rows)
@@ -824,8 +825,8 @@ class Graphs(Case):
 
     @unittest.skipIf(torch.cuda.device_count() < 2, "two GPUs")
     def test_a_gpu_that_is_not_current(self):
-        """Tensors on cuda:1 while cuda:0 is current: results and launches are on cuda:1, from the default stream, another
-        stream, and two threads at a time. Tensors on two GPUs are refused."""
+        """Tensors are on cuda:1 while cuda:0 is current: results and launches are on cuda:1. The calls come from the
+        default stream, from another stream, and from two threads at a time. Tensors on two GPUs are refused."""
         def calls(q, k, v):
             lengths = torch.tensor([40, 17], dtype=torch.int32, device=q.device)
             starts = torch.tensor([3, 0], dtype=torch.int32, device=q.device)

@@ -51,7 +51,7 @@ class Case(unittest.TestCase):
 
 class Rotations(Case):
     def test_scalings_agree_with_transformers(self):
-        """Many parameters run with one engine, which keeps prepared launches for each of them."""
+        """All sets of parameters run on one engine, which keeps a prepared launch for each set."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         yarn = [{"factor": 4.0}, {"factor": 1.0}, {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
@@ -125,8 +125,8 @@ class Masks(Case):
             self.assertGreaterEqual(found[name], least, name)
 
     def test_a_structure_is_a_mask(self):
-        """A mask that a model passes on whole has only sizes. Every other operation of a model sees the mask's
-        elements."""
+        """A mask that a model passes on whole stays a Structure, which has no elements. For every other operation of a
+        model the elements are computed."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
             for padding in (None, torch.ones(2, past + q_length) > 0):
                 mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
@@ -181,7 +181,8 @@ class Masks(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
     def test_chunks_that_go_to_pytorch(self):
-        """PyTorch's causal attention puts the first query at the first key."""
+        """PyTorch's causal attention puts the first query at the first key. This would be wrong in all chunks but the
+        first."""
         ids = tokens(2, 24)
         plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
         want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
@@ -240,7 +241,7 @@ class Arguments(Case):
                         scores = scores.masked_fill(~(causal if isinstance(mask, Structure) else mask), -torch.inf)
                     self.near(got, scores.softmax(-1) @ v)
 
-    def test_others_are_refused(self):
+    def test_other_arguments_are_refused(self):
         shapes = ((2, 4, 20, 32),) * 3
         want = self.forward(*shapes)[0]
         for harmless in ({"sliding_window": 4}, {"position_ids": torch.arange(20)}, {"use_cache": True},
@@ -292,9 +293,10 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Models that call no implementation would run without a causal mask, because the kernels need none."""
+    """Some models have their own code for attention, and do not call the registered implementation. With "attn_proto"
+    they would run without a causal mask, because the kernels need none."""
 
-    def test_refused_as_sdpa_refuses_them(self):
+    def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
         for kind, sizes in (("bloom", {"hidden_size": 64}), ("xglm", {"d_model": 64, "ffn_dim": 64}), ("mpt", {"d_model": 64}),
                             ("megatron-bert", {"hidden_size": 64, "intermediate_size": 64, "is_decoder": True}),
@@ -313,7 +315,7 @@ class Pages(Case):
         return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
 
     def test_beams_and_drafts(self):
-        """Beam search reorders the cache each step. Drafts are cropped if the model takes another token."""
+        """Beam search reorders the cache each step. The cache is cropped if the model rejects tokens of a draft."""
         plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
         ids = tokens(2, 20).repeat(1, 2)
         for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),
@@ -454,7 +456,7 @@ class Generates(Case):
                         self.assertEqual(attn_proto.launches() - before, 6)
         self.assertEqual(attn_proto.reasons(), {})
 
-    def test_steps_with_padding_between_tokens_are_one_launch(self):
+    def test_steps_with_padding_between_tokens_share_prepared_launches(self):
         ids, padding = tokens(2, 30), torch.ones(2, 30, dtype=torch.long)
         padding[1, 7] = 0
         ours, prepared = model("llama", "attn_proto"), []
@@ -465,9 +467,9 @@ class Generates(Case):
             prepared.append(torch.ops.attn.prepared(ids))
         self.assertEqual(len(set(prepared)), 1)
 
-    def test_static_steps_are_one_launch(self):
-        """Steps in a static cache, traced as one graph: the mask is made outside of the graph, as in generate(). No step
-        prepares a launch or a graph of its own."""
+    def test_static_steps_share_prepared_launches(self):
+        """Compiled steps in a static cache: the mask is made outside of the graph, as in generate(). The steps share
+        their prepared launches, and at most three graphs."""
         ids, padding = tokens(2, 30), torch.ones(2, 30, dtype=torch.long)
         padding[1, :5] = 0
         for kind in ("llama", "gemma2"):
@@ -509,8 +511,8 @@ class Compiled(Case):
             self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
 
     def test_steps(self):
-        """A prompt and steps with padding, traced with the making of their masks, in both kinds of cache: the kernels
-        serve all calls. A cache that grows is traced again for all its lengths."""
+        """A prompt and steps with padding, in both kinds of cache. The trace includes the code that makes the masks.
+        The kernels serve all calls. A cache that grows is traced again, for all its lengths."""
         ids = tokens(2, 24)
         left = torch.ones(2, 24, dtype=torch.long)
         left[1, :3] = 0

@@ -41,7 +41,7 @@ QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # the largest number of axes that a line names
 MOST_VALUES = 5  # the largest number of values of an axis that a line lists
 MOST_COUNTED = 8  # a line counts cases by the values of an axis only if the axis has at most this number of values
-LEAST_GAIN = 0.2  # and only if the division by values lowers the impurity of the cases by this share
+LEAST_GAIN = 0.2  # and only if the impurity() of the cases falls by this share when the axis divides the cases
 
 
 def key_of(finding):

@@ -56,7 +56,7 @@ def run_of(record):
         return record["run"]["id"], record["experiment"], record["run"]["device"], record["run"]["ts"]
     if record["schema"].startswith("finding/"):
         data = record["data"]
-        run = data["run"] if isinstance(data["run"], dict) else {"id": data["run"], "ts": ""}  # "": join_runs() adds it
+        run = data["run"] if isinstance(data["run"], dict) else {"id": data["run"], "ts": ""}  # join_runs() adds ts
         return run["id"], data["experiment"], data["device"], run["ts"]
     return record["run_id"], record["experiment"], record["device"], record["run"]["ts"]
 
@@ -107,7 +107,7 @@ def load(paths):
                     kinds[schema][record["id"]] = record
             except (ValueError, KeyError, TypeError):
                 problems.append(f"{path} line {number}: no record")
-        gc.freeze()  # Python looks for cycles, and records have none
+        gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
     return list(findings.values()), list(measurements.values()), problems
 
@@ -146,7 +146,7 @@ def latest(records, key):
 
 def latest_findings(findings):
     """Returns the latest finding of each claim, in the order of the first finding of each claim."""
-    def claim(finding):  # the claim_key of finding/2 has the figure's definition, too
+    def claim(finding):  # not the claim_key of finding/2, which also has the figure's definition
         data = finding["data"]
         return data["experiment"], data["hypothesis"]["id"], data["device"], data["subject"]
 

@@ -28,7 +28,7 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // This function makes the same text as label() of report_page, but also leaves out axes with one value.
+  // Leaves out the modifiers and axes of keys that label() of report_page leaves out, and also axes with one value.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
     !(axis.startsWith('kv_') && all[axis.replace('kv_', 'q_')] === value));
@@ -36,7 +36,8 @@ function cells(i) {
           r.us && +(50 * (r.high - r.low) / r.us).toFixed(1), r.tflops, r.share];
 }
 const quoted = word => /^[\w@%+=:,.\/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
-// The command that measures a record again, for the folder that has the record's file. The experiments read no gzip.
+// Returns the command that measures a record again. The command must run in the folder that has the record's file, and
+// unpacks a gzip file first, because the experiments cannot read gzip.
 function command(i) {
   const r = fields(i), file = r.file.replace(/\.gz$/, '');
   const option = i < DATA.findings ? '--out' : '--measurements';
@@ -154,8 +155,7 @@ document.addEventListener('keydown', event => {
   event.preventDefault();  // without this call the same key would also press the panel's first button
   show(+number(event));
 });
-// A point or a tile gets its title, which says what the point or the tile stands for, when the pointer first reaches
-// it.
+// When the pointer first reaches a point or a tile, the point or tile gets a title, which names its measurement.
 document.addEventListener('pointerover', event => {
   const i = number(event), at = event.target;
   if (!i || at.title || at.querySelector('title')) return;

@@ -8,7 +8,7 @@ import collections
 import records as rec
 
 TILE = ("block_r", "block_c")
-# The axes that make a form of linear attention. A case counts if its other axes have the values of PLAIN_FORM.
+# The axes that make a form of linear attention. A case counts only if it has all values of PLAIN_FORM.
 LINEAR = "proto6_linear"
 FORM = ("variant", "scan", "chunk")
 PLAIN_FORM = {"normalised": 0, "feature": "identity", "layout": "bhsd", "lengths": "equal", "state": 0, "segments": 0}
@@ -137,8 +137,8 @@ def best_choices(measurements):
 
 def ranges(row):
     """Divides the entries of one row into ranges of lengths, in order: neighbouring lengths with equal parameters are one
-    range. A length that was measured with one tile only counts if tiles were compared at no length. If several
-    experiments measured a length, the experiment that compared most tiles counts."""
+    range. If tiles were compared at any length of the row, lengths that were measured with one tile are left out. If
+    several experiments measured a length, the experiment that compared most tiles counts."""
     most = {}
     for entry in [entry for entry in row if entry["tiles_compared"] > 1] or row:
         known = most.setdefault(entry["q_len"], entry)

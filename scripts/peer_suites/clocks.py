@@ -185,8 +185,8 @@ def left_out(name, error):
 
 
 def ready(makers, clock):
-    """Makes the sides. Returns a dict with the clock of each side that can be made and timed, by the side's name. For
-    each other side prints one line that says why the side is left out."""
+    """Makes the sides. Returns a dict with the clock of each side that can be made and timed, by the side's name. If
+    a side cannot be made or timed, prints one line that says why the side is left out."""
     found = {}
     for name, make in makers.items():
         try:

@@ -1,4 +1,4 @@
-"""Attention on a CPU, f32: this project's kernel against ONNX Runtime, and both against OpenBLAS's sgemm.
+"""Attention on a CPU, f32: this project's kernel against ONNX Runtime, and against OpenBLAS's sgemm.
 
 The rows have 8 heads, full and causal. The time of a call is the time that the caller waits, with warm caches. In each
 of 5 rounds every side runs for --seconds, sgemm for a quarter of that time. The median of a side's calls counts. ONNX
