@@ -1,5 +1,5 @@
-// Computes the outputs of each chunk from the state before the chunk (linear.h). The kernel has not run on Apple hardware
-// yet.
+// Computes the outputs of each chunk from the state before the chunk (linear.h). The kernel has not run on Apple
+// hardware yet.
 //
 // A simdgroup has 8 tokens at a time (outputs_metal.h).
 //
