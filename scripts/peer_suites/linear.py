@@ -33,7 +33,7 @@ def close(got, want):
 
 
 def makers(ours, row, gate):
-    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
+    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
     dim, heads, batch, tokens = row
     torch.manual_seed(tokens + dim)
     q, k, v = (torch.randn(batch, tokens, heads, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))

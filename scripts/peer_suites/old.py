@@ -8,13 +8,14 @@ Every other turn goes in the reverse order. Two times are compared. `device` is 
 as in the suite gpu. `call` is the wall time of a call of attn_flash through ctypes. On a GPU the call only enqueues the
 launch. A sample of `call` is the median of several calls, and the device is idle before the first of them.
 
-With --device cpu the call returns when the row is computed, so only `call` is compared. On the CPU only the rows of at
-most 1024 tokens are compared, in f32, and each row with a batch of 1 in place of its own batch.
+With --device cpu a call returns only when the row is computed. `call` is then the whole time, and `device` is not
+measured. On the CPU only the rows of at most 1024 tokens are compared, in f32, and each row with a batch of 1 in place
+of its own batch.
 
-A ratio is the time of new over the time of old within one turn. The ratio of old again to old has an interval, too. The
-noise floor is the distance from 1 to the end of this interval that is farther from 1. A row has moved if the interval
-of new over old lies wholly above 1.01 or wholly below 0.99, and the median lies beyond that limit by more than the
-noise floor. A row has also moved if any bit of the output differs between the two libraries.
+A ratio is the time of new over the time of old within one turn. The ratio of old again to old has an interval, too. Its
+two ends have distances from 1; the larger distance is the noise floor. A row has moved if the interval of new over old
+lies wholly above 1.01 or wholly below 0.99, and the median lies beyond that limit by more than the noise floor. A row
+has also moved if any bit of the output differs between the two libraries.
 """
 
 import ctypes
@@ -197,8 +198,8 @@ def measure(libraries, inputs, shape, seconds):
     row["moved"] = not row["equal"]
     for clock, timed in inputs.clocks(calls).items():
         turns = clocks.take_turns(timed, seconds)
-        # On a GPU `call` is the second clock. The fewest turns are enough for it, because each sample is a median of
-        # many calls.
+        # On a GPU `call` is the second clock. clocks.TURNS_AT_LEAST turns are enough for `call`, because each
+        # sample is a median of many calls.
         seconds = 0
         ratio, floor = ratios(turns)
         row[clock] = {"old_us": statistics.median(turn["old"] for turn in turns) * 1e6, "ratio": ratio, "floor": floor,

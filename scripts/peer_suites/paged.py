@@ -1,9 +1,9 @@
 """Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
 
-Each row has one query for each sequence. It is computed over a contiguous cache, over a cache on pages of 16, and over
-a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time over the time of
-this project's kernel with the same kind of cache. Results are compared with this project's results over the contiguous
-cache, except the results with a new token.
+Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16, and
+over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time over the time
+of this project's kernel with the same kind of cache. Results are compared with this project's result over the
+contiguous cache; results with a new token are not compared.
 """
 
 import statistics
@@ -39,7 +39,7 @@ def angles(tokens, dim):
 
 
 def makers(attn, fa3, row):
-    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
+    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
     batch, tokens, q_heads, kv_heads, dim = row
     torch.manual_seed(tokens + batch)
 

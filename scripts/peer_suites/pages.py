@@ -32,7 +32,7 @@ def split(path, mark):
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise Refused(f"{path} has no place for the table; {begin.strip()} and {end.strip()} mark one") from None
+        raise Refused(f"{path} has no place for the table; {begin.strip()} and {end.strip()} must mark it") from None
     return head + begin, end + tail
 
 
@@ -69,8 +69,8 @@ def ratios(about, of_a_process="the median of the ratios of all turns"):
 
 def leads(about, rows, keys):
     """Says on how many rows ours is faster than each side, and on how many it is slower. `keys` has the key of a ratio
-    by the side's name; a ratio above 1 means that ours is faster. The text is empty if one process measured the
-    rows."""
+    by the side's name; a ratio above 1 means that ours is faster. The text is empty if only one process measured
+    the rows."""
     texts = []
     for name, key in keys.items():
         intervals = [row[key] for row in rows if key in row]
@@ -105,5 +105,5 @@ def differ(row):
 
 
 def column_of(rows, key):
-    """Returns [key] if a row has the key, else []. Serves columns that only some files of results have."""
+    """Returns [key] if a row has the key, else []. Only some files of results have the key."""
     return [key] if any(key in row for row in rows) else []

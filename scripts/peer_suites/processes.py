@@ -1,4 +1,5 @@
-"""A suite in several processes. Memory, clocks and compiled kernels vary more between processes than within one."""
+"""Pools the results of several processes that ran one suite. Memory, clocks and compiled kernels vary more between
+processes than within one process."""
 
 import math
 import statistics
@@ -22,9 +23,9 @@ def expected(ratios):
 
 
 def pooled_row(rows):
-    """Returns one row for the rows that several processes measured. It has ratios by expected(), the medians of times and
-    rates, the largest errors and the sum of turns. Results agree if they agree in each process. A side that a process
-    left out is left out."""
+    """Returns one row for the rows that several processes measured. The row has ratios by expected(), the medians of
+    times and rates, the largest errors and the sum of turns. Results agree if they agree in each process. The row has
+    no figures of a side that any process left out."""
     row = {}
     for key, first in rows[0].items():
         values = [each[key] for each in rows if key in each]
@@ -48,6 +49,7 @@ def pooled_row(rows):
 
 
 def pooled(results):
-    """Returns the result for the results of several processes. Rows that a process lacks are left out."""
+    """Pools the results of several processes into one result. The rows of the processes are paired in order; rows
+    after the last row of the shortest result are dropped."""
     about = {**results[0]["about"], "processes": len(results)}
     return {"about": about, "rows": [pooled_row(rows) for rows in zip(*(result["rows"] for result in results))]}

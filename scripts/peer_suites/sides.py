@@ -105,7 +105,7 @@ def function_of(places, name):
     for module, package in places:
         try:
             return getattr(importlib.import_module(module), name), f"{package} {importlib.metadata.version(package)}"
-        except (ModuleNotFoundError, AttributeError):  # the module is missing, or another package's module has its name
+        except (ModuleNotFoundError, AttributeError):  # no such module, function or package
             pass
         except Exception as error:  # the module is installed but does not load
             left_out(package, error)
@@ -238,7 +238,7 @@ class FlashInfer:
 
 class OnnxRuntime:
     """A graph of ONNX operators in a session of the CPU provider. Inputs and outputs are bound when the session is
-    made. The array of a result is [1, heads, n, head_dim], also if the graph's output is [1, n, heads * head_dim]."""
+    made. The array of a result is [1, heads, n, head_dim], even if the graph's output is [1, n, heads * head_dim]."""
 
     def __init__(self, nodes, inputs, outputs, threads, heads, constants=()):
         types_of = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.TensorProto.INT32}

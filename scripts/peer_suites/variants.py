@@ -1,9 +1,9 @@
 """Modified attention on a GPU, bf16: this project's kernels against FlexAttention and FlashAttention-3.
 
-The rows have 32 heads: attention without a modifier, with ALiBi, with a soft cap of 30, and with a window of 1024 keys.
-Other rows only rotate Q and K (RoPE). FlexAttention gets each modifier as a score function or a block mask.
+The rows compute attention with 32 heads: without a modifier, with ALiBi, with a soft cap of 30, and with a window of
+1024 keys. Other rows only rotate Q and K (RoPE). FlexAttention gets each modifier as a score function or a block mask.
 torch.compile compiles FlexAttention, and a function that computes RoPE from a table in f32. FlashAttention-3 takes part
-in the rows whose modifier it has. Results are compared with PyTorch's.
+in the rows without a modifier and in the rows with a soft cap. Results are compared with PyTorch's.
 """
 
 from . import clocks, pages, sides
@@ -35,7 +35,7 @@ def about():
 
 
 def makers(attn, fa3, name, q, k, v):
-    """Returns a dict with a function for each side, by the name of the side. The function makes the side."""
+    """Returns a dict with the names of the sides as keys. Each value is a function that makes the side."""
     work, fa3_options = ROWS[name]
     if work is None:
         return {"ours": lambda: sides.Call(attn.rope, q, k), "torch": lambda: sides.compiled_rope(q, k)}
