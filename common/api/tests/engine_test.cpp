@@ -202,7 +202,8 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
   }
 }
 
-/// 70000 pages, which hold more than a million tokens together. The calls also read and write the last page.
+/// 70000 pages, which hold more than a million tokens together. The calls read the last page too, and append tokens to
+/// pages 65535 and 65536.
 TEST_F(DeviceEngineTest, CachesOfManyPages) {
   constexpr int64_t pages = 70000, page = 16, width = 8, keys = 70;
   const std::vector<int> table = {69999, 3, 65536, 0, 65535};
