@@ -4,7 +4,7 @@
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # gcc 12 gives these warnings for string + string without a reason (PR 105651).
+  # gcc 12 gives these warnings falsely, for string + string (PR 105651).
   target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
 target_include_directories(attn_flags INTERFACE ${PROJECT_SOURCE_DIR})
@@ -33,8 +33,8 @@ add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -Og)
 
 # The headers on which the compiler spends most time. These headers are precompiled three times: for the libraries, for
-# bookkeeping and for the tests, because gcc refuses a precompiled header with another -O. The asan preset builds
-# without precompiled headers, and so finds files that lack an #include.
+# bookkeeping and for the tests, because a file and its precompiled header must be compiled with the same -O. The asan
+# preset builds without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
                       <vector> <fmt/format.h> <nlohmann/json.hpp>)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
@@ -51,7 +51,7 @@ if(ATTN_TESTS)
   target_link_libraries(attn_test_flags INTERFACE attn_flags GTest::gtest)
   target_compile_options(attn_test_flags INTERFACE -Og)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # gcc 12 gives this warning for std::variant without a reason.
+    # gcc 12 gives this warning falsely, for std::variant.
     target_compile_options(attn_test_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
   target_compile_definitions(attn_test_flags INTERFACE ATTN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
@@ -65,9 +65,9 @@ if(ATTN_TESTS)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
 
-# Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with version 19. Any version from 18 on
-# that CMake finds is used (-DLLVM_DIR=... names the version's folder). Sets ATTN_HAS_CPU. Without LLVM the build leaves
-# both devices out.
+# Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with
+# version 19. The build uses any version from 18 on that CMake finds (-DLLVM_DIR=... names the version's folder). Sets
+# ATTN_HAS_CPU. Without LLVM the build leaves both devices out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)

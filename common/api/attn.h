@@ -90,9 +90,9 @@ typedef struct {
   const char* archive; /* a file of compiled kernels (attn_save_archive); NULL: none */
   /* Runs the work of an engine of the cpu on the program's threads: calls piece(work, number) once for each number from
    * 0 to pieces - 1, on any threads, one after another or at the same time, and returns when all calls have returned.
-   * There are at most as many pieces as the engine has threads (cpu:threads=N). Several threads may call it at the same
-   * time. In the child process of a fork the engine does not call it. NULL: the engine has threads of its own, which
-   * spin while a call runs. */
+   * There are at most as many pieces as the engine has threads (cpu:threads=N). Several threads may call run_pieces at
+   * the same time. In the child process of a fork the engine does not call run_pieces. NULL: the engine has threads of
+   * its own, which spin while a call runs. */
   void (*run_pieces)(void* run_context, size_t pieces, void (*piece)(void* work, size_t number), void* work);
   void* run_context;
 } attn_open_options;
@@ -215,7 +215,7 @@ typedef struct {
 ATTN_API attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                 const DLTensor* v, const DLTensor* o, const attn_flash_options* options);
 
-/* Attention over a cache. q, o: [batch, q_heads, q_len, width] in `layout`. Query i stands at key length - q_len + i,
+/* Attention over a cache. q, o: [batch, q_heads, q_len, width] in `layout`. Query i stands at key (length - q_len + i),
  * and sees the keys up to its own key. A query at a negative position sees no key. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_cache_options) */
@@ -233,8 +233,8 @@ typedef struct {
   const DLTensor* k_scales;
   const DLTensor* v_scales;
   /* The q_len tokens that the call appends, in the type of the cache, which is the type of q; NULL: the cache has them
-   * already. Token i becomes key length - q_len + i; if this number is negative, the token is left out. Two entries of
-   * the table must not append tokens to one page; the cpu checks this. */
+   * already. Token i becomes key (length - q_len + i); if this number is negative, the token is left out. Two entries
+   * of the table must not append tokens to one page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are

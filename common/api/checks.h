@@ -25,8 +25,8 @@ struct ModifiedCall : FlashCall {
   const int64_t* tree = nullptr;  // CacheCall::tree
 };
 
-/// Returns the modifiers of a call over a cache as a call of attention. Its q is the call's, its k has as many tokens
-/// as the cache has room for in a sequence, and each query sees the keys up to its own.
+/// Returns the modifiers of a call over a cache as a call of attention. The result's q is the call's q. The
+/// result's k has capacity_of(call) tokens. The result is causal: a query sees the keys up to its own key.
 ModifiedCall modified_part(const CacheCall& call);
 
 /// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.

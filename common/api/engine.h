@@ -53,7 +53,7 @@ struct FlashCall {
 };
 
 /// Attention of new queries over a cache. k, v: contiguous [batch, kv_heads, capacity, head_dim], or, with a table, on
-/// pages [pages, kv_heads, page_size, head_dim]. Query i of q_len stands at key length - q_len + i.
+/// pages [pages, kv_heads, page_size, head_dim]. Query i of q_len stands at key (length - q_len + i).
 struct CacheCall {
   TensorView q, k, v, o;
   float* lse = nullptr;          // dense [batch, q_heads, q_len], natural log; null: not written
@@ -85,13 +85,14 @@ struct LinearCall {
   std::string_view feature = "identity";  // or "elu1", "relu"
   double scale = 0;                       // 0: 1 / sqrt(head_dim); `normalised` has no scale
   Gate gate = GATE_NONE;
-  const float* gates = nullptr;  // logarithms of decays, dense, by gate: [heads], [batch, heads, tokens] or [batch,
-                                 // heads, tokens, head_dim]
+  /// Logarithms of decays, dense. Their shape depends on `gate`: [heads] for GATE_HEAD, [batch, heads, tokens] for
+  /// GATE_TOKEN, [batch, heads, tokens, head_dim] for GATE_CHANNEL.
+  const float* gates = nullptr;
   const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros; null if normalised
   float* final_state = nullptr;          // of the shape of initial_state; null: not written
 };
 
-/// Rotates q, k or both (RoPE). An output may be its own input.
+/// Rotates q, k or both (RoPE). q_out may be q, and k_out may be k.
 struct RopeCall {
   TensorView q, k, q_out, k_out;  // [batch, heads, tokens, head_dim]
   RopeConfig config;
@@ -128,7 +129,7 @@ class Engine {
   void rope(const RopeCall& call, void* stream = nullptr);
   /// Throws BadInput unless every length fits the cache, and every page that holds a token is a page of k. On the cpu
   /// decode() and prefill() make this check themselves. On a GPU the check waits for the stream, and throws BadInput
-  /// while the stream is captured. It reads k's sizes, lengths, table, max_pages and q.batch of the call.
+  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k.
   void check_cache(const CacheCall& call, void* stream = nullptr);
   /// Runs a kernel that does nothing.
   void empty(void* stream = nullptr);

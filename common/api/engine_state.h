@@ -32,9 +32,9 @@
 namespace attn {
 namespace engine {  // not anonymous: Engine::State, which engine.h declares, has members of these types
 
-// The most launches and bytes that the engine keeps, captured launches not counted. The number of launches is larger
-// than the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some
-// MiB on a GPU. A launch with a mask has as many bytes as the mask.
+// The most launches and bytes that the engine keeps, captured launches not counted. `most_prepared` is larger than
+// the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some MiB
+// on a GPU. A launch with a mask has as many bytes as the mask.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 // Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
@@ -209,7 +209,7 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // a launch of decoding serves biases with other numbers of keys, and so with other strides
+    if (call.bias) {  // one launch of decoding serves calls whose biases differ in keys and strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);

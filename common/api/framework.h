@@ -22,7 +22,7 @@ template <typename B>
 concept MakesTensors = requires(B& framework, const typename B::Tensor& tensor) {
   { framework.empty_like(tensor) } -> std::same_as<typename B::Tensor>;
 };
-/// stream() is the stream of a GPU on which the framework's work runs, or null.
+/// stream() returns the GPU's stream that the framework puts its work on, or null.
 template <typename B>
 concept HasStream = requires(const B& framework) {
   { framework.stream() } -> std::convertible_to<void*>;

@@ -35,7 +35,8 @@ ScoreFunction each_score(Function function) {
 
 /// How a score hook, with the values of its constants, changes scores.
 ///   none    leaves scores as they are
-///   linear  only adds a slope times the position of the key; the text defines score_slope (kernels/score.h)
+///   linear  only adds slope * (k - own), where own is the query's own key; the text defines score_slope
+///           (kernels/score.h)
 ///   any     may change scores in any way
 enum class ScoreChange { none, linear, any };
 

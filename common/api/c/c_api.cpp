@@ -150,8 +150,8 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   return found;
 }
 
-/// Returns the data of a dense table, or null if there is no tensor. `wanted` is the shape that the
-/// table must have; -1 stands for any size. `integer`: the elements are integers, else float32.
+/// Returns the data of a dense table, or null if there is no tensor. `wanted` is the shape that the table must have; -1
+/// stands for any size. The elements must be integers if `integer` is true, else floats. Their size is T's.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -187,7 +187,7 @@ T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, st
   return static_cast<T*>(address(*tensor));
 }
 
-/// Returns a caller's mask, [batch, heads, queries, keys] in any layout of q.
+/// Returns a caller's mask. Its axes are [batch, heads, queries, keys], whichever layout q has.
 MaskView mask_view(const attn_engine& engine, const DLTensor* tensor) {
   MaskView found;
   if (!tensor) return found;
@@ -219,8 +219,9 @@ attn_engine& there(attn_engine* engine) {
   return *engine;
 }
 
-/// Returns attn_flash_options::soft_cap, also if the caller gave an integer: soft_cap was an int64_t in an older
-/// header. The bits of an int64_t from 1 to 2^52 - 1, read as a double, are a number below 2^-1022.
+/// Returns the cap that the caller meant by attn_flash_options::soft_cap. In an older header soft_cap was an int64_t,
+/// so `given` may have the bits of an integer. The bits of an int64_t from 1 to 2^52 - 1, read as a double, are a
+/// number below 2^-1022.
 double cap_of(double given) {
   const auto bits = std::bit_cast<int64_t>(given);
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
@@ -360,7 +361,7 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1: any size
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1, as sequences + 1 is: any size
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
 #define ATTN_TABLE(element, name, ...) \

@@ -110,7 +110,7 @@ void refused(Call call, const Change& change, const std::string& part) {
 
 // ---- options
 
-TEST(ChecksTest, NumbersOfFlashAtTheirEnds) {
+TEST(ChecksTest, SmallestAndLargestOptionsOfFlash) {
   const FlashCall call = flash_call();
   PASSES(call, );
   for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{1} << 31, largest}) {
@@ -146,7 +146,7 @@ void check_scales(const Call& call) {
   }
 }
 
-TEST(ChecksTest, ScalesAreNumbersOfTheKernels) {
+TEST(ChecksTest, ScalesThatKernelsCanHold) {
   check_scales(flash_call());
   check_scales(Cache().call);
   check_scales(linear_call());
@@ -157,7 +157,7 @@ TEST(ChecksTest, ScalesAreNumbersOfTheKernels) {
   REFUSED("initial_state: not with normalised", normalised, c.initial_state = memory + 10000);
 }
 
-TEST(ChecksTest, NumbersOfRopeAtTheirEnds) {
+TEST(ChecksTest, SmallestAndLargestOptionsOfRope) {
   const RopeCall call = rope_call();
   PASSES(call, );
   PASSES(call, c.config.theta = 1e300);

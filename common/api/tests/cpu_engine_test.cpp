@@ -82,7 +82,7 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
   }
 }
 
-TEST(EngineTest, PreparesAShapeOnceAndDecodingOnceForManyLengths) {
+TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForDecodingAtManyLengths) {
   Engine engine("cpu:threads=1");
   for (int turn = 0; turn < 3; ++turn) {
     Case4 tensors(2, 2, 40, 40);
@@ -332,7 +332,7 @@ TEST_F(AttnTest, ChecksCaches) {
   const auto check = [&] { return said(attn_check_cache(engine_, nullptr, &k, &options)); };
   EXPECT_EQ(check(), "lengths is missing");
   options.lengths = &of_lengths;
-  options.table = &none;  // a table without a page, which is not a cache without a table
+  options.table = &none;  // a table of 0 pages a sequence; the cache is still paged
   EXPECT_EQ(decode(), "the cache has no room for a token");
   options.table = &table;
   EXPECT_EQ(check(), "well");

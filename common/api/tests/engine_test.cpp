@@ -105,7 +105,7 @@ TEST_F(DeviceEngineTest, NoRowsAreNoWork) {
   }
 }
 
-TEST_F(DeviceEngineTest, RefusesWhatNoKernelTakesWithoutRowsToo) {
+TEST_F(DeviceEngineTest, RefusesWhatNoKernelTakesEvenWithoutRows) {
   const auto refused = [](const char* part, auto call) {
     try {
       call();
@@ -202,7 +202,8 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
   }
 }
 
-/// Pages of more than a million tokens. The calls read and write the last pages too.
+/// 70000 pages, which hold more than a million tokens together. The calls read the last page too, and append tokens to
+/// pages 65535 and 65536.
 TEST_F(DeviceEngineTest, CachesOfManyPages) {
   constexpr int64_t pages = 70000, page = 16, width = 8, keys = 70;
   const std::vector<int> table = {69999, 3, 65536, 0, 65535};
@@ -280,7 +281,7 @@ TEST_F(DeviceEngineTest, ACacheIsCheckedOnItsDevice) {
   expect({16, 9}, {0, 3, -1, 2}, "row 1, column 0: page -1");
 }
 
-TEST_F(DeviceEngineTest, RowsOfACacheWithoutKeys) {
+TEST_F(DeviceEngineTest, QueriesOverACacheThatSeeNoKeyGetZeros) {
   CacheCall call;
   call.k = call.v = drawn(2, 2, 64, 64, 1);
   call.lengths = on_device<int>({0, 1});
@@ -336,13 +337,13 @@ TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
   }
 }
 
-TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
+TEST_F(DeviceEngineTest, BiasesOfManyLengthsTakeBoundedMemory) {
   constexpr int64_t longest = 1024;
   const int turns = test::on_cuda ? 120 : 24;  // each call prepares 16 MiB or less
   const size_t most_bytes = size_t{1} << (test::on_cuda ? 30 : 28);
   const TensorView q = drawn(1, 4, longest, 8, 0), k = drawn(1, 4, longest, 8, 1), o = drawn(1, 4, longest, 8, 3);
-  // The mask hides all keys.
-  std::vector<float> mask(static_cast<size_t>(4 * longest * longest), -INFINITY);
+  // The bias hides all keys.
+  std::vector<float> bias(static_cast<size_t>(4 * longest * longest), -INFINITY);
   const auto call = [&](int64_t length) {
     FlashCall flash{.q = q, .k = k, .v = k, .o = o};
     flash.q.tokens = flash.k.tokens = flash.v.tokens = flash.o.tokens = length;
@@ -351,7 +352,7 @@ TEST_F(DeviceEngineTest, MasksOfManyLengthsTakeBoundedMemory) {
     std::copy_n(sizes, 4, flash.bias_sizes);
     engine_->flash(flash);
   };
-  on_device(mask);
+  on_device(bias);
   for (int turn = 0; turn < turns; ++turn) {
     call(longest - 4 * turn);
     EXPECT_LE(engine_->prepared_bytes(), most_bytes);

@@ -133,8 +133,8 @@ class DeviceModifiersTest : public test::EngineOnDevice {
   }
 
   /// Returns the largest difference between an element of o or lse and the oracle's element. The difference is infinity
-  /// if one of the two elements is NaN, or if only one is infinite. `rows` are the rows of one sequence, in the order
-  /// of q.
+  /// if one of the two elements is NaN, or if only one is infinite. `rows` are the oracle's rows; the first of these
+  /// is row `first` of o and lse.
   double worst_of(const ReferenceRows& rows, const std::vector<float>& o, const std::vector<float>& lse,
                   int64_t first) {
     double worst = 0;
@@ -197,12 +197,12 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, batch * q_heads * q_len), 0);
   }
 
-  /// Runs attention over sequences that lie one after the other. Returns the largest difference from the oracle.
   struct RaggedCase {
     bool causal = false;
     int64_t prefix = 0;
     DType dtype = DType::f32;
   };
+  /// Runs attention over sequences that lie one after the other. Returns the largest difference from the oracle.
   double ragged(const Rules& rules, const RaggedCase& given) {
     const std::vector<int> queries = {0, 5, 5, 6, 76, 76, 109, 149}, keys = {0, 9, 13, 14, 84, 91, 91, 121};
     constexpr int64_t rest = 3;  // tokens after the last sequence
@@ -241,6 +241,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, q_heads * q_len), 0);
   }
 
+  /// Calls decode() or prefill() over a cache of four sequences. Returns the largest difference from the oracle.
   double over_cache(const Rules& rules, const CacheCase& given) {
     const std::vector<int> lengths = {37, 130, 1, 0};
     constexpr int64_t batch = 4, capacity = 144;
@@ -384,7 +385,7 @@ TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
   EXPECT_EQ(engine_->prepared(), prepared);
 }
 
-/// A mask or a bias over few queries runs the decoding kernel, and a cache that grows needs no new launch.
+/// A call with a bias and few queries runs the decoding kernel, and a cache that grows needs no new launch.
 TEST_F(DeviceModifiersTest, FewQueriesTakeABias) {
   for (const char* axes : {"k", "bk", "hk", "bhqk", "qk", "h"}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -132,7 +132,8 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  // An element of `scores` times `unit` is a score in base e, and times `factor` a score in base 4. Both are positive.
+  // An element of `scores` times `unit` is a score in base e, and times `factor` a score in base 4. unit and
+  // factor are positive.
   float unit, factor;
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
@@ -162,13 +163,13 @@ struct Tile {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // Counts, among the `keys` keys from `first_key` on, the keys that are not after the last key that the query may see.
+  // Returns how many of the `keys` keys from `first_key` on lie before the end of the query's range.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // Counts, among the `keys` keys from `first_key` on, the keys that are before the first key that the query may see.
+  // Returns how many of the `keys` keys from `first_key` on lie before the first key of the query's range.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
