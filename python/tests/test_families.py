@@ -149,21 +149,23 @@ class Families(unittest.TestCase):
     def test_explain(self):
         """Each line says where calls go, and why. The second model has a width that the kernels lack. The third
         model has another implementation."""
+        device = DEVICES[0]
+
         def explained(made, **inputs):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 calls = attn_proto.explain(made, **inputs)
             return calls, out.getvalue()
 
-        calls, text = explained(model("mistral", "attn_proto", torch.float32, "cpu"))
+        calls, text = explained(model("mistral", "attn_proto", torch.float32, device))
         self.assertEqual([(call.run, call.layer, call.why) for call in calls],
                          [(run, f"model.layers.{layer}.self_attn", None) for run in ("prompt", "step") for layer in (0, 1)])
         self.assertIn("2 x 4 x 24 x 24, causal, a window of 8, padding on the left -> the kernels (2 calls like it)", text)
         with unittest.mock.patch.dict(FAMILIES, llama={"head_dim": 20}):
-            calls, text = explained(model("llama", "attn_proto", torch.float32, "cpu"), input_ids=torch.ones(1, 9, dtype=torch.long))
+            calls, text = explained(model("llama", "attn_proto", torch.float32, device), input_ids=torch.ones(1, 9, dtype=torch.long, device=device))
         self.assertEqual({call.why for call in calls}, {"widths 20, 20, 20"})
         self.assertIn("9 x 9, causal -> PyTorch, for: widths 20, 20, 20", text)
-        calls, text = explained(model("llama", "sdpa", torch.float32, "cpu"))
+        calls, text = explained(model("llama", "sdpa", torch.float32, device))
         self.assertEqual(calls, [])
         self.assertIn("no call of attention reached attn_proto", text)
 
