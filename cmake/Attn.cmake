@@ -185,8 +185,8 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [ALONE] [LONG FILTERS...]
-# [SOME FILTERS...] [NO_DEVICE]):
+# attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [GPU_PARTS N] [ALONE]
+# [LONG FILTERS...] [SOME FILTERS...] [NO_DEVICE]):
 # makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
 # file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
@@ -199,10 +199,11 @@ endfunction()
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
-# ctest these are eight tests, gpu.LIBRARY_test.1 to 8, each of which runs a part of the selected tests. With ALONE, no
-# other test runs while one of the eight runs. The binary exits with 77 if every test that it should run was skipped.
+# ctest these are N tests (eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the selected tests.
+# With ALONE, no other test runs while one of these N runs. The binary exits with 77 if every test that it should run
+# was skipped.
 function(attn_add_tests library folder)
-  cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
   if(NOT ATTN_HAS_CPU)
     list(FILTER tests EXCLUDE REGEX "/cpu_[a-z_]*test.cpp$")
@@ -245,7 +246,10 @@ function(attn_add_tests library folder)
                          PROPERTIES LABELS long ENVIRONMENT ATTN_TEST_ALL=1 ${properties})
   endif()
   if(ARG_GPU)
-    set(parts 8)
+    set(parts ${ARG_GPU_PARTS})
+    if(NOT parts)
+      set(parts 8)
+    endif()
     if(ARG_ALONE)
       set(alone ON)
     else()
@@ -290,12 +294,12 @@ function(attn_add_script_test name script)
   set_tests_properties(${name} PROPERTIES LABELS cpu COST 1 SKIP_RETURN_CODE 77 TIMEOUT 600)
 endfunction()
 
-# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [LONG FILTERS...] [SOME FILTERS...]): adds the
-# experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the
+# attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
+# adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the
 # executable. For tests, main.cpp also makes FOLDER_reverse, a program with the device of common/testing/reverse in the
 # place of a GPU.
 function(attn_add_experiment folder)
-  cmake_parse_arguments(ARG "" "GPU" "KNOWS;LONG;SOME" ${ARGN})
+  cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})
   attn_add_program(${folder} ${PROJECT_SOURCE_DIR}/${folder}/main.cpp ${folder}_parts)
   if(TARGET attn_reverse)
@@ -304,5 +308,6 @@ function(attn_add_experiment folder)
     set_target_properties(${folder}_reverse PROPERTIES LINKER_LANGUAGE CXX)
     set_property(GLOBAL APPEND PROPERTY ATTN_EXPERIMENT_PROGRAMS ${folder} ${folder}_reverse)
   endif()
-  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" LONG ${ARG_LONG} SOME ${ARG_SOME})
+  attn_add_tests(${folder}_parts ${folder} PROGRAMS ${folder} GPU "${ARG_GPU}" GPU_PARTS "${ARG_GPU_PARTS}"
+                 LONG ${ARG_LONG} SOME ${ARG_SOME})
 endfunction()
