@@ -58,8 +58,8 @@ inline std::string decode_file(bool cuda) {
 
 inline std::vector<DecodeMutation> decode_mutations(bool cuda) {
   if (cuda) {
-    return {{"tail of the last page left out", "min(place.keys, visible_keys(p.q_len - 1, context).end)",
-             "min(max(place.keys - 1, 0), visible_keys(p.q_len - 1, context).end)"},
+    return {{"last block left out unless it is full", "(end + BLOCK_C - 1) / BLOCK_C - place.first_block",
+             "end / BLOCK_C - place.first_block"},
             {"the page of the first key", "cache.max_pages + key / PAGE_SIZE", "cache.max_pages"},
             {"pages of another sequence", "static_cast<long long>(batch) * cache.max_pages", "0LL * cache.max_pages"},
             {"head of another group", "place.kv_head * group + (exists ? number / p.q_len : 0)",
