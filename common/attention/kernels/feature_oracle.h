@@ -1,4 +1,5 @@
-// Parameters of the kernel that applies a feature map to numbers in double precision, for host and kernel.
+// The parameters of the kernel that applies a feature map to numbers in double precision. The host and the kernel
+// include this file.
 #pragma once
 
 struct FeatureOracleParams {

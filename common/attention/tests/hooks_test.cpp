@@ -85,7 +85,8 @@ TEST_P(HooksTest, KeysOfEveryRule) {
   }
 }
 
-// In a tile with many rows, the consumers, warps or panels see different blocks. The queries take several tiles.
+// In a tile with many rows, the consumers, warps or panels see different blocks. The cases here have more queries than a
+// tile has rows.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   test::Some some(5);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
@@ -263,7 +264,8 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
         setup.config.shape.kv_len = kv_len;
         setup.config.shape.causal = causal;
         setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;  // blocks have 32 keys
+        // wgmma takes pages of a multiple of 8 keys, and here its blocks have 32 keys, of which 24 is no divisor.
+        if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;
         EXPECT_EQ(pages_difference(GetParam(), setup, page_keys), "")
             << page_keys << " " << describe(GetParam(), setup.config);
       }

@@ -485,7 +485,7 @@ TEST_F(KbCliTest, SaysThatTwoMachinesHaveOneName) {
 TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
   std::vector<std::string> ingest = {"ingest"};
   for (const std::string& file : recorded_files(ATTN_SOURCE_DIR)) {  // one experiment's runs are enough to compare
-    if (file.find("proto1_flash") != std::string::npos) ingest.push_back(file);
+    if (file.find("proto5_codegen") != std::string::npos) ingest.push_back(file);
   }
   ASSERT_EQ(run(ingest).status, 0);
   int examples = 0;
