@@ -185,16 +185,20 @@ class EmulatedDevice : public Device {
 }  // namespace
 
 std::unique_ptr<Device> open_metal_device(std::string_view spec) {
-  constexpr std::string_view option = "metal:emulated:order=";
-  if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(false);
-  if (spec.starts_with(option)) {
-    uint32_t order = 0;
-    const std::string_view text = spec.substr(option.size());
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
-    if (error == std::errc() && end == text.data() + text.size()) return std::make_unique<EmulatedDevice>(false, order);
+  constexpr std::string_view name = "metal:emulated", option = ":order=";
+  if (!spec.starts_with(name)) {
+    throw BadInput(fmt::format("unknown device '{}'; known: {}", spec, Device::known_specs()));
   }
-  throw BadInput(fmt::format(
-      "device '{}' is not allowed; allowed are metal:emulated, and metal:emulated:order=N with N from 0 on", spec));
+  const std::string_view rest = spec.substr(name.size());
+  if (rest.empty()) return std::make_unique<EmulatedDevice>(false);
+  uint32_t order = 0;
+  const std::string_view text = rest.substr(std::min(option.size(), rest.size()));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
+  if (!rest.starts_with(option) || error != std::errc() || end != text.data() + text.size()) {
+    throw BadInput(
+        fmt::format("device '{}' is not allowed; allowed are {} and {}{}N with N from 0 on", spec, name, name, option));
+  }
+  return std::make_unique<EmulatedDevice>(false, order);
 }
 std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
   if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(true);
