@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/given_mask.h"
+#include "common/attention/launch.h"
 #include "common/attention/mask_lists.h"
+#include "common/attention/modifiers.h"
 #include "common/attention/rope.h"
 #include "common/attention/user_function.h"
 #include "common/backends/cpu/compiler.h"
@@ -160,6 +163,14 @@ TEST_P(Hosts, CompileEveryKernel) {
   const KernelSource lists = mask_launch(listed, info_, operation.kernel(listed, info_), ListScope::all).source;
   kernels.insert(lists.path);
   EXPECT_NO_THROW(compiler->compile(lists));
+  const AttentionHooks masked = modifier_hooks({.mask_bits = true}, DType::f32);
+  const KernelSource bits = mask_bits_launch(attention_launch(listed, info_, &masked), info_).source;
+  kernels.insert(bits.path);
+  try {
+    EXPECT_FALSE(compiler->compile(bits).code.empty());
+  } catch (const CompileError& error) {
+    ADD_FAILURE() << error.what();
+  }
   const UserFunction functions[] = {
       {.name = "score.cpp", .text = "float score(float s, int q, int k) { return q > k ? s : 0; }", .guarded = true},
       {.name = "mask.cpp",
