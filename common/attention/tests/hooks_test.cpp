@@ -85,8 +85,8 @@ TEST_P(HooksTest, KeysOfEveryRule) {
   }
 }
 
-// In a tile with many rows, the consumers, warps or panels see different blocks. The cases here have more queries than a
-// tile has rows.
+// In a tile with many rows, the consumers, warps or panels see different blocks. The cases here have more queries than
+// a tile has rows.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   test::Some some(5);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
