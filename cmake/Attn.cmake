@@ -295,9 +295,9 @@ function(attn_add_script_test name script)
 endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
-# adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp makes the
-# executable. For tests, main.cpp also makes FOLDER_reverse, a program with the device of common/testing/reverse in the
-# place of a GPU.
+# adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp
+# makes the executable. For tests, main.cpp also makes FOLDER_reverse, a program with the device of
+# common/testing/reverse in the place of a GPU.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})

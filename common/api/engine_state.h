@@ -34,7 +34,7 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 
 // The most launches and bytes that the engine keeps, captured launches not counted. `most_prepared` is larger than
 // the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some MiB
-// on a GPU. A launch with a mask has as many bytes as the mask.
+// on a GPU. A launch with a bias has as many bytes as the bias, a launch with a mask an eighth of the mask's bytes.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 // Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
