@@ -16,7 +16,7 @@ bool fulfils(double value, const std::string& op, double threshold) {
   if (op == "<=") return value <= threshold;
   if (op == ">") return value > threshold;
   if (op == ">=") return value >= threshold;
-  throw std::invalid_argument(fmt::format("'{}' is not allowed; one of <, <=, >, >=", op));
+  throw std::invalid_argument(fmt::format("operator '{}' is not allowed; <, <=, > and >= are", op));
 }
 
 }  // namespace
@@ -28,10 +28,11 @@ Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures) {
 
   const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
   const bool lo_holds = fulfils(ci_lo, hypothesis.op, threshold);
+  // An interval of NaN, or with its ends exchanged, gets the same answer.
   if (!(ci_lo <= ci_hi) || lo_holds != fulfils(ci_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
   }
-  // The floor is relative to the time, so it grows with a threshold above 1.
+  // The floor is a relative error, but the next line compares a difference. So a threshold above 1 scales the floor.
   const double floor = figures.aa_floor * std::max(1.0, std::abs(threshold));
   if (std::abs(value - threshold) < floor) {
     return {State::inconclusive,

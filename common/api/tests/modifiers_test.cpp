@@ -241,7 +241,8 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, q_heads * q_len), 0);
   }
 
-  /// Calls decode() or prefill() over a cache of four sequences. Returns the largest difference from the oracle.
+  /// Calls decode() or prefill() over a cache of four sequences. Returns the largest difference from the oracle, or
+  /// infinity if the cache does not have a token that the call appended.
   double over_cache(const Rules& rules, const CacheCase& given) {
     const std::vector<int> lengths = {37, 130, 1, 0};
     constexpr int64_t batch = 4, capacity = 144;
@@ -339,6 +340,21 @@ class DeviceModifiersTest : public test::EngineOnDevice {
       }
       worst = std::max(worst, worst_of(want, o, lse, b * q_heads * rows));
     }
+    const auto has_all = [&](const TensorView& view, const Tensor& tokens) {
+      Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
+      cache.data = values(static_cast<const std::byte*>(view.data), static_cast<int64_t>(cache.data.size()));
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t h = 0; h < kv_heads; ++h) {
+          for (int64_t key = 0; key < lengths[static_cast<size_t>(b)]; ++key) {
+            for (int64_t d = 0; d < width; ++d) {
+              if (cache.at(place(b, key), h, key % page, d) != tokens.at(b, h, key, d)) return false;
+            }
+          }
+        }
+      }
+      return true;
+    };
+    if (given.appends && !(has_all(call.k, k) && has_all(call.v, v))) worst = INFINITY;
     return worst;
   }
 };
@@ -451,6 +467,18 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
   for (const CacheCase& one : cases) {
     EXPECT_LT(over_cache(all_rules(), one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype))
         << one.text();
+  }
+}
+
+// The second sequence's new tokens begin in the block of keys before the block of its start.
+TEST_F(DeviceModifiersTest, NewTokensBeforeTheStartAreStored) {
+  for (const auto& [name, starts] :
+       {std::pair{"at the end", std::vector{37, 130, 1, 0}}, {"at the last", {36, 129, 0, 0}}}) {
+    const Rules rules{.starts = starts};
+    for (const int64_t page : {0, 16}) {
+      EXPECT_LT(over_cache(rules, {.page = page, .appends = true}), 1e-4) << name;
+      EXPECT_LT(over_cache(rules, {.prefill = true, .q_len = 70, .page = page, .appends = true}), 1e-4) << name;
+    }
   }
 }
 

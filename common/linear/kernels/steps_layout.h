@@ -3,12 +3,16 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory of steps.h: offsets and size in floats; every region starts on a cache line. A step has at most
-/// `step` tokens; a vector has `lanes` elements. Register tiles may reach up to three rows beyond the last row.
+/// The threadgroup memory that steps.h uses: offsets and size in floats. Every region starts on a cache line. A step
+/// has at most `step` tokens. A vector has `lanes` elements.
 struct StepsLayout {
-  static constexpr long long line = 16, tail_rows = 4;
+  static constexpr long long line = 16;
+  static constexpr long long tail_rows = 4;  // register tiles reach up to this number of rows beyond the last row
 
-  long long dims, values, keys;  // elements of a row of: q and k; v, o and S; scores and transposed keys
+  long long dims;    // elements of a row of q and k
+  long long values;  // elements of a row of v, o and state
+  long long keys;    // elements of a row of scores and turned: the tokens of a step, rounded up
+  // Offsets. `turned` holds the keys of a step, transposed.
   long long state, key_sum, q, k, turned, v, scores, o, decays, prefix, logs, floats;
 
   constexpr StepsLayout(long long head_dim, long long value_dim, long long step, long long lanes, bool by_channel)
