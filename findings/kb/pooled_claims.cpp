@@ -176,7 +176,9 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
   std::map<std::string, std::vector<Told>> claims;
   for (const Record& record : records) {
     if (record.kind != "finding") continue;
-    claims[pooling_key(record.json())].push_back({&record, record.joined().at("data"), run_of(record, codes)});
+    Json joined = record.joined();
+    Run run = run_of(record, joined, codes);
+    claims[pooling_key(joined)].push_back({&record, std::move(joined.at("data")), std::move(run)});
   }
   std::vector<Json> pooled;
   for (auto& [key, all] : claims) {

@@ -77,13 +77,14 @@ Codes codes_of(const std::vector<Record>& records) {
   return codes;
 }
 
-Run run_of(const Record& finding, const Codes& codes) {
-  const Json json = finding.joined();
-  const Json &data = json.at("data"), &estimate = data.at("estimate"), &compare = data.at("compare");
-  const bool second = json.at("schema") == "finding/2";
+Run run_of(const Record& finding, const Codes& codes) { return run_of(finding, finding.joined(), codes); }
+
+Run run_of(const Record& finding, const Json& joined, const Codes& codes) {
+  const Json &data = joined.at("data"), &estimate = data.at("estimate"), &compare = data.at("compare");
+  const bool second = joined.at("schema") == "finding/2";
   Run run;
   run.id = finding.id;
-  run.run_id = finding.run_id();
+  run.run_id = run_id_of(joined, finding.kind);
   run.state = finding.state;
 
   std::set<std::string> code;

@@ -37,6 +37,8 @@ struct Run {
 /// Returns the run of a finding. If `codes` lacks a measurement, the run's code has the measurement's id in place of
 /// its code, so that the run's code equals no known code.
 Run run_of(const Record& finding, const Codes& codes);
+/// The same, for a caller that has finding.joined() already.
+Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {

@@ -197,14 +197,16 @@ std::optional<Json> parse(const std::string& line) {
 }  // namespace
 
 Json Record::joined() const {
-  std::vector<Json> records = {json()};
+  std::vector<Json> records;
+  records.push_back(json());
   if (header) records.push_back(*header);
   join_runs(records);
-  return records.front();
+  return std::move(records.front());
 }
 
-std::string Record::run_id() const {
-  const Json record = json();
+std::string Record::run_id() const { return run_id_of(json(), kind); }
+
+std::string run_id_of(const Json& record, const std::string& kind) {
   if (kind == "measurement") return text_at(record, "/run_id");
   const std::string second = text_at(record, "/data/run");
   return !second.empty() ? second : text_at(record, kind == "run" ? "/run/id" : "/data/run/id");

@@ -43,6 +43,9 @@ struct Record {
   bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
 };
 
+/// Returns the id of the run of a record of a kind: "finding", "measurement" or "run".
+std::string run_id_of(const Json& record, const std::string& kind);
+
 /// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
 /// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have. In the key of a finding
 /// of proto7_variants the subject is brought into one form, because older subjects name other axes of the same case.
