@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,9 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   EXPECT_TRUE(info.toolchain.starts_with("clang ")) << info.toolchain;
   EXPECT_TRUE(info.simd_width == 4 || info.simd_width == 8 || info.simd_width == 16) << info.simd_width;
   EXPECT_TRUE(info.vector_registers == 16 || info.vector_registers == 32) << info.vector_registers;
+  uint32_t ways = 8;  // if the system says nothing
+  std::ifstream("/sys/devices/system/cpu/cpu0/cache/index0/ways_of_associativity") >> ways;
+  EXPECT_EQ(info.l1_ways, ways);
   EXPECT_GE(info.threadgroup_memory_bytes, size_t{64} << 10);
   EXPECT_GE(info.last_level_cache_bytes, info.threadgroup_memory_bytes);
   EXPECT_GT(info.memory_bytes, info.last_level_cache_bytes);
