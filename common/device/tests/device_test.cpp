@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -217,6 +220,40 @@ TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
     }
   };
   EXPECT_EXIT(both(), testing::KilledBySignal(SIGSEGV), "");
+}
+
+std::atomic<int> segv_count, urg_count;
+
+// A guarded kernel leaves the program's handlers and limits as they were, and stays guarded after the handlers have
+// run.
+TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [&] {
+    signal(SIGSEGV, [](int) { ++segv_count; });
+    signal(SIGURG, [](int) { ++urg_count; });
+    rlimit before{}, after{};
+    getrlimit(RLIMIT_STACK, &before);
+    before.rlim_cur = before.rlim_max;
+    setrlimit(RLIMIT_STACK, &before);
+    PipelineCache pipelines(*device_, "");
+    int* const parameter = nullptr;
+    const auto submit = [&](const std::string& text) {
+      CommandEncoder encoder;
+      encoder.dispatch(*pipelines.get(guarded_text(text)).kernel, {10}, 1, 0, parameter);
+      device_->submit(encoder);
+    };
+    for (int i = 0; i < 2; ++i) {
+      submit("");
+      raise(SIGSEGV);
+      raise(SIGURG);
+    }
+    getrlimit(RLIMIT_STACK, &after);
+    const std::string message = message_of<DeviceFault>([&] { submit("*reinterpret_cast<volatile int*>(72) = 1;"); });
+    const bool same = after.rlim_cur == before.rlim_cur && segv_count == 2 && urg_count == 2;
+    std::_Exit(same && message.ends_with("met an illegal address (0x48)") ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
