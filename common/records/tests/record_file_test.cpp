@@ -1,11 +1,15 @@
 #include "common/records/record_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -13,6 +17,17 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/base/temporary_folder.h"
+#include "common/testing/captured_log.h"
+
+namespace {
+int lock_error = 0;  // the error of flock(); 0: flock() asks the system
+}
+/// Takes the place of the C library's function.
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (lock_error == 0) return static_cast<int>(syscall(SYS_flock, descriptor, operation));
+  errno = lock_error;
+  return -1;
+}
 
 namespace attn {
 namespace {
@@ -103,6 +118,38 @@ TEST(RecordFile, CutsOffALineThatDidNotFit) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(contents(path), "{\"n\":1}\n{\"n\":2}\n");
+}
+
+// On a file system without locks, another process may have written after the torn line, so the torn line stays.
+TEST(RecordFile, WarnsOnceWithoutLocksAndCutsOffNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    lock_error = ENOLCK;
+    const test::CapturedLog log;
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    RecordFile file(path);
+    file.append({{"n", 1}});
+    file.append({{"n", 2}});
+    std::string thrown;
+    try {
+      file.append({{"text", std::string(200, 'x')}});
+    } catch (const std::runtime_error& error) {
+      thrown = error.what();
+    }
+    const bool warned = log.lines() == 1 && log.text().find("r.jsonl' cannot be locked (No locks") != std::string::npos;
+    _exit(warned && thrown.ends_with("No space left on device; its last line is torn") ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  std::vector<std::string> problems;
+  EXPECT_EQ(read_records(path, problems).size(), 2u);
+  EXPECT_EQ(std::filesystem::file_size(path), 100u);
 }
 
 TEST(RecordFile, TwoProcessesLoseNothing) {
