@@ -1,9 +1,7 @@
 #include "common/records/record_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,16 +16,7 @@
 #include "common/base/sha256.h"
 #include "common/base/temporary_folder.h"
 #include "common/testing/captured_log.h"
-
-namespace {
-int lock_error = 0;  // the error of flock(); 0: flock() asks the system
-}
-/// Takes the place of the C library's function.
-extern "C" int flock(int descriptor, int operation) noexcept {
-  if (lock_error == 0) return static_cast<int>(syscall(SYS_flock, descriptor, operation));
-  errno = lock_error;
-  return -1;
-}
+#include "common/testing/flock.h"
 
 namespace attn {
 namespace {
@@ -127,7 +116,7 @@ TEST(RecordFile, WarnsOnceWithoutLocksAndCutsOffNothing) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    lock_error = ENOLCK;
+    test::lock_error = ENOLCK;
     const test::CapturedLog log;
     signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100, 100};
