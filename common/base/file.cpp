@@ -33,7 +33,9 @@ PendingFile::PendingFile(fs::path target) : target_(std::move(target)), path_(ta
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) return;
     while (flock(descriptor_, LOCK_EX) != 0) {
-      if (errno != EINTR) return open_own();
+      if (errno == EINTR) continue;
+      open_own();
+      return;
     }
     struct stat mine{}, there{};
     held_ = fstat(descriptor_, &mine) == 0 && stat(path_.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
