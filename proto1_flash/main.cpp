@@ -3,9 +3,6 @@
 // The hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs. Each case is checked against the oracle
 // before it is timed (common/cases/problem.cpp). The pairs that the sweep suggests are measured again before anything
 // is claimed.
-#include <memory>
-#include <optional>
-
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"

@@ -3,7 +3,7 @@
 // The function is built in, or in a file of the user. The kernel is the kernel of proto1_flash, with a hook for each
 // form of the call. Each form is checked and timed. Each comparison measures a form and the form `monolithic` in turns.
 // The form `monolithic` has the function's text in place.
-#include <memory>
+#include <string>
 
 #include "common/cases/axes.h"
 #include "common/cases/user_functions.h"

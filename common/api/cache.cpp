@@ -26,29 +26,21 @@ DecodeConfig config_of(const CacheCall& call) {
           .pairing = call.pairing};
 }
 
-DecodeTensors tensors_of(const CacheCall& call, const void* hook_data) {
-  return {.q = call.q.data,
-          .o = call.o.data,
-          .lse = call.lse,
-          .q_strides = call.q.strides,
-          .o_strides = call.o.strides,
-          .k = call.k.data,
-          .v = call.v.data,
-          .k_strides = call.k.strides,
-          .v_strides = call.v.strides,
-          .table = call.table,
-          .max_pages = call.max_pages,
-          .pages = call.k.batch,
-          .k_scales = call.k_scales,
-          .v_scales = call.v_scales,
-          .lengths = call.lengths,
-          .hook_data = hook_data,
-          .new_k = call.new_k.data,
-          .new_v = call.new_v.data,
-          .new_k_strides = call.new_k.strides,
-          .new_v_strides = call.new_v.strides,
-          .cosines = call.cosines,
-          .sines = call.sines};
+DecodeTensors cache_tensors(const CacheCall& call, const void* hook_data) {
+  auto tensors = tensors_of<DecodeTensors>(call, hook_data);
+  tensors.table = call.table;
+  tensors.max_pages = call.max_pages;
+  tensors.pages = call.k.batch;
+  tensors.k_scales = call.k_scales;
+  tensors.v_scales = call.v_scales;
+  tensors.lengths = call.lengths;
+  tensors.new_k = call.new_k.data;
+  tensors.new_v = call.new_v.data;
+  tensors.new_k_strides = call.new_k.strides;
+  tensors.new_v_strides = call.new_v.strides;
+  tensors.cosines = call.cosines;
+  tensors.sines = call.sines;
+  return tensors;
 }
 
 /// `part` is the result of modified_part(call), after simplify().
@@ -86,7 +78,7 @@ void Engine::decode(const CacheCall& call, void* stream) {
             decode_plan(config, info, config.shape.batch * config.shape.kv_len, hooks ? &*hooks : nullptr));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
-        ready.decode->encode(encoder, tensors_of(call, own.staged(encoder, ready, part)));
+        ready.decode->encode(encoder, cache_tensors(call, own.staged(encoder, ready, part)));
       });
 }
 
@@ -126,7 +118,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {
-        const DecodeTensors tensors = tensors_of(call, own.staged(encoder, ready, part));
+        const DecodeTensors tensors = cache_tensors(call, own.staged(encoder, ready, part));
         const PrefillData data = ready.prefill->data(tensors);
         if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
           StageParams params{};

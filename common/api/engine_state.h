@@ -92,6 +92,23 @@ inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
 
+/// Returns the tensors of attention, in the form of a launch (AttentionTensors or DecodeTensors).
+template <typename Tensors, typename Call>
+Tensors tensors_of(const Call& call, const void* hook_data) {
+  Tensors tensors;
+  tensors.q = call.q.data;
+  tensors.k = call.k.data;
+  tensors.v = call.v.data;
+  tensors.o = call.o.data;
+  tensors.lse = call.lse;
+  tensors.q_strides = call.q.strides;
+  tensors.k_strides = call.k.strides;
+  tensors.v_strides = call.v.strides;
+  tensors.o_strides = call.o.strides;
+  tensors.hook_data = hook_data;
+  return tensors;
+}
+
 // ---- modifiers
 
 /// Returns the modifiers of a call's kernel.

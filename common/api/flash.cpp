@@ -23,19 +23,6 @@ AttentionShape shape_of(const FlashCall& call) {
           .scale = call.scale};
 }
 
-AttentionTensors tensors_of(const FlashCall& call, const void* hook_data) {
-  return {.q = call.q.data,
-          .k = call.k.data,
-          .v = call.v.data,
-          .o = call.o.data,
-          .lse = call.lse,
-          .q_strides = call.q.strides,
-          .k_strides = call.k.strides,
-          .v_strides = call.v.strides,
-          .o_strides = call.o.strides,
-          .hook_data = hook_data};
-}
-
 /// Returns the number of keys for which a launch of decoding is prepared if a call has `keys` keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
@@ -117,18 +104,9 @@ void Engine::flash(const FlashCall& given, void* stream) {
           ready.memory.upload(lengths.data(), ready.memory.bytes());
         },
         [&](const Prepared& ready, CommandEncoder& encoder) {
-          ready.decode->encode(encoder,
-                               {.q = call.q.data,
-                                .o = call.o.data,
-                                .lse = call.lse,
-                                .q_strides = call.q.strides,
-                                .o_strides = call.o.strides,
-                                .k = call.k.data,
-                                .v = call.v.data,
-                                .k_strides = call.k.strides,
-                                .v_strides = call.v.strides,
-                                .lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch,
-                                .hook_data = own.staged(encoder, ready, call)});
+          auto tensors = tensors_of<DecodeTensors>(call, own.staged(encoder, ready, call));
+          tensors.lengths = static_cast<const int*>(ready.memory.data()) + shape.kv_len * shape.batch;
+          ready.decode->encode(encoder, tensors);
         });
     return;
   }
@@ -159,7 +137,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
         ready.attention.emplace(*own.device, own.pipelines, config, plan, ListScope::none, std::move(lists));
       },
       [&](const Prepared& ready, CommandEncoder& encoder) {
-        ready.attention->encode(encoder, tensors_of(call, own.staged(encoder, ready, call)));
+        ready.attention->encode(encoder, tensors_of<AttentionTensors>(call, own.staged(encoder, ready, call)));
       });
 }
 

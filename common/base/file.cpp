@@ -1,6 +1,7 @@
 #include "common/base/file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -30,13 +32,24 @@ PendingFile::PendingFile(fs::path target) : target_(std::move(target)), path_(ta
   while (!held_) {
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) return;
-    while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    while (flock(descriptor_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      open_own();
+      return;
     }
     struct stat mine{}, there{};
     held_ = fstat(descriptor_, &mine) == 0 && stat(path_.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
             mine.st_dev == there.st_dev;
     if (!held_) close(descriptor_);
   }
+}
+
+void PendingFile::open_own() {
+  close(descriptor_);
+  unlink(path_.c_str());
+  path_ = fmt::format("{}.{:08x}.part", target_.string(), std::random_device()());
+  descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  held_ = descriptor_ >= 0;
 }
 
 PendingFile::~PendingFile() {

@@ -14,7 +14,8 @@ std::optional<std::string> read_file(const std::filesystem::path& path);
 
 /// A file that is being written. Until it is complete, its name is TARGET.part. The file is locked: another process or
 /// thread that wants to write the same target waits in the constructor. If a process dies, the system releases its
-/// lock, and the next process takes over the file.
+/// lock, and the next process takes over the file. On a file system without locks nobody waits: each PendingFile is a
+/// file of its own, TARGET.NUMBER.part.
 class PendingFile {
  public:
   explicit PendingFile(std::filesystem::path target);
@@ -27,7 +28,10 @@ class PendingFile {
   bool write(std::string_view text);
 
  private:
-  const std::filesystem::path target_, path_;
+  void open_own();
+
+  const std::filesystem::path target_;
+  std::filesystem::path path_;
   int descriptor_ = -1;
   bool held_ = false, renamed_ = false;
 };

@@ -5,6 +5,16 @@
 #include "common/base/error.h"
 
 namespace attn {
+namespace {
+
+void require_whole_groups(const AttentionShape& shape) {
+  if (shape.q_heads % shape.kv_heads == 0) return;
+  throw BadInput(
+      fmt::format("kv_heads={} does not divide q_heads={}; each key/value head serves the same number of query heads",
+                  shape.kv_heads, shape.q_heads));
+}
+
+}  // namespace
 
 FlashConfig flash_config_of(const Case& config) {
   FlashConfig flash;
@@ -22,11 +32,7 @@ FlashConfig flash_config_of(const Case& config) {
   flash.layout = parse_layout(config.text("layout"));
   flash.block_r = config.integer("block_r");
   flash.block_c = config.integer("block_c");
-  if (shape.q_heads % shape.kv_heads != 0) {
-    throw BadInput(
-        fmt::format("kv_heads={} does not divide q_heads={}; each key/value head serves the same number of query heads",
-                    shape.kv_heads, shape.q_heads));
-  }
+  require_whole_groups(shape);
   return flash;
 }
 
@@ -45,11 +51,7 @@ DecodeConfig decode_config_of(const Case& config) {
                       .block_c = config.integer("block_c"),
                       .workers = config.integer("workers"),
                       .join_last = config.text("reduce") == "last"};
-  if (decode.shape.q_heads % decode.shape.kv_heads != 0) {
-    throw BadInput(
-        fmt::format("kv_heads={} does not divide q_heads={}; each key/value head serves the same number of query heads",
-                    decode.shape.kv_heads, decode.shape.q_heads));
-  }
+  require_whole_groups(decode.shape);
   return decode;
 }
 

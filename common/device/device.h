@@ -36,6 +36,7 @@ struct DeviceInfo {
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
   uint32_t vector_registers = 0;      // vector registers that a thread can name (cpu); 0 if their number is no limit
+  uint32_t l1_ways = 8;               // lines that a set of a core's first-level data cache holds (cpu)
   size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;

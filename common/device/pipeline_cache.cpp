@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 // One pipeline. The slot's mutex makes a second thread wait while the first thread compiles the pipeline.
 struct PipelineCache::Slot {
-  std::atomic<bool> ready{false};  // `pipeline` is set and will not change
+  std::atomic<bool> ready{false};  // `cache_key` and `pipeline` are set and will not change
   std::mutex mutex;
   std::string cache_key;
   std::optional<Pipeline> pipeline;
@@ -114,8 +114,7 @@ PipelineArchive PipelineCache::archive() const {
   const std::lock_guard lock(mutex_);
   PipelineArchive archive;
   for (const auto& [key, slot] : slots_) {
-    const std::lock_guard slot_lock(slot->mutex);
-    if (slot->pipeline) archive.add(slot->cache_key, slot->pipeline->binary);
+    if (slot->ready.load(std::memory_order_acquire)) archive.add(slot->cache_key, slot->pipeline->binary);
   }
   return archive;
 }

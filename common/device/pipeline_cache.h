@@ -43,7 +43,7 @@ class PipelineCache {
   /// Attaches an archive, in which get() then looks for binaries that are not loaded yet. No thread may be in get()
   /// during this call.
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
-  /// Returns the binaries that this cache has loaded so far, as an archive.
+  /// Returns the binaries that this cache has loaded so far, as an archive. Waits for no compilation.
   PipelineArchive archive() const;
   /// Gets the pipelines of all sources, on `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/sha256.h"
 
 namespace attn {
@@ -24,21 +25,24 @@ namespace {
 /// are replaced.
 std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// An exclusive lock on an open file, for the lifetime of the object. On a file system without locks, appends still go
-/// to the end of the file; only the repair of a torn line, and the removal of a partly written line, could collide with
-/// another process.
+/// An exclusive lock on an open file, for the lifetime of the object. Some file systems have no locks, such as NFS
+/// without a lock daemon.
 class FileLock {
  public:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {
-    while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    while (flock(descriptor_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      error_ = errno;
+      return;
     }
   }
   ~FileLock() { flock(descriptor_, LOCK_UN); }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
+  int error() const { return error_; }  // 0: the file is locked
 
  private:
-  int descriptor_;
+  int descriptor_, error_ = 0;
 };
 
 }  // namespace
@@ -73,6 +77,11 @@ void RecordFile::append(const Json& record) {
   struct stat status{};
   fstat(descriptor_, &status);
   const bool regular = S_ISREG(status.st_mode);
+  if (regular && lock.error() != 0 && !warned_) {
+    warned_ = true;
+    logger()->warn("'{}' cannot be locked ({}); no other program may write to it at the same time", path_,
+                   strerror(lock.error()));
+  }
   char last = '\n';
   if (regular && status.st_size > 0 && pread(descriptor_, &last, 1, status.st_size - 1) == 1 && last != '\n') {
     line.insert(line.begin(), '\n');  // ends a last line that a crash left torn
@@ -84,7 +93,8 @@ void RecordFile::append(const Json& record) {
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(line.size())) return;
   const int error = written < 0 ? errno : ENOSPC;  // a short write means that the disk is full
-  const bool whole = !regular || ftruncate(descriptor_, status.st_size) == 0;
+  // Without a lock the file may have lines of another process after the torn line. So the torn line stays.
+  const bool whole = !regular || (lock.error() == 0 && ftruncate(descriptor_, status.st_size) == 0);
   throw std::runtime_error(
       fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));
 }

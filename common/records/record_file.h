@@ -18,7 +18,9 @@ std::string record_id(const Json& record);
 
 /// A file to which append() adds one line with a single write(). If the disk is full or the file unwritable, append()
 /// throws std::runtime_error; the message has the path. Before append() throws, it cuts off a partly written line, so
-/// that the file stays whole.
+/// that the file stays whole. Several programs may append at the same time, because each append() locks the file. If
+/// the file system has no locks, the first append() warns that no other program may write, and a partly written line
+/// stays.
 class RecordFile {
  public:
   explicit RecordFile(std::string path);  // throws BadInput where the file cannot be opened for appending
@@ -30,6 +32,7 @@ class RecordFile {
  private:
   std::string path_;
   int descriptor_ = -1;
+  bool warned_ = false;  // that the file cannot be locked
 };
 
 /// Returns the records of all whole lines of a file. A torn or unreadable line is skipped and described in `problems`

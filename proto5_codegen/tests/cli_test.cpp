@@ -94,13 +94,20 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
   unsetenv("ATTENTION_PROTO_SOURCE");
 }
 
-// The winners in the source tree have the fields that read_winners() requires. If a search space changes, a recorded
-// winner may lie outside the space; with_searched() then throws, and the search must run again.
+// The winners in the source tree have the fields that read_winners() requires, and take no longer than the usual
+// constants. If a search space changes, a recorded winner may lie outside the space; with_searched() then throws, and
+// the search must run again.
 TEST(Winners, OfTheSourceTreeCanBeRead) {
   for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
     DeviceInfo device;
     device.arch = file.path().stem();
-    EXPECT_FALSE(read_winners(device).empty()) << file.path();
+    const auto winners = read_winners(device);
+    EXPECT_FALSE(winners.empty()) << file.path();
+    for (const auto& [generator, cases] : winners.items()) {
+      for (const auto& [key, winner] : cases.items()) {
+        EXPECT_LE(winner.at("us").get<double>(), winner.at("usual_us").get<double>()) << generator << " " << key;
+      }
+    }
   }
 }
 

@@ -136,7 +136,7 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
   const auto [usual_s, best_s] = state.in_turn({}, state.best);
   if (best_s >= usual_s) state.best = {};
   return {{"constants", as_json(state.best)},
-          {"us", 1e6 * best_s},
+          {"us", 1e6 * std::min(best_s, usual_s)},
           {"usual_us", 1e6 * usual_s},
           {"q_len", config.shape.q_len},
           {"heads", config.heads()},

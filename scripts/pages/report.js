@@ -28,11 +28,12 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // Leaves out the modifiers and axes of keys that label() of report_page leaves out, and also axes with one value.
+  // Names the case as label() of report_page does, and leaves out what label() leaves out, and also axes with one value.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
     !(axis.startsWith('kv_') && all[axis.replace('kv_', 'q_')] === value));
-  return [r.experiment, named.map(([axis, value]) => `${axis} ${value}`).join(', '), r.status, r.us,
+  const word = ([axis, value]) => axis === 'causal' ? (value ? 'causal' : 'full') : `${axis} ${value}`;
+  return [r.experiment, named.map(word).join(', '), r.status, r.us,
           r.us && +(50 * (r.high - r.low) / r.us).toFixed(1), r.tflops, r.share];
 }
 const quoted = word => /^[\w@%+=:,.\/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;

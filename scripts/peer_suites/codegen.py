@@ -8,8 +8,8 @@ Results are compared with attention in double.
 """
 
 from . import clocks, pages, sides
-from .clocks import np, torch
-from .work import Work, added, against_reference
+from .clocks import torch
+from .work import Work, added, on_a_cpu
 
 MARK, DEVICE, SECONDS = "peers-codegen", "cpu:threads=2", 4
 HEADS, LENGTH, CAP = 8, 1024, 30
@@ -36,10 +36,8 @@ def makers(ours, work, tensors, threads):
 
 def measure(ours, machine, name, dim, seconds):
     work = ROWS[name]
-    tensors = np.random.default_rng(LENGTH + dim).standard_normal((3, 1, HEADS, LENGTH, dim), np.float32)
-    found = clocks.ready(makers(ours, work, tensors, machine.threads), machine.clock)
-    checked = against_reference(found, work, *tensors)
-    turns = clocks.take_turns(found, seconds)
+    checked, turns = on_a_cpu(lambda tensors: makers(ours, work, tensors, machine.threads), work,
+                              (1, HEADS, LENGTH, dim), machine, seconds)
     return {"work": name, "head_dim": dim, "turns": len(turns), **checked, **clocks.medians(turns, "ms", 1e3),
             **{f"{side}_ratio": clocks.interval(values) for side, values in clocks.ratios(turns).items()}}
 

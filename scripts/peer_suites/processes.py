@@ -48,8 +48,17 @@ def pooled_row(rows):
     return row
 
 
+def case_of(row):
+    """Returns the fields of a row that are no figures: texts, whole numbers and truth values. They say what the row is
+    about."""
+    return frozenset((key, value) for key, value in row.items()
+                     if isinstance(value, (str, int)) and key not in ("agree", "turns"))
+
+
 def pooled(results):
-    """Pools the results of several processes into one result. The rows of the processes are paired in order; rows
-    after the last row of the shortest result are dropped."""
+    """Pools the results of several processes into one result. It has one row for each case that all processes have, in
+    the order of the first process."""
     about = {**results[0]["about"], "processes": len(results)}
-    return {"about": about, "rows": [pooled_row(rows) for rows in zip(*(result["rows"] for result in results))]}
+    by_case = [{case_of(row): row for row in result["rows"]} for result in results]
+    return {"about": about, "rows": [pooled_row([rows[case] for rows in by_case]) for case in by_case[0]
+                                     if all(case in rows for rows in by_case)]}

@@ -9,8 +9,8 @@ compared with attention in double.
 import statistics
 
 from . import clocks, pages, sides
-from .clocks import np, torch
-from .work import Work, against_reference
+from .clocks import torch
+from .work import Work, on_a_cpu
 
 MARK, DEVICE, SECONDS = "peers-variants-cpu", "cpu:threads=2", 2
 HEADS, LENGTH, CAP, WINDOW = 8, 2048, 30, 256
@@ -50,10 +50,8 @@ def makers(ours, work, tensors, threads):
 
 def measure(ours, machine, name, dim, seconds):
     work = ROWS[name]
-    tensors = np.random.default_rng(LENGTH + dim).standard_normal((3, 1, HEADS, LENGTH, dim), np.float32)
-    found = clocks.ready(makers(ours, work, tensors, machine.threads), machine.clock)
-    checked = against_reference({side: clock for side, clock in found.items() if side != "plain"}, work, *tensors)
-    turns = clocks.take_turns(found, seconds)
+    checked, turns = on_a_cpu(lambda tensors: makers(ours, work, tensors, machine.threads), work,
+                              (1, HEADS, LENGTH, dim), machine, seconds, unchecked=("plain",))
     ratios = clocks.ratios(turns)
     row = {"modifier": name, "head_dim": dim, "length": LENGTH, "turns": len(turns), **checked,
            **clocks.medians(turns, "ms", 1e3)}

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple, Optional
 
+from . import clocks
 from .clocks import np
 
 # An f32 result may differ from the truth by 1e-5 + 1e-4 |x|, a bf16 result by 5e-3 + 1e-2 |x|. These are the fixed
@@ -77,6 +78,17 @@ def against_reference(sides, work, q, k, v):
     errors = {name: np.abs(side.output() - want) for name, side in sides.items()}
     return {"agree": all(bool(np.all(error <= allowed)) for error in errors.values()),  # a NaN makes it false
             "max_abs": {name: float(error.max()) for name, error in errors.items()}}
+
+
+def on_a_cpu(makers, work, shape, machine, seconds, unchecked=()):
+    """Makes the sides of a row on random f32 tensors of shape [1, heads, length, head_dim], and compares all but the
+    sides `unchecked` with the reference. Returns the result of against_reference(), and the turns. makers(tensors)
+    returns a dict with a function for each side."""
+    _, _, length, dim = shape
+    tensors = np.random.default_rng(length + dim).standard_normal((3, *shape), np.float32)
+    found = clocks.ready(makers(tensors), machine.clock)
+    checked = against_reference({name: side for name, side in found.items() if name not in unchecked}, work, *tensors)
+    return checked, clocks.take_turns(found, seconds)
 
 
 def all_agree(results, want):

@@ -1,6 +1,7 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
 // sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
-// anew for every row, and holds a whole row of scores.
+// anew for every row, and holds a whole row of scores. keys.h says which rows are NaN because a page or a length is
+// wrong.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.
@@ -19,9 +20,16 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 
+#ifndef KEYS_END_EARLY
+#define KEYS_END_EARLY 0
+#define end_of_keys(context) 0
+#endif
+
 namespace {
 
 constexpr int THREADS = naive_threads;
+// Whether a row may begin with a weight: the weight of its sink, or NaN for a sequence whose length is wrong.
+constexpr bool HAS_SINK = !SINK_IS_NONE || KEYS_END_EARLY;
 
 extern __shared__ float scores[];
 
@@ -63,9 +71,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     return PAGES_ARE_DEFAULT ? of_head + key * strides.row : index_of(strides, place_of_key(key, kv_head, context));
   };
   const auto load_q = [&](int d) { return load_float<IN_TYPE>(p.q, q + d); };
-  const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context);
+  const bool lost = KEYS_END_EARLY && end_of_keys(context) < 0;
+  const float sink = lost ? not_a_number() : SINK_IS_NONE ? -infinity() : sink_logit(context);
   float maximum = fmaxf(sink, lowest_score);
   for (int key = first_key + thread; key < keys; key += THREADS) {
+    if (!PAGES_ARE_DEFAULT && !is_place(p, place_of_key(key, kv_head, context))) {
+      scores[key] = MASK_IS_NONE || ::visible(query, key, context) ? not_a_number() : -infinity();
+      continue;
+    }
     const auto load_k = [&](int d) { return load_float<IN_TYPE>(p.k, row_of(p.k_strides, k, key) + d); };
     float dot = 0;
     for (int d = 0; d < HEAD_DIM; ++d) {
@@ -76,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
     maximum = fmaxf(maximum, scores[key]);
   }
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
-  float sum = !SINK_IS_NONE && thread == 0 ? expf(sink - maximum) : 0;
+  float sum = HAS_SINK && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
     // The score of a hidden pair stays -infinity, so that the key's row of V does not count, even if an element of the
     // row is not finite.
@@ -88,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const float share = sum == 0 ? 0 : 1 / sum;
   for (int d = thread; d < HEAD_DIM; d += THREADS) {
     float output = 0;
-    for (int key = first_key; key < keys; ++key) {
+    for (int key = first_key; key < keys && (PAGES_ARE_DEFAULT || share == share); ++key) {
       if (scores[key] == -infinity()) continue;
       output += share * scores[key] * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
     }

@@ -115,6 +115,15 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
   pages.layout = Layout::bshd;
   pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row
   EXPECT_EQ(constant(pages, "COPY_K"), GetParam().copies_pages);
+  if (!GetParam().copies_pages) {  // a set has a way for each row of a register tile
+    FlashConfig few_rows = pages;
+    few_rows.block_r = 32;  // register tiles of 12 rows
+    DeviceInfo device = info_;
+    for (const auto& [ways, copies] : {std::pair{8u, 1}, {12u, 0}}) {
+      device.l1_ways = ways;
+      EXPECT_EQ(FlashOperation::of(device).kernel(few_rows, device).source.constants.at("COPY_K"), copies) << ways;
+    }
+  }
   pages.layout = Layout::bhsd;
   EXPECT_EQ(constant(pages, "COPY_K"), 0);
   pages.dtype = DType::f16;  // the kernel converts K, and therefore copies it

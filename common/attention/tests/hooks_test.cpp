@@ -38,6 +38,7 @@ using test::is_here;
 using test::kernel_of;
 using test::kernels;
 using test::keys_difference;
+using test::keys_file;
 using test::keys_hook;
 using test::keys_hooks;
 using test::KeysHook;
@@ -273,6 +274,55 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
+/// Keys hook: the numbers after the table of pages are the sequences' lengths. The hook says -1 for a wrong length.
+Includes lengths_hook(size_t table_size) {
+  return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
+                                  "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO 1\n#define KEYS_END_EARLY 1\n"
+                                  "static inline int end_of_keys(const ScoreContext& c) {{\n"
+                                  "  const int length = static_cast<const int*>(c.data)[{} + c.batch];\n"
+                                  "  return 0 <= length && length <= c.kv_len ? length : -1;\n}}\n"
+                                  "static inline KeyRange visible_keys(int, const ScoreContext& c) {{\n"
+                                  "  return {{0, end_of_keys(c)}};\n}}\n",
+                                  table_size)}};
+}
+
+// With a GPU the host does not check tables before a launch.
+TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
+  if (!on_cuda) GTEST_SKIP() << "the host checks the tables";
+  constexpr int64_t page_keys = 32;
+  Tested setup = tested(GetParam());
+  const AttentionShape& shape = setup.config.shape;
+  const std::vector<int> pages = shuffled_pages(shape, page_keys);
+  const Tensors tensors = random_tensors(setup.config);
+  const Tensors paged = {tensors.q, in_pages(tensors.k, pages, page_keys), in_pages(tensors.v, pages, page_keys)};
+  setup = on_pages(setup, pages, page_keys);
+  Includes includes = pages_hook(page_keys);
+  includes.merge(lengths_hook(pages.size()));
+  std::vector<int> table = pages;
+  table.insert(table.end(), {141, 100, 77});
+  const Attended right = run(GetParam(), setup, paged, includes, bytes_of_table(table));
+  const size_t page_of_second = pages.size() / 3, length_of_second = pages.size() + 1;
+  for (const auto& [index, number] : {std::pair{page_of_second, -1},
+                                      {page_of_second, static_cast<int>(pages.size())},
+                                      {page_of_second, 1'000'000'000},
+                                      {length_of_second, -1},
+                                      {length_of_second, 142}}) {
+    std::vector<int> wrong = table;
+    wrong[index] = number;
+    const Attended got = run(GetParam(), setup, paged, includes, bytes_of_table(wrong));
+    EXPECT_TRUE(got.guards_intact);
+    const auto expect_nan_of_second = [&](const std::vector<double>& is, const std::vector<double>& was) {
+      const size_t of_sequence = is.size() / 3;
+      for (size_t i = 0; i < is.size(); ++i) {
+        const bool second = i / of_sequence == 1;
+        ASSERT_TRUE(second ? std::isnan(is[i]) : is[i] == was[i]) << i << ": " << is[i] << ", number " << number;
+      }
+    };
+    expect_nan_of_second(got.o, right.o);
+    expect_nan_of_second(got.lse, right.lse);
+  }
+}
+
 // ---- how rows are rotated
 
 // Returns the angle by which a row at `position` is rotated, for the pair of element d of the row's first half and
@@ -447,6 +497,9 @@ TEST_F(HooksCudaCompileTest, PagesAndRotatedRows) {
       compiles("mma_sync", DType::bf16, head_dim, pages_hook(page_keys));
       compiles("wgmma", DType::bf16, head_dim, pages_hook(page_keys));
     }
+    Includes pages_and_lengths = pages_hook(16);
+    pages_and_lengths.merge(lengths_hook(100));
+    compiles("naive", DType::f32, head_dim, pages_and_lengths);
     compiles("naive", DType::f16, head_dim, rotate_hook());
     compiles("mma_sync", DType::bf16, head_dim, rotate_hook());
     EXPECT_THROW(compiles("wgmma", DType::bf16, head_dim, rotate_hook()), CompileError);

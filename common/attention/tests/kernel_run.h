@@ -183,7 +183,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   Buffer lse_buffer(device(), lse.size() * sizeof(float));
   lse_buffer.poison();
   AttentionParams params{};
-  params.pages = std::numeric_limits<int>::max();
+  params.pages = config.pool_pages > 0 ? static_cast<int>(config.pool_pages) : std::numeric_limits<int>::max();
   params.q = q.data();
   params.k = k.data();
   params.v = v.data();

@@ -52,10 +52,16 @@ std::string proc_field(const std::string& path, std::string_view field) {
   return {};
 }
 
-// Returns the size in bytes of the data or unified cache of level `wanted_level`, as Linux reports it. If
-// `wanted_level` is 0, the function takes the cache of the highest level. Returns 0 if Linux reports no such cache.
-size_t cache_bytes(int wanted_level) {
-  size_t found = 0;
+// A cache as Linux reports it. A member is 0 if Linux does not report it.
+struct Cache {
+  size_t bytes = 0;
+  uint32_t ways = 0;
+};
+
+// Returns the data or unified cache of level `wanted_level`. If `wanted_level` is 0, the function takes the cache of
+// the highest level.
+Cache data_cache(int wanted_level) {
+  Cache found;
   int found_level = 0;
   for (int index = 0;; ++index) {
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
@@ -64,9 +70,12 @@ size_t cache_bytes(int wanted_level) {
     if (first_line(folder + "type") == "Instruction") continue;
     int level = 0;
     std::from_chars(level_text.data(), level_text.data() + level_text.size(), level);
-    const size_t bytes = std::strtoull(first_line(folder + "size").c_str(), nullptr, 10) << 10;  // "512K"
+    const auto number_in = [&](const char* file) {
+      return std::strtoull(first_line(folder + file).c_str(), nullptr, 10);
+    };
     if (wanted_level == level || (wanted_level == 0 && level > found_level)) {
-      found = bytes;
+      found.bytes = number_in("size") << 10;  // "512K"
+      found.ways = static_cast<uint32_t>(number_in("ways_of_associativity"));
       found_level = level;
     }
   }
@@ -120,8 +129,9 @@ class CpuDevice : public Device {
     const std::string product = proc_field("/proc/cpuinfo", "model name");
     if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;
-    if (const size_t l2 = cache_bytes(2)) info_.threadgroup_memory_bytes = l2;
-    info_.last_level_cache_bytes = std::max(cache_bytes(0), info_.threadgroup_memory_bytes);
+    if (const uint32_t ways = data_cache(1).ways) info_.l1_ways = ways;
+    if (const size_t l2 = data_cache(2).bytes) info_.threadgroup_memory_bytes = l2;
+    info_.last_level_cache_bytes = std::max(data_cache(0).bytes, info_.threadgroup_memory_bytes);
     info_.memory_bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
   }
 

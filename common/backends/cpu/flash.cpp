@@ -63,7 +63,7 @@ bool copies_k(const FlashConfig& config, const DeviceInfo& device, const Attenti
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
   const int64_t heads = config.layout == Layout::bshd ? config.shape.kv_heads : 1;
   const int64_t row_bytes = heads * config.shape.head_dim * static_cast<int64_t>(size_bytes(config.dtype));
-  const bool fit = intel_512(device) && register_tile(config, device).rows <= 8;  // 8: ways of the L1 cache
+  const bool fit = intel_512(device) && register_tile(config, device).rows <= device.l1_ways;
   return converts || rotates(hooks) || config.page_size > 0 || (row_bytes % cache_way_bytes == 0 && !fit);
 }
 

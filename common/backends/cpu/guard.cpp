@@ -44,7 +44,33 @@ uintptr_t stack_end([[maybe_unused]] const void* context) {
 #endif
 }
 
-void on_tick(int, siginfo_t*, void*) {
+// Does what the action would do that was installed before the guard's.
+void pass_on(int number, siginfo_t* info, void* context) {
+  struct sigaction& earlier = before[number];
+  const bool sent = info->si_code <= 0;  // by a process
+  if (earlier.sa_handler == SIG_DFL || earlier.sa_handler == SIG_IGN) {
+    if (number == tick || (sent && earlier.sa_handler == SIG_IGN)) return;
+    // The signal ends the process. After the return from the guard's handler a faulty instruction runs again, and
+    // raises its signal again. A signal that a process sent does not come again, so this function raises it again.
+    sigaction(number, &earlier, nullptr);
+    if (sent) raise(number);
+    return;
+  }
+  const struct sigaction action = earlier;
+  if (action.sa_flags & static_cast<int>(SA_RESETHAND)) earlier.sa_handler = SIG_DFL;
+  sigset_t blocked = action.sa_mask, unblocked;
+  if (!(action.sa_flags & SA_NODEFER)) sigaddset(&blocked, number);
+  pthread_sigmask(SIG_BLOCK, &blocked, &unblocked);
+  if (action.sa_flags & SA_SIGINFO) {
+    action.sa_sigaction(number, info, context);
+  } else {
+    action.sa_handler(number);
+  }
+  pthread_sigmask(SIG_SETMASK, &unblocked, nullptr);
+}
+
+void on_tick(int number, siginfo_t* info, void* context) {
+  if (info->si_code != SI_TIMER || info->si_value.sival_ptr != &call) return pass_on(number, info, context);
   if (!call.inside) return;
   call.ticks = call.ticks + 1;
   if (call.ticks < guarded_seconds) return;
@@ -54,14 +80,7 @@ void on_tick(int, siginfo_t*, void*) {
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
-  if (!call.inside) {
-    // The signal is not from a guarded kernel, so the action that was installed before the guard's must handle the
-    // signal. After the return from this handler a faulty instruction runs again, and raises its signal again. A signal
-    // that a process sent does not come again, so this handler raises it again.
-    sigaction(number, &before[number], nullptr);
-    if (info->si_code <= 0) raise(number);
-    return;
-  }
+  if (!call.inside) return pass_on(number, info, context);
   call.inside = 0;
   call.signal = number;
   call.address = reinterpret_cast<uintptr_t>(info->si_addr);
@@ -86,13 +105,6 @@ bool install() {
 class Watched {
  public:
   Watched() {
-    // Without a limit of the stack (after ulimit -s unlimited, or if a library removes the limit) an endless recursion
-    // would use all memory.
-    rlimit limit{};
-    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur > most_stack_bytes) {
-      limit.rlim_cur = most_stack_bytes;
-      setrlimit(RLIMIT_STACK, &limit);
-    }
     stack_t old{};
     if (sigaltstack(nullptr, &old) == 0 && (old.ss_flags & SS_DISABLE) != 0) {
       memory_ = std::make_unique<std::byte[]>(handler_stack_bytes);
@@ -104,8 +116,8 @@ class Watched {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = tick;
-    // Not all versions of glibc have a public name for the member `_tid`.
-    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+    event.sigev_value.sival_ptr = &call;
+    event._sigev_un._tid = thread_;  // not all versions of glibc have a public name for the member `_tid`
     has_timer_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
     itimerspec each_second{};
     each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;
@@ -120,11 +132,37 @@ class Watched {
   }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
+  bool is_main_thread() const { return thread_ == getpid(); }
 
  private:
+  const pid_t thread_ = static_cast<pid_t>(syscall(SYS_gettid));
   std::unique_ptr<std::byte[]> memory_;
   timer_t timer_{};
   bool has_timer_ = false;
+};
+
+// Limits the stack while a kernel runs. Without a limit (after ulimit -s unlimited, or if a library removes the limit)
+// an endless recursion would use all memory. The limit holds for the main thread's stack only; the stacks of other
+// threads do not grow.
+class StackLimit {
+ public:
+  explicit StackLimit(const Watched& thread) {
+    if (!thread.is_main_thread() || getrlimit(RLIMIT_STACK, &before_) != 0 || before_.rlim_cur <= most_stack_bytes) {
+      return;
+    }
+    rlimit limit = before_;
+    limit.rlim_cur = most_stack_bytes;
+    lowered_ = setrlimit(RLIMIT_STACK, &limit) == 0;
+  }
+  ~StackLimit() {
+    if (lowered_) setrlimit(RLIMIT_STACK, &before_);
+  }
+  StackLimit(const StackLimit&) = delete;
+  StackLimit& operator=(const StackLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  bool lowered_ = false;
 };
 
 KernelFault describe() {
@@ -151,7 +189,8 @@ KernelFault describe() {
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group) {
   [[maybe_unused]] static const bool installed = install();
-  [[maybe_unused]] static thread_local const Watched watched;
+  static thread_local const Watched watched;
+  const StackLimit limit(watched);
   call.ticks = 0;
   if (sigsetjmp(call.place, 0) == 0) {
     call.inside = 1;

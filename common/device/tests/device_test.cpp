@@ -5,10 +5,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -61,6 +65,9 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   EXPECT_TRUE(info.toolchain.starts_with("clang ")) << info.toolchain;
   EXPECT_TRUE(info.simd_width == 4 || info.simd_width == 8 || info.simd_width == 16) << info.simd_width;
   EXPECT_TRUE(info.vector_registers == 16 || info.vector_registers == 32) << info.vector_registers;
+  uint32_t ways = 8;  // if the system says nothing
+  std::ifstream("/sys/devices/system/cpu/cpu0/cache/index0/ways_of_associativity") >> ways;
+  EXPECT_EQ(info.l1_ways, ways);
   EXPECT_GE(info.threadgroup_memory_bytes, size_t{64} << 10);
   EXPECT_GE(info.last_level_cache_bytes, info.threadgroup_memory_bytes);
   EXPECT_GT(info.memory_bytes, info.last_level_cache_bytes);
@@ -213,6 +220,40 @@ TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
     }
   };
   EXPECT_EXIT(both(), testing::KilledBySignal(SIGSEGV), "");
+}
+
+std::atomic<int> segv_count, urg_count;
+
+// A guarded kernel leaves the program's handlers and limits as they were, and stays guarded after the handlers have
+// run.
+TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [&] {
+    signal(SIGSEGV, [](int) { ++segv_count; });
+    signal(SIGURG, [](int) { ++urg_count; });
+    rlimit before{}, after{};
+    getrlimit(RLIMIT_STACK, &before);
+    before.rlim_cur = before.rlim_max;
+    setrlimit(RLIMIT_STACK, &before);
+    PipelineCache pipelines(*device_, "");
+    int* const parameter = nullptr;
+    const auto submit = [&](const std::string& text) {
+      CommandEncoder encoder;
+      encoder.dispatch(*pipelines.get(guarded_text(text)).kernel, {10}, 1, 0, parameter);
+      device_->submit(encoder);
+    };
+    for (int i = 0; i < 2; ++i) {
+      submit("");
+      raise(SIGSEGV);
+      raise(SIGURG);
+    }
+    getrlimit(RLIMIT_STACK, &after);
+    const std::string message = message_of<DeviceFault>([&] { submit("*reinterpret_cast<volatile int*>(72) = 1;"); });
+    const bool same = after.rlim_cur == before.rlim_cur && segv_count == 2 && urg_count == 2;
+    std::_Exit(same && message.ends_with("met an illegal address (0x48)") ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {

@@ -11,6 +11,8 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -52,6 +54,7 @@ class FakeDevice : public Device {
       ++compiled_[source.key()];
     }
     std::this_thread::sleep_for(compile_time);
+    if (on_compile) on_compile();
     if (fail) throw CompileError("told to");
     return expected(source);
   }
@@ -81,6 +84,7 @@ class FakeDevice : public Device {
 
   std::string identity = "compiler 1";
   std::chrono::milliseconds compile_time{0};
+  std::function<void()> on_compile;  // called in each compilation
   bool fail = false;
   CompileOptions last_options;
 
@@ -388,6 +392,23 @@ TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
              "half of an entry, and longer than the entry that is to come: " + std::string(4096, 'x'));
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
   EXPECT_EQ(folder_.files(), files);
+}
+
+// archive() is called while a thread compiles. The compilation ends only after archive() has returned.
+TEST_F(PipelineCacheTest, AnArchiveWaitsForNoCompilation) {
+  PipelineCache cache(device_, "");
+  cache.get(source_number(1));
+  std::promise<void> begun, archived;
+  device_.on_compile = [&] {
+    begun.set_value();
+    EXPECT_EQ(archived.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  };
+  std::thread thread([&] { cache.get(source_number(2)); });
+  begun.get_future().wait();
+  EXPECT_EQ(cache.archive().size(), 1u);
+  archived.set_value();
+  thread.join();
+  EXPECT_EQ(cache.archive().size(), 2u);
 }
 
 TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsTheErrorOfOne) {

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -13,6 +15,8 @@
 #include "common/base/error.h"
 #include "common/base/sha256.h"
 #include "common/base/temporary_folder.h"
+#include "common/testing/captured_log.h"
+#include "common/testing/flock.h"
 
 namespace attn {
 namespace {
@@ -103,6 +107,38 @@ TEST(RecordFile, CutsOffALineThatDidNotFit) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(contents(path), "{\"n\":1}\n{\"n\":2}\n");
+}
+
+// On a file system without locks, another process may have written after the torn line, so the torn line stays.
+TEST(RecordFile, WarnsOnceWithoutLocksAndCutsOffNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "r.jsonl";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    test::lock_error = ENOLCK;
+    const test::CapturedLog log;
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    RecordFile file(path);
+    file.append({{"n", 1}});
+    file.append({{"n", 2}});
+    std::string thrown;
+    try {
+      file.append({{"text", std::string(200, 'x')}});
+    } catch (const std::runtime_error& error) {
+      thrown = error.what();
+    }
+    const bool warned = log.lines() == 1 && log.text().find("r.jsonl' cannot be locked (No locks") != std::string::npos;
+    _exit(warned && thrown.ends_with("No space left on device; its last line is torn") ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  std::vector<std::string> problems;
+  EXPECT_EQ(read_records(path, problems).size(), 2u);
+  EXPECT_EQ(std::filesystem::file_size(path), 100u);
 }
 
 TEST(RecordFile, TwoProcessesLoseNothing) {
