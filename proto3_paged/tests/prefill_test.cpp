@@ -126,7 +126,7 @@ PagedConfig prefill_of_bytes(DType dtype, DType cache_dtype, int64_t page_size) 
 }
 
 TEST_F(PrefillTest, CachesOf8BitsAgreeWithTheOracle) {
-  test::Some some(5);
+  test::Some some(11);
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       for (const int64_t page_size : {0, 1, 16, 24, 256}) {

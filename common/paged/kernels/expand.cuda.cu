@@ -11,6 +11,7 @@
 namespace {
 
 constexpr int UNIT = 8, UNITS = HEAD_DIM / UNIT;  // elements that a thread reads at once
+constexpr int OUT_BYTES = bytes_of_type(OUT_TYPE), TOKENS = PAGE_SIZE == 0 ? 1 : PAGE_SIZE;  // tokens of a page
 
 /// Writes the elements of four bytes, each multiplied by the scale.
 DEVICE void expand_four(unsigned four, float scale, void* to, long long target) {
@@ -20,7 +21,7 @@ DEVICE void expand_four(unsigned four, float scale, void* to, long long target) 
     values[i] = load_float<F16>(pairs, i) * scale;
     if (CACHE_TYPE == E4M3 && (four >> 8 * i & 0x7f) == 0x7f) values[i] = not_a_number();  // before sm_89 it is 480
   }
-  char* const at = static_cast<char*>(to) + target * bytes_of_type(OUT_TYPE);
+  char* const at = static_cast<char*>(to) + target * OUT_BYTES;
   if constexpr (OUT_TYPE == F32) {
     *reinterpret_cast<float4*>(at) = {values[0], values[1], values[2], values[3]};
   } else {
@@ -42,8 +43,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) expand(const __grid_consta
     KeyPlace place{batch, head, key};
     bool lost = false;
     if constexpr (PAGE_SIZE > 0) {
-      place.batch = cache.table[static_cast<long long>(batch) * cache.max_pages + key / static_cast<int>(PAGE_SIZE)];
-      place.row = key % static_cast<int>(PAGE_SIZE);
+      place.batch = cache.table[static_cast<long long>(batch) * cache.max_pages + key / TOKENS];
+      place.row = key % TOKENS;
       lost = static_cast<unsigned>(place.batch) >= static_cast<unsigned>(cache.pages);
     }
     const auto expand_unit = [&](const void* from, const TensorStrides& strides, const float* scales, void* to) {
