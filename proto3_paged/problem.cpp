@@ -144,7 +144,9 @@ Memory paged_memory(const PagedConfig& paged) {
                                                    : (tokens + batch * number(paged.decode.page_size)) * row * element;
   const double queries = batch * number(shape.q_heads) * number(shape.q_len) * number(shape.head_dim) *
                          (number(size_bytes(paged.decode.dtype)) + number(size_bytes(paged.decode.out_dtype)));
-  return {.device = 2 * cache + queries, .host = 2 * batch * number(shape.kv_len) * row * drawn + cache + queries};
+  const double copy = paged.prefill ? batch * number(expanded_bytes(paged.decode)) : 0;
+  return {.device = 2 * cache + queries + copy,
+          .host = 2 * batch * number(shape.kv_len) * row * drawn + cache + queries};
 }
 
 }  // namespace
@@ -197,7 +199,9 @@ bool PagedConfig::same_inputs(const PagedConfig& other) const {
   return decode.shape == other.decode.shape && decode.dtype == other.decode.dtype &&
          decode.cache_dtype == other.decode.cache_dtype && decode.out_dtype == other.decode.out_dtype &&
          lengths == other.lengths && shared_pct == other.shared_pct && (append == "none") == (other.append == "none") &&
-         rope() == other.rope() && (!has_scales(decode.cache_dtype) || tokens_of_page(*this) == tokens_of_page(other));
+         rope() == other.rope() &&
+         (!has_scales(decode.cache_dtype) ||
+          (tokens_of_page(*this) == tokens_of_page(other) && prefill == other.prefill));
 }
 
 int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len * config.shared_pct / 100; }
@@ -427,7 +431,8 @@ const std::vector<ReferenceRows>& PagedInputs::reference(const AttentionHooks* h
       Tensor one = sequence_of(tensor, static_cast<int64_t>(b), lengths[b]);
       if (scales.empty()) return one;
       const size_t own = scales.size() / lengths.size();
-      return dequantised(one, tokens_of_page(config), std::span(scales).subspan(b * own, own));
+      one = dequantised(one, tokens_of_page(config), std::span(scales).subspan(b * own, own));
+      return config.prefill ? convert(one, config.decode.dtype, one.layout) : one;  // prefill reads a copy in Q's type
     };
     rows.push_back(answer(b, cached(k, k_scales), cached(v, v_scales), hooks));
   }

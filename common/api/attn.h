@@ -285,8 +285,14 @@ typedef struct {
 
 /* k, v: [batch, kv_heads, capacity, width], or with a table [pages, kv_heads, page_size, width], where the capacity is
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of
- * heads and tokens. attn_decode is for up to 16 queries a sequence (64 with a tree), attn_prefill for more. Only
- * attn_decode takes caches of 8 bits, int 8 and float8 e4m3; no call appends to such a cache. */
+ * heads and tokens. attn_decode is for up to 16 queries a sequence (64 with a tree), attn_prefill for more.
+ *
+ * A cache has the type of q, or 8 bits: int8 or float8 e4m3. An element of 8 bits is the stored number times the scale
+ * of its page, or of its sequence, and its head. attn_prefill copies such a cache in q's type before it attends: an
+ * element of the copy is the product, rounded to q's type. The copy has room for as many sequences as fit 256 MiB on a
+ * GPU and 64 MiB on the cpu, at least for one of `capacity` tokens; if the batch has more sequences, they take turns.
+ * The engine keeps the copy's memory with the prepared launch. No call appends tokens to a cache of 8 bits, because the
+ * scale of a page would have to change. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,

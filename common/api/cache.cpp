@@ -1,9 +1,12 @@
 // Engine::decode, prefill and check_cache.
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "common/api/engine_state.h"
+#include "common/base/divided_up.h"
 
 namespace attn {
 namespace {
@@ -59,6 +62,40 @@ std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
   return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
 
+/// Returns how many sequences a launch of prefill serves. A cache of 8 bits is copied in Q's type before the launch;
+/// the copies of these sequences have room together in most_expanded_bytes, unless a single sequence has more.
+int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
+  const int64_t bytes = expanded_bytes(config_of(call));
+  if (bytes == 0) return call.q.batch;
+  const auto most = static_cast<int64_t>(most_expanded_bytes(info));
+  return divided_up(call.q.batch, divided_up(call.q.batch, std::clamp<int64_t>(most / bytes, 1, call.q.batch)));
+}
+
+/// Returns the call for `count` sequences of the batch. A call for a part of the batch must append nothing.
+CacheCall part_of(const CacheCall& call, int64_t first, int64_t count) {
+  CacheCall part = call;
+  const auto take = [&](TensorView& tensor) {
+    tensor.data = static_cast<std::byte*>(tensor.data) +
+                  first * tensor.strides.batch * static_cast<int64_t>(size_bytes(tensor.dtype));
+    tensor.batch = count;
+  };
+  const auto skip = [&](auto& table, int64_t entries) {
+    if (table) table += first * entries;
+  };
+  take(part.q);
+  take(part.o);
+  skip(part.lse, call.q.heads * call.q.tokens);
+  skip(part.lengths, 1);
+  skip(part.starts, 1);
+  skip(part.table, call.max_pages);
+  if (call.table) return part;
+  take(part.k);
+  take(part.v);
+  skip(part.k_scales, call.k.heads);
+  skip(part.v_scales, call.k.heads);
+  return part;
+}
+
 }  // namespace
 
 void Engine::decode(const CacheCall& call, void* stream) {
@@ -103,35 +140,48 @@ void Engine::check_cache(const CacheCall& call, void* stream) {
 void Engine::prefill(const CacheCall& call, void* stream) {
   State& own = state();
   if (call.tree) throw BadInput("tree is not allowed in attn_prefill; attn_decode takes one");
-  if (!check(call, !own.device->info().on_host)) return refuse_where(prefill_unable(config_of(call)));
-  ModifiedCall part = modified_part(call);
-  simplify(part);
+  const DeviceInfo& info = own.device->info();
+  if (!check(call, !info.on_host)) return refuse_where(prefill_unable(config_of(call)));
+  const int64_t at_once = sequences_at_once(call, info);
+  const auto modifiers_of_part = [](const CacheCall& part) {
+    ModifiedCall modifiers = modified_part(part);
+    simplify(modifiers);
+    return modifiers;
+  };
+  const auto encode_part = [&](Prepared& ready, CommandEncoder& encoder, const CacheCall& part) {
+    const DecodeTensors tensors = cache_tensors(part, own.staged(encoder, ready, modifiers_of_part(part)));
+    const PrefillData data = ready.prefill->data(tensors);
+    if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
+      StageParams params{};
+      params.block = static_cast<unsigned char*>(ready.memory.data());
+      params.bytes = sizeof data;
+      static_assert(sizeof data <= most_staged_bytes);
+      std::memcpy(params.head, &data, sizeof data);
+      own.stage(encoder, params);
+      ready.has_known = false;  // until the launch is encoded
+    }
+    ready.prefill->encode(encoder, tensors, ready.memory.data());
+    ready.known = data;
+    ready.has_known = true;
+  };
   own.run(
-      key_of(Key::prefill, call, part, stream, own.capture_of(stream)), stream,
+      key_of(Key::prefill, call, modifiers_of_part(call), stream, own.capture_of(stream)), stream,
       [&](Prepared& ready) {
-        DecodeConfig config = config_of(call);
+        const CacheCall part = part_of(call, 0, at_once);
+        const ModifiedCall modifiers = modifiers_of_part(part);
+        DecodeConfig config = config_of(part);
         config.block_c = 0;  // prefill_config() chooses block_c
-        const std::optional<AttentionHooks> hooks = hooks_of(part);
-        if (hooks) ready.modifiers.emplace(*own.device, part);
+        const std::optional<AttentionHooks> hooks = hooks_of(modifiers);
+        if (hooks) ready.modifiers.emplace(*own.device, modifiers);
         ready.prefill.emplace(*own.device, own.pipelines, config,
-                              prefill_plan(config, own.device->info(), 0, 0, hooks ? &*hooks : nullptr), call.k.batch);
+                              prefill_plan(config, info, 0, 0, hooks ? &*hooks : nullptr), part.k.batch);
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {
-        const DecodeTensors tensors = cache_tensors(call, own.staged(encoder, ready, part));
-        const PrefillData data = ready.prefill->data(tensors);
-        if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
-          StageParams params{};
-          params.block = static_cast<unsigned char*>(ready.memory.data());
-          params.bytes = sizeof data;
-          static_assert(sizeof data <= most_staged_bytes);
-          std::memcpy(params.head, &data, sizeof data);
-          own.stage(encoder, params);
-          ready.has_known = false;  // until the launch is encoded
+        // The last launch serves as many sequences as the others, so it may compute some sequences once more.
+        for (int64_t first = 0; first < call.q.batch; first += at_once) {
+          encode_part(ready, encoder, part_of(call, std::min(first, call.q.batch - at_once), at_once));
         }
-        ready.prefill->encode(encoder, tensors, ready.memory.data());
-        ready.known = data;
-        ready.has_known = true;
       });
 }
 

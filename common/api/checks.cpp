@@ -444,6 +444,8 @@ bool check(const CacheCall& call, bool gpu) {
       check_attention(call.q, call.k, call.v, call.o, call.scale, gpu, call.table ? most_int : most_count);
   check_cache(call, gpu);
   require(capacity_of(call) > 0 || !rows, "the cache has no room for a token");
+  const bool appends = call.new_k.there();
+  require(!has_scales(call.k.dtype) || (!appends && !call.new_v.there()), "{}", no_appending_to_bytes);
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
       "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
@@ -453,7 +455,6 @@ bool check(const CacheCall& call, bool gpu) {
             most_in_tree);
     require(!call.cosines, "tree does not go with cosines and sines: the call does not know the depths of tokens");
   }
-  const bool appends = call.new_k.there();
   require(appends == call.new_v.there(), "new_k and new_v go together");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
           "cosines and sines: only appended tokens are rotated");

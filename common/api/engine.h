@@ -61,7 +61,7 @@ struct CacheCall {
   const int* table = nullptr;    // [batch, max_pages]
   int64_t max_pages = 0;
   const float *k_scales = nullptr,
-              *v_scales = nullptr;  // of a cache of 8 bits, for decode(): [pages or batch, kv_heads]
+              *v_scales = nullptr;  // of a cache of 8 bits: [pages or batch, kv_heads]
   double scale = 0;
   /// New tokens, which the call writes to the cache: [batch, kv_heads, q_len, head_dim], of the cache's type. Without
   /// new tokens the cache must already have the tokens of the queries. If rotary_dim is not 0, the call rotates queries

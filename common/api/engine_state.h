@@ -34,9 +34,14 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 
 // The most launches and bytes that the engine keeps, captured launches not counted. `most_prepared` is larger than
 // the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some MiB
-// on a GPU. A launch with a bias has as many bytes as the bias, a launch with a mask an eighth of the mask's bytes.
+// on a GPU. A launch with a bias has as many bytes as the bias, a launch with a mask an eighth of the mask's bytes, a
+// launch of prefill over a cache of 8 bits up to most_expanded_bytes() or the bytes of one sequence.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
+/// The most bytes that a launch keeps for the copy of a cache of 8 bits, if the copy of a single sequence has no more.
+inline size_t most_expanded_bytes(const DeviceInfo& info) {
+  return (info.on_host ? most_bytes_of_cpu : most_bytes_of_gpu) / 4;
+}
 // Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
 constexpr size_t zero_bytes = 65536 * sizeof(int);
 

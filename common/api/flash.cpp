@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/api/engine_state.h"
+#include "common/api/few_rows.h"
 
 namespace attn {
 namespace {
@@ -31,15 +32,15 @@ int64_t room_for(int64_t keys) {
 
 /// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
 /// and one launch serves many numbers of keys (room_for()).
-bool few_rows(const FlashCall& call) {
-  constexpr int64_t most_queries = 16, most_rows = 64, least_keys = 64, most_row_bytes = 512,
-                    most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
+bool has_few_rows(const FlashCall& call) {
+  constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
   // Decoding has no mask. Its queries are the last tokens of their sequence, even if a length is given.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;
-  return decodes && call.q.tokens <= most_queries && call.q.heads / call.k.heads * call.q.tokens <= most_rows &&
-         call.q.width % 16 == 0 && call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= most_row_bytes &&
+  return decodes && call.q.tokens <= few_rows.queries && call.q.heads / call.k.heads * call.q.tokens <= few_rows.rows &&
+         call.q.width % few_rows.width_step == 0 &&
+         call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= few_rows.row_bytes &&
          call.k.tokens * call.q.batch < most_lengths &&
          (call.bias ? sizes[0] * sizes[1] * sizes[2] * room_for(call.k.tokens) <= most_biases
                     : call.k.tokens >= least_keys);
@@ -75,7 +76,7 @@ void Engine::flash(const FlashCall& given, void* stream) {
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
   const bool changed = modified(call);
-  if (few_rows(call)) {
+  if (has_few_rows(call)) {
     AttentionShape room = shape;
     room.kv_len = room_for(shape.kv_len);
     Key key(Key::few, stream, capture);

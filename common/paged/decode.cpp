@@ -15,18 +15,6 @@ int64_t tiles_of(const DecodeConfig& config, int64_t tile_rows) {
   return config.shape.batch * config.shape.kv_heads * divided_up(config.rows(), tile_rows);
 }
 
-std::string why_unable_to_append(const DecodeConfig& config) {
-  if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: tokens are appended only to a cache of Q's type, {}", name(config.cache_dtype),
-                       name(config.dtype));
-  }
-  if (config.rotary_dim < 0 || config.rotary_dim % 2 != 0 || config.rotary_dim > config.shape.head_dim) {
-    return fmt::format("rotary_dim {}: an even number, at most head_dim ({}), is allowed", config.rotary_dim,
-                       config.shape.head_dim);
-  }
-  return {};
-}
-
 std::string why_unable(const DecodeConfig& config, const DeviceInfo& device) {
   if (std::string reason = decode_unable(config, device); !reason.empty()) return reason;
   return device.operations->decode->unable_block(config);
@@ -55,6 +43,8 @@ Launch attend_launch(const DecodeConfig& config, const DeviceInfo& device, const
   return launch;
 }
 
+}  // namespace
+
 KvCacheView cache_view(const DecodeTensors& tensors) {
   return {.k = const_cast<void*>(tensors.k),
           .v = const_cast<void*>(tensors.v),
@@ -66,8 +56,6 @@ KvCacheView cache_view(const DecodeTensors& tensors) {
           .k_scales = tensors.k_scales,
           .v_scales = tensors.v_scales};
 }
-
-}  // namespace
 
 NewTokens new_tokens(const DecodeTensors& tensors) {
   return {.k = tensors.new_k,
@@ -88,10 +76,25 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
   return std::min(10 * even >= 9 * at_once ? even : at_once, tiles * divided_up(config.shape.kv_len, config.block_c));
 }
 
+std::string append_unable(const DecodeConfig& config) {
+  if (has_scales(config.cache_dtype)) {
+    return fmt::format("cache_dtype {}: {}", name(config.cache_dtype), no_appending_to_bytes);
+  }
+  if (config.cache_dtype != config.dtype) {
+    return fmt::format("cache_dtype {}: tokens are appended only to a cache of Q's type, {}", name(config.cache_dtype),
+                       name(config.dtype));
+  }
+  if (config.rotary_dim < 0 || config.rotary_dim % 2 != 0 || config.rotary_dim > config.shape.head_dim) {
+    return fmt::format("rotary_dim {}: an even number, at most head_dim ({}), is allowed", config.rotary_dim,
+                       config.shape.head_dim);
+  }
+  return {};
+}
+
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device) {
   if (!device.operations->decode) return no_kernel_for("decoding");
   if (config.appends) {
-    if (std::string reason = why_unable_to_append(config); !reason.empty()) return reason;
+    if (std::string reason = append_unable(config); !reason.empty()) return reason;
   }
   return device.operations->decode->unable(config);
 }
@@ -102,12 +105,9 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
   const auto dim = static_cast<double>(shape.head_dim);
   const auto outputs = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
   const auto cached = static_cast<double>(2 * keys * shape.kv_heads);
-  const double scales = has_scales(config.cache_dtype) && config.page_size > 0
-                            ? cached / static_cast<double>(config.page_size) * sizeof(float)
-                            : 0;
   const auto appended = static_cast<double>(config.appends ? 2 * shape.batch * shape.kv_heads * shape.q_len : 0);
   Plan plan{.work = {.flops = 4 * dim * static_cast<double>(keys * shape.q_heads * shape.q_len),
-                     .bytes = (cached + appended) * dim * element(config.cache_dtype) + scales +
+                     .bytes = (cached + appended) * dim * element(config.cache_dtype) + config.scale_bytes(keys) +
                               outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float)),
                      .bound = Bound::memory,
                      .dtype = config.dtype},
@@ -180,7 +180,7 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device) {
   Plan plan{.work = {.bytes = 2 * elements * static_cast<double>(size_bytes(config.cache_dtype)),
                      .bound = Bound::memory,
                      .dtype = config.cache_dtype},
-            .unable = why_unable_to_append(config)};
+            .unable = append_unable(config)};
   if (!device.operations->append_threads) plan.unable = no_kernel_for("appending to a cache");
   if (!plan.unable.empty()) return plan;
   Launch launch;

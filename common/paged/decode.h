@@ -18,6 +18,8 @@ namespace attn {
 
 /// Whether a cache of this type has scales: caches of 8 bits do.
 inline bool has_scales(DType cache_dtype) { return size_bytes(cache_dtype) == 1; }
+constexpr const char* no_appending_to_bytes =
+    "no tokens are appended to a cache of 8 bits, because the scale of a page would have to change";
 
 struct DecodeConfig {
   AttentionShape shape;  // kv_len: the most keys that a sequence can have
@@ -34,6 +36,12 @@ struct DecodeConfig {
 
   /// Returns how many query rows share a key/value head. A key is read once for all rows of a tile.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
+  /// Returns the bytes of the scales of `keys` cached tokens.
+  double scale_bytes(int64_t keys) const {
+    return has_scales(cache_dtype) && page_size > 0
+               ? static_cast<double>(2 * keys * shape.kv_heads) / static_cast<double>(page_size) * sizeof(float)
+               : 0;
+  }
 };
 
 /// Decoding as an operation of a device.
@@ -63,6 +71,9 @@ class DecodeOperation {
 /// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
 /// the tiles evenly. The result is at most the number of blocks of keys that sequences of kv_len keys have.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
+
+/// Returns why no launch appends tokens to the configuration's cache; an empty text if a launch does.
+std::string append_unable(const DecodeConfig& config);
 
 /// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
@@ -100,7 +111,8 @@ struct DecodeTensors {
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
 
-/// Returns the new tokens in the form that kernels take.
+/// Returns the cache and the new tokens in the form that kernels take.
+KvCacheView cache_view(const DecodeTensors& tensors);
 NewTokens new_tokens(const DecodeTensors& tensors);
 
 /// Writes new values, and new keys without a rotation, to the cache.

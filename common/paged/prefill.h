@@ -1,5 +1,6 @@
 // Attention of many queries of each sequence, a prompt or a chunk of a prompt, over its cached keys. The kernels are
-// the kernels of common/attention, with hooks for pages and lengths (kernels/prefill).
+// the kernels of common/attention, with hooks for pages and lengths (kernels/prefill). These kernels read no cache of 8
+// bits, so a launch before them writes such a cache as a contiguous cache of Q's type (kernels/expand.h).
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,13 @@ FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device,
 /// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. The
-/// work follows from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences
-/// together. A mask hook is left out. With `appends` the launch rotates the queries and the new keys, writes the new
-/// keys and values to the cache, and attends.
+/// Returns how many bytes a cache of 8 bits takes in Q's type, for each sequence; 0 for any other cache.
+int64_t expanded_bytes(const DecodeConfig& config);
+
+/// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
+/// a cache of 8 bits the launch "expand" comes before it. The work follows from `pairs`, the pairs of a query and a key
+/// over all heads, and `keys`, the tokens of all sequences together. A mask hook is left out. With `appends` the launch
+/// rotates the queries and the new keys, writes the new keys and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -31,13 +35,14 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 /// pipelines must outlive it.
 class PrefillLaunch {
  public:
-  /// encode() runs the launch "attention" of `plan`, which must be the plan of `config`. pool_pages: the cache's pages,
-  /// or the sequences of a contiguous cache. Throws CompileError, and BadInput if the device does not take the plan.
+  /// encode() runs the launches of `plan`, which must be the plan of `config`. pool_pages: the cache's pages, or the
+  /// sequences of a contiguous cache. For a cache of 8 bits the PrefillLaunch has memory of expanded_bytes() for each
+  /// sequence. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 
-  /// Reads all members of `tensors` except the scales. If lengths, table, hook_data or the new tokens differ from the
-  /// previous call's, encode() uploads the kernel's PrefillData anew; no launch may run at that time.
+  /// If lengths, table, hook_data or the new tokens differ from the previous call's, encode() uploads the kernel's
+  /// PrefillData anew; no launch may run at that time.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   /// Does the same without the upload: the caller has written data(tensors) to `data` on the device, in the order of
   /// its stream.
@@ -47,9 +52,12 @@ class PrefillLaunch {
   bool at_rest() const;
 
  private:
-  bool appends_;
+  DecodeConfig config_;
   int shares_;  // shares of the new tokens
   AttentionLaunch attention_;
+  std::optional<Launch> expand_;
+  const Kernel* expand_kernel_ = nullptr;
+  Buffer expanded_;  // K, then V: [batch, kv_heads, kv_len, head_dim]
   Buffer counters_;
   mutable Buffer data_;             // a PrefillData
   mutable PrefillData known_ = {};  // the content of data_

@@ -94,6 +94,9 @@ TEST_F(MetalPagedTest, Prefill) {
   expect_right(1, std::string(odd_cache) +
                       "task=prefill append=none q_len=20 block_c=32 workers=0 page_size=5 "
                       "page_order=random reduce=last dtype=f16 cache_dtype=f16");
+  expect_right(2, std::string(odd_cache) +
+                      "task=prefill append=none q_len=20 block_c=32 workers=0 page_size=5 "
+                      "page_order=random reduce=last dtype=f16 cache_dtype=int8,e4m3");
 }
 
 TEST_F(MetalPagedTest, BudgetsOfTheStudy) {

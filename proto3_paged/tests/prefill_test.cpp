@@ -115,6 +115,81 @@ TEST_F(PrefillTest, TypesAgreeWithTheOracle) {
   }
 }
 
+/// Returns a configuration over a cache of 8 bits.
+PagedConfig prefill_of_bytes(DType dtype, DType cache_dtype, int64_t page_size) {
+  PagedConfig config = prefill_config();
+  config.decode.dtype = config.decode.out_dtype = dtype;
+  config.decode.cache_dtype = cache_dtype;
+  config.decode.page_size = page_size;
+  config.page_order = page_size == 0 ? "identity" : "random";
+  return config;
+}
+
+TEST_F(PrefillTest, CachesOf8BitsAgreeWithTheOracle) {
+  test::Some some(11);
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      for (const int64_t page_size : {0, 1, 16, 24, 256}) {
+        for (const int64_t head_dim : {16, 64, 112, 256}) {
+          for (const char* layout : {"nhd", "hnd"}) {
+            if (some.skips()) continue;
+            PagedConfig config = prefill_of_bytes(dtype, cache_dtype, page_size);
+            config.decode.shape.head_dim = head_dim;
+            config.decode.shape.kv_len = 600;  // more keys than a threadgroup expands
+            config.cache_layout = layout;
+            EXPECT_EQ(difference(config), "") << name(cache_dtype) << ", Q in " << name(dtype) << ", page_size "
+                                              << page_size << ", head_dim " << head_dim << " " << layout;
+          }
+        }
+      }
+    }
+  }
+}
+
+// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with both.
+TEST_F(PrefillTest, NaNInACacheOf8BitsReachesTheRowsThatSeeIt) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const bool in_v : {false, true}) {
+    for (const bool last : {false, true}) {
+      for (const double sign : {1., -1.}) {
+        const PagedConfig config = prefill_of_bytes(DType::bf16, DType::e4m3, 16);
+        EXPECT_EQ(difference_with(config, std::copysign(nan, sign), in_v, last), "") << in_v << last << sign;
+      }
+    }
+    for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+      const PagedConfig config = prefill_of_bytes(DType::f16, cache_dtype, 16);
+      const auto inputs = std::make_shared<PagedInputs>(device(), config, 7);
+      (in_v ? inputs->v_scales : inputs->k_scales)[2] = static_cast<float>(nan);
+      PagedProblem problem(device(), pipelines(), inputs, config, paged_plan(config, device().info()));
+      CommandEncoder encoder;
+      problem.encode(encoder);
+      device().submit(encoder);
+      EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << (in_v ? " V" : " K");
+    }
+  }
+}
+
+TEST_F(PrefillTest, BrokenExpansionsAreCaught) {
+  const std::string file = "common/paged/kernels/expand" + std::string(on_cuda ? ".cuda.cu" : ".cpu.cpp");
+  const std::vector<std::pair<const char*, const char*>> mutations = {
+      {"cache.v_scales", "cache.k_scales"},
+      {"(cache.v, ", "(cache.k, "},
+      {"place.row = key %", "place.row = (key + 1) %"},
+      {"cache.max_pages + key /", "cache.max_pages + first /"},
+      {"p.kv_heads + head) * p.most_keys", "p.kv_heads) * p.most_keys"},
+      on_cuda ? std::pair{"expand_four(bytes.y, scale", "expand_four(bytes.x, scale"}
+              : std::pair{"d += LANES", "d += 2 * LANES"},
+      on_cuda ? std::pair{"first + int{KEYS}, length)", "first + int{KEYS} - 1, length)"}
+              : std::pair{"key < end; ++key", "key < end - 1; ++key"}};
+  PagedConfig config = prefill_of_bytes(DType::bf16, DType::e4m3, 16);
+  config.decode.shape.kv_len = 300;
+  for (const auto& [from, to] : mutations) {
+    const test::MutatedSources mutated(file, from, to);
+    PipelineCache cache(device(), "");
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << to;
+  }
+}
+
 // Blocks have 64 keys whatever the page size, so every page size gives the same arithmetic.
 TEST_F(PrefillTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
@@ -310,10 +385,15 @@ TEST(PrefillPlan, SaysWhyACaseCannotRun) {
   DecodeConfig config = compiled_prefill(DType::bf16, 128, 16);
   const auto unable = [&](const DeviceInfo& info) { return prefill_plan(config, info, 1, 1).unable; };
   EXPECT_EQ(unable(test::avx2()), "");
+  config.cache_dtype = DType::f16;
+  EXPECT_NE(unable(test::avx2()).find("cache_dtype f16"), std::string::npos);
   config.cache_dtype = DType::e4m3;
-  EXPECT_NE(unable(test::avx2()).find("cache_dtype e4m3"), std::string::npos);
-  config.cache_dtype = DType::bf16;
+  EXPECT_EQ(unable(test::avx2()), "");
   config.appends = true;
+  EXPECT_EQ(unable(test::avx2()),
+            "cache_dtype e4m3: no tokens are appended to a cache of 8 bits, because the scale of a page would have to "
+            "change");
+  config.cache_dtype = DType::bf16;
   config.rotary_dim = 20;
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
 }

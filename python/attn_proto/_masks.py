@@ -11,7 +11,7 @@ import torch
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
-FEW = 16  # up to this number of queries a call runs the decoding kernel
+FEW = torch.ops.attn.few_rows()[0]  # up to this number of queries a call runs the decoding kernel
 _tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "turns")
 
 

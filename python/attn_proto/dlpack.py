@@ -285,7 +285,8 @@ def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **option
     there is a table, else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines
     and sines, new_k and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as
     in flash(). starts, int32 [batch], has the first key of each sequence that is no padding. tree, int64 [batch,
-    q_len], says which new tokens a new token sees: bit i of a token's word is set if the token sees new token i."""
+    q_len], says which new tokens a new token sees: bit i of a token's word is set if the token sees new token i. A
+    cache of 8 bits has k_scales and v_scales, float32 [pages or batch, kv_heads], and takes no new tokens."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

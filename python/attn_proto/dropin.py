@@ -21,7 +21,9 @@ _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
 _most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
-_few_queries = 16  # up to this number a call may run the decoding kernel
+# Calls that run the decoding kernel: the most queries, the most rows for a key/value head, the number that divides the
+# width, and the most bytes of a row.
+_few_queries, _few_rows, _width_step, _row_bytes = torch.ops.attn.few_rows()
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
 watchers = []  # functions that tell() calls; explain() adds one
 
@@ -95,7 +97,8 @@ def _decodes(query, key):
     """Whether a call with few queries runs the decoding kernel. One prepared launch of this kernel serves many
     numbers of keys."""
     rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
-    return _known(rows <= 64) and query.shape[-1] % 16 == 0 and query.shape[-1] * query.element_size() <= 512
+    width = query.shape[-1]
+    return _known(rows <= _few_rows) and width % _width_step == 0 and width * query.element_size() <= _row_bytes
 
 
 def _slower(query, key, mask):

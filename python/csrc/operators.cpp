@@ -21,8 +21,10 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "common/api/attn.h"
+#include "common/api/few_rows.h"
 
 namespace {
 
@@ -326,24 +328,22 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
       const OptionalTensor &sines, c10::optional<double> scale, bool interleaved
 
 template <CacheFunction* function>
+constexpr const char* paged_name = function == attn_decode ? "attn::paged_decode" : "attn::paged_prefill";
+template <CacheFunction* function>
 constexpr const char* fused_name = function == attn_decode ? "attn::decode_fused" : "attn::prefill_fused";
 
 /// The operators, whose signatures end with the types of CacheOptions.
 template <typename... Options>
 struct OverCache {
-  static Tensor paged_decode(CACHE_ARGUMENTS, const OptionalTensor& key_scales, const OptionalTensor& value_scales,
-                             Options... given) {
+  template <CacheFunction* function>
+  static Tensor paged(CACHE_ARGUMENTS, const OptionalTensor& key_scales, const OptionalTensor& value_scales,
+                      Options... given) {
     const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
     attn_cache_options options = ATTN_CACHE_OPTIONS;
     options.k_scales = k_scales;
     options.v_scales = v_scales;
-    return over_cache("attn::paged_decode", attn_decode, query, key_cache, value_cache, lengths, table, options, scale,
+    return over_cache(paged_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
                       {given...});
-  }
-  static Tensor paged_prefill(CACHE_ARGUMENTS, Options... given) {
-    attn_cache_options options = ATTN_CACHE_OPTIONS;
-    return over_cache("attn::paged_prefill", attn_prefill, query, key_cache, value_cache, lengths, table, options,
-                      scale, {given...});
   }
   template <CacheFunction* function>
   static Tensor fused(FUSED_ARGUMENTS, Options... given) {
@@ -363,11 +363,9 @@ struct OverCache {
     }
     return o;
   }
-  static Tensor paged_decode_meta(CACHE_ARGUMENTS, const OptionalTensor&, const OptionalTensor&, Options...) {
-    return output_like("attn::paged_decode", "query", query);
-  }
-  static Tensor paged_prefill_meta(CACHE_ARGUMENTS, Options...) {
-    return output_like("attn::paged_prefill", "query", query);
+  template <CacheFunction* function>
+  static Tensor paged_meta(CACHE_ARGUMENTS, const OptionalTensor&, const OptionalTensor&, Options...) {
+    return output_like(paged_name<function>, "query", query);
   }
   template <CacheFunction* function>
   static Tensor fused_meta(FUSED_ARGUMENTS, Options...) {
@@ -380,8 +378,10 @@ using CacheOperators = OverCache<
 #define ATTN_OPTIONS_OF_CACHE
 #include "common/attention/options.def"
     bool, bool>;
-constexpr auto paged_decode = CacheOperators::paged_decode, paged_decode_meta = CacheOperators::paged_decode_meta;
-constexpr auto paged_prefill = CacheOperators::paged_prefill, paged_prefill_meta = CacheOperators::paged_prefill_meta;
+constexpr auto paged_decode = CacheOperators::paged<attn_decode>,
+               paged_decode_meta = CacheOperators::paged_meta<attn_decode>;
+constexpr auto paged_prefill = CacheOperators::paged<attn_prefill>,
+               paged_prefill_meta = CacheOperators::paged_meta<attn_prefill>;
 constexpr auto decode_fused = CacheOperators::fused<attn_decode>,
                decode_fused_meta = CacheOperators::fused_meta<attn_decode>;
 constexpr auto prefill_fused = CacheOperators::fused<attn_prefill>,
@@ -692,8 +692,9 @@ TORCH_LIBRARY(attn, m) {
 #include "common/attention/options.def"
                                           + "bool bshd=False, bool cache_bshd=False) -> Tensor";
   const std::string cached =
-      "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, float? scale=None, ";
-  define("paged_decode" + cached + "Tensor? key_scales=None, Tensor? value_scales=None, " + over_cache_modified);
+      "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor lengths, Tensor? table=None, *, float? scale=None, "
+      "Tensor? key_scales=None, Tensor? value_scales=None, ";
+  define("paged_decode" + cached + over_cache_modified);
   define("paged_prefill" + cached + over_cache_modified);
   const std::string appending =
       "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
@@ -718,6 +719,10 @@ TORCH_LIBRARY(attn, m) {
   define("prepared(Tensor like) -> int");
   define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
+  m.def("few_rows", [] {
+    const attn::FewRows& few = attn::few_rows;
+    return std::vector<int64_t>{few.queries, few.rows, few.width_step, few.row_bytes};
+  });
 }
 
 TORCH_LIBRARY_IMPL(attn, Autograd, m) {

@@ -373,9 +373,10 @@ def over_cache(case, appends):
     """A cache is contiguous or on pages. It has q's type, or a type of 8 bits if nothing is appended. On a CPU a length
     or a page out of range is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), not appends and case.one_in(4)
-    dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few or eight else 60)
+    dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few else 60)
     if eight and case.device != "cpu":
-        dtype, width = torch.bfloat16 if dtype == torch.float32 else dtype, -(-width // 16) * 16
+        dtype = torch.bfloat16 if few and dtype == torch.float32 else dtype
+        width = -(-width // 16) * 16 if width % 8 == 0 else width
     page = case.choice((0, 0, 1, 3, 8, 16, 64, 128))
     cache_dtype = case.choice((torch.int8, torch.float8_e4m3fn)) if eight else dtype
     max_pages = case.randint(1, max(200 // page, 1)) if page else 0
@@ -435,14 +436,14 @@ def over_cache(case, appends):
     starts, before_start = starts_of(case, batch, capacity) if "starts" in names else (None, None)
     options["starts"], tree = starts, None
     if "tree" in names and not angles:
-        if not few and not eight:
+        if not few:
             case.wrong.append("a tree in a prompt")
         tree = torch.randint(-2 ** 63, 2 ** 63 - 1, (batch, rows), generator=case.generator)
         options["tree"] = case.table("tree", tree, torch.int64)
     case.say(cap=cap, window=window, tree=tree is not None)
     before = [x.clone() for x in caches]
     options |= {"scale": given, "bshd": bshd, "cache_bshd": cache_bshd}
-    name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few or eight else "paged_prefill"
+    name = ("decode_fused" if few else "prefill_fused") if appends else "paged_decode" if few else "paged_prefill"
 
     def call():
         o = case.run(getattr(ops, name), *(swapped(q, *new) if bshd else (q, *new)), *(swapped(*caches) if cache_bshd else caches),
@@ -459,6 +460,8 @@ def over_cache(case, appends):
             query, fresh[0] = (definitions.rotated(x.double(), cosines, sines, options["interleaved"]).to(dtype)
                                for x in (query, fresh[0]))
         full = [x.double().cpu() * (each[..., None, None] if eight else 1) for x, each in zip(before, scales)]
+        if eight and not few:  # a prompt reads a copy of the cache in q's type
+            full = [x.float().to(query.dtype).double() for x in full]
         for i, row in ((i, row) for i in range(batch if appends else 0) for row in range(rows) if at[i, row] >= 0):
             slot = (table[i, at[i, row] // page], at[i, row] % page) if page else (i, at[i, row])
             for cache, x in zip(full, fresh):

@@ -320,9 +320,10 @@ class Caches(Case):
         rng = np.random.default_rng(1)
         k, v = (rng.integers(-127, 128, self.k.shape, np.int8) for _ in "kv")
         scales = [rng.uniform(0.005, 0.02, (20, 2)).astype(np.float32) for _ in "kv"]
-        q = drawn(2, 4, 1, 64)
-        o = dlpack.decode(q, k, v, self.lengths, self.table, k_scales=scales[0], v_scales=scales[1])
-        self.near(o, self.over_rows(q, *(x * s.astype(np.float64)[..., None, None] for x, s in zip((k, v), scales)))[0], 5e-5)
+        for rows, attend in ((1, dlpack.decode), (30, dlpack.prefill)):
+            q = drawn(2, 4, rows, 64)
+            o = attend(q, k, v, self.lengths, self.table, k_scales=scales[0], v_scales=scales[1])
+            self.near(o, self.over_rows(q, *(x * s.astype(np.float64)[..., None, None] for x, s in zip((k, v), scales)))[0], 5e-5)
 
     def test_checks(self):
         dlpack.check_cache(self.k, self.lengths, self.table)

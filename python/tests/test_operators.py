@@ -1,6 +1,7 @@
 """Compares the operators attn::* with formulas in PyTorch, and tests properties that a framework expects of
 operators."""
 
+import itertools
 import math
 import multiprocessing
 import sys
@@ -393,6 +394,23 @@ class Caches(Case):
                     self.near(fused(q, new_k, new_v, k, v, lengths, table, **modifiers), o.double())
             self.refuses("starts", lambda: ops.paged_decode(q, k, v, lengths, table, starts=starts[:1]))
 
+    def test_prompts_over_caches_of_8_bits(self):
+        """A prompt reads the cache in the type of the queries: the stored number times the scale, rounded."""
+        for device, (stored, dtype) in self.on_each(*itertools.product((torch.int8, torch.float8_e4m3fn), TOLERANCE)):
+            k, v, table, lengths = self.cache(device)
+            k, v = ((50 * x).to(stored) for x in (k, v))
+            starts, sinks = torch.tensor([9, 0], dtype=torch.int32, device=device), drawn(4, device=device)
+            q = drawn(2, 4, 30, 64, device=device, dtype=dtype)
+            for paged in (True, False):
+                pages, options = (k, v), {"window_left": 40, "soft_cap": 2.5, "alibi": True, "sinks": sinks, "starts": starts}
+                if not paged:
+                    pages = [x[table[:, :2].long()].transpose(1, 2).flatten(2, 3) for x in pages]
+                scales = [torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(i)).div(40).to(device) for i, x in enumerate(pages)]
+                wide = [(x.float() * each[..., None, None]).to(dtype) for x, each in zip(pages, scales)]
+                tables = (lengths, table) if paged else (lengths.clamp(max=32),)
+                got = ops.paged_prefill(q, *pages, *tables, key_scales=scales[0], value_scales=scales[1], **options)
+                self.near(got, ops.paged_prefill(q, *wide, *tables, **options).double(), dtype)
+
     def test_wrong_arguments(self):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
@@ -400,8 +418,11 @@ class Caches(Case):
             self.refuses("lengths: int32 is wanted", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
-            self.refuses("k_scales", lambda: ops.paged_decode(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
             new = drawn(2, 2, 1, 64, device=device)
+            for op, fused in ((ops.paged_decode, ops.decode_fused), (ops.paged_prefill, ops.prefill_fused)):
+                self.refuses("k_scales", lambda: op(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
+                self.refuses("no tokens are appended to a cache of 8 bits, because the scale of a page would have to change",
+                             lambda: fused(q, new, new, k.to(torch.int8), v.to(torch.int8), lengths, table))
             angles = torch.zeros(127, 32, device=device)
             self.refuses("127 positions", lambda: ops.decode_fused(q, new, new, k, v, lengths, table, angles, angles))
             self.refuses("k overlaps v", lambda: ops.decode_fused(q, new, new, k, k, lengths, table))
@@ -580,7 +601,8 @@ class Autocast(Case):
                 scales = {name: torch.full((20, 2), 0.02, device=device) for name in ("key_scales", "value_scales")}
             k, v = ((50 * x if scales else x).to(kept) for x in (k, v))
             to = torch.bfloat16 if scales else kept
-            for op in (ops.paged_decode,) if scales else (ops.paged_decode, ops.paged_prefill, ops.decode_fused, ops.prefill_fused):
+            paged, fused = (ops.paged_decode, ops.paged_prefill), (ops.decode_fused, ops.prefill_fused)
+            for op in paged if scales else paged + fused:
                 self.now = device, kept, op
                 tensors = (q,) if "paged" in str(op) else (q, new, new)
                 caches, others = [k.clone(), v.clone()], [k.clone(), v.clone()]
@@ -811,6 +833,25 @@ class Graphs(Case):
         for i in range(3):
             want = ops.prefill_fused(q, new * (i + 1), new, k.clone(), v.clone(), lengths, table)
             self.near(outputs[i], want.double(), torch.bfloat16)
+
+    def test_a_prompt_over_a_cache_of_8_bits(self):
+        """The graph reads the cache, the lengths and the table at each replay. A length beyond the cache gives NaN."""
+        k, v, table, lengths = Caches().cache("cuda")
+        k, v = ((50 * x).to(torch.int8) for x in (k, v))
+        scales = {name: torch.full((20, 2), 0.02, device="cuda") for name in ("key_scales", "value_scales")}
+        q = drawn(2, 4, 30, 64, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = ops.paged_prefill(q, k, v, lengths, table, **scales)
+        for turn in range(3):
+            lengths[1] = 37 + turn
+            k.copy_(k.roll(turn, 0))
+            graph.replay()
+            self.near(o, ops.paged_prefill(q, k, v, lengths, table, **scales).double(), torch.bfloat16)
+        lengths[0] = 129
+        graph.replay()
+        self.assertTrue(o[0].isnan().all())
+        self.assertFalse(o[1].isnan().any())
 
     def test_all_gpus(self):
         devices = []

@@ -15,6 +15,7 @@
 
 #include "common/api/engine.h"
 #include "common/api/tests/device_engine.h"
+#include "common/base/divided_up.h"
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/paged/decode.h"
@@ -102,17 +103,20 @@ std::vector<int64_t> some_trees(int64_t q_len) {
 /// Words for three new tokens of four sequences: tokens see later tokens, do not see themselves, or see no new token.
 const std::vector<int64_t> any_words = {-1, 0, 2, 4, 1, -8, 6, 5, 0, 7, 7, 7};
 
-/// A call over a cache of four sequences.
+/// A call over a cache of up to four sequences.
 struct CacheCase {
   bool prefill = false;
   int64_t q_len = 3;
   int64_t page = 16;  // tokens; 0: a contiguous cache
   DType dtype = DType::f32, cache_dtype = DType::f32;
   bool appends = false;
+  int64_t sequences = 4;
+  int64_t capacity = 144;  // tokens of a sequence
 
   std::string text() const {
-    return fmt::format("{} of {} queries, page {}, {} over {}{}", prefill ? "prefill" : "decode", q_len, page,
-                       attn::name(dtype), attn::name(cache_dtype), appends ? ", appended" : "");
+    return fmt::format("{} of {} queries, page {}, {} over {}{}, {} sequences, capacity {}",
+                       prefill ? "prefill" : "decode", q_len, page, attn::name(dtype), attn::name(cache_dtype),
+                       appends ? ", appended" : "", sequences, capacity);
   }
 };
 
@@ -241,19 +245,24 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, q_heads * q_len), 0);
   }
 
-  /// Calls decode() or prefill() over a cache of four sequences. Returns the largest difference from the oracle, or
+  /// Calls decode() or prefill() over a cache. Returns the largest difference from the oracle, or
   /// infinity if the cache does not have a token that the call appended.
   double over_cache(const Rules& rules, const CacheCase& given) {
-    const std::vector<int> lengths = {37, 130, 1, 0};
-    constexpr int64_t batch = 4, capacity = 144;
+    constexpr int64_t longest = 130;
+    std::vector<int> lengths = {37, longest, 1, 0};
+    const int64_t batch = given.sequences, capacity = given.capacity;
+    lengths.resize(static_cast<size_t>(batch));
     const int64_t rows = given.q_len, page = given.page == 0 ? capacity : given.page, max_pages = capacity / page;
+    const int64_t held = divided_up(longest, page);  // pages of a sequence that may hold tokens
     const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
     // The elements of the cache, as the kernel reads them.
-    Tensor k = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 1);
-    Tensor v = random_tensor(batch, kv_heads, capacity, width, given.dtype, Layout::bhsd, 1, 2);
-    const int64_t pages = batch * max_pages;
-    std::vector<int> table_of_pages;
-    for (int64_t i = 0; i < pages; ++i) table_of_pages.push_back(static_cast<int>((i * 7 + 3) % pages));
+    Tensor k = random_tensor(batch, kv_heads, longest, width, given.dtype, Layout::bhsd, 1, 1);
+    Tensor v = random_tensor(batch, kv_heads, longest, width, given.dtype, Layout::bhsd, 1, 2);
+    const int64_t pages = batch * held;
+    std::vector<int> table_of_pages(static_cast<size_t>(batch * max_pages), -1);
+    for (int64_t i = 0; i < pages; ++i) {
+      table_of_pages[static_cast<size_t>(i / held * max_pages + i % held)] = static_cast<int>((i * 7 + 3) % pages);
+    }
     const auto place = [&](int64_t sequence, int64_t key) {
       return given.page == 0 ? sequence : table_of_pages[static_cast<size_t>(sequence * max_pages + key / page)];
     };
@@ -279,13 +288,15 @@ class DeviceModifiersTest : public test::EngineOnDevice {
       }
       return on_device(cache);
     };
-    if (has_scales(given.cache_dtype))
-      k = convert(k, DType::f32, Layout::bhsd), v = convert(v, DType::f32, Layout::bhsd);
+    const bool scaled = has_scales(given.cache_dtype);
+    if (scaled) k = convert(k, DType::f32, Layout::bhsd), v = convert(v, DType::f32, Layout::bhsd);
     std::vector<float> k_scales, v_scales;
     CacheCall call;
     call.q = on_device(q);
     call.k = fill(k, k_scales);
     call.v = fill(v, v_scales);
+    // Prefill reads a copy of the cache in Q's type.
+    if (scaled && given.prefill) k = convert(k, given.dtype, Layout::bhsd), v = convert(v, given.dtype, Layout::bhsd);
     call.o = drawn(batch, q_heads, rows, width, 3);
     call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * rows), NAN));
     call.lengths = on_device(lengths);
@@ -463,10 +474,28 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
       {.q_len = 2, .appends = true},
       {.prefill = true, .q_len = 40, .page = 0},
       {.prefill = true, .q_len = 17, .dtype = DType::bf16, .cache_dtype = DType::bf16},
+      {.prefill = true, .q_len = 40, .cache_dtype = DType::int8},
+      {.prefill = true, .q_len = 33, .page = 0, .dtype = DType::bf16, .cache_dtype = DType::e4m3},
+      {.prefill = true, .q_len = 1, .page = 1, .dtype = DType::f16, .cache_dtype = DType::int8},
       {.prefill = true, .q_len = 35, .appends = true}};
   for (const CacheCase& one : cases) {
     EXPECT_LT(over_cache(all_rules(), one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype))
         << one.text();
+  }
+}
+
+// The sequences of a batch take turns if the copies of their keys and values would take too much memory. Of the three
+// sequences two have room, so the second turn computes the second sequence once more, or one has too much.
+TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
+  const int64_t one_sequence = 1 << (test::on_cuda ? 18 : 16);  // tokens whose copies in f32 take the whole memory
+  CacheCase one{.prefill = true, .q_len = 33, .cache_dtype = DType::int8, .sequences = 3};
+  for (const int64_t capacity : {one_sequence / 2, 2 * one_sequence}) {
+    one.capacity = capacity;
+    EXPECT_LT(over_cache(all_rules(), one), 1e-4) << one.text();
+    EXPECT_EQ(engine_->launches(), 1u) << one.text();
+    const size_t half_sequence = static_cast<size_t>(capacity) * kv_heads * width * sizeof(float);
+    EXPECT_LT(engine_->prepared_bytes(), 5 * half_sequence) << one.text();
+    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
   }
 }
 
@@ -574,6 +603,8 @@ TEST_F(DeviceModifiersTest, BrokenModifiersOverACacheAreCaught) {
     EXPECT_GT(over_cache(mutation.rules, {}), 1e-2) << mutation.what;
     if (!mutation.rules.tree.empty()) continue;  // trees are for decoding
     EXPECT_GT(over_cache(mutation.rules, {.prefill = true, .q_len = 33}), 1e-2) << mutation.what << ", prefill";
+    EXPECT_GT(over_cache(mutation.rules, {.prefill = true, .q_len = 33, .cache_dtype = DType::int8}), 1e-2)
+        << mutation.what << ", prefill over a cache of 8 bits";
   }
 }
 

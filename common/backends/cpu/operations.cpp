@@ -12,6 +12,7 @@ const Operations& cpu_operations() {
                                         .mask_list_threads = 1,
                                         .mask_bits = ElementKernel{.threads = 1},
                                         .append_threads = 1,
+                                        .expand = ElementKernel{.threads = 1, .elements = 256},
                                         .stage = ElementKernel{.threads = 1, .elements = 65536},
                                         .user_function = ElementKernel{.threads = 1},
                                         .ahead_of_time = "object",

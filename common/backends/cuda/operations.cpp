@@ -12,6 +12,7 @@ const Operations& cuda_operations() {
                                         .mask_list_threads = 1024,
                                         .mask_bits = ElementKernel{.threads = 256, .elements = 1},
                                         .append_threads = 128,
+                                        .expand = ElementKernel{.threads = 256, .elements = 64},
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
                                         .user_function = ElementKernel{.threads = 128, .elements = 128},
                                         .ahead_of_time = "cubin",

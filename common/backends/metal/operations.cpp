@@ -13,6 +13,7 @@ const Operations& metal_operations() {
                                         .ceilings = &metal_ceilings(),
                                         .mask_list_threads = mask_blocks_threads,
                                         .append_threads = 128,
+                                        .expand = ElementKernel{.threads = 256, .elements = 32},
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
                                         .span = {.load = SweepSpan::Load::small,
                                                  .dtype = "f32",

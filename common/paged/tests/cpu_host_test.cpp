@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "common/paged/decode.h"
+#include "common/paged/prefill.h"
 #include "common/paged/tests/compiled_config.h"
 #include "common/testing/other_cpus.h"
 #include "common/testing/some.h"
@@ -24,6 +25,9 @@ TEST_P(PagedHosts, CompileEveryKernel) {
     for (const Launch& launch : decode_plan(compiled_config(of_q, dtype, 3), info, 1024).launches) {
       expect_compiles(launch.source);
     }
+    if (!has_scales(dtype)) continue;
+    const Plan prompt = prefill_plan(compiled_config(DType::bf16, dtype, 40), info, 1, 1024);
+    expect_compiles(planned_launch(prompt, "expand", info).source);
   }
 }
 

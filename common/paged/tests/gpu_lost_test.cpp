@@ -195,6 +195,11 @@ TEST_F(GpuLostTest, Prefill) {
         expect_nan_and_nothing_else({dtype, dtype, page_size, 40, true, appends});
     }
   }
+  for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+    for (const int64_t page_size : {0, 16}) {
+      expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 40, true, false});
+    }
+  }
 }
 
 }  // namespace

@@ -74,17 +74,20 @@ TEST(PagedLaunchTest, ASharedPrefixRunsItsPlan) {
 }
 
 TEST(PagedLaunchTest, APromptRunsItsPlan) {
-  DecodeConfig config = config_of(128);
-  config.block_c = 0;
   const double pairs = 1e5;
   const int64_t pages = 64;
-  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
-    test::expect_plan_runs(
-        info, prefill_plan(config, info, pairs, all_keys),
-        [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
-          return PrefillLaunch(device, pipelines, config, plan, pages);
-        },
-        [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
+  for (const DType cache_dtype : {DType::f32, DType::int8}) {
+    DecodeConfig config = config_of(128);
+    config.block_c = 0;
+    config.cache_dtype = cache_dtype;
+    for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+      test::expect_plan_runs(
+          info, prefill_plan(config, info, pairs, all_keys),
+          [&](Device& device, PipelineCache& pipelines, const Plan& plan) {
+            return PrefillLaunch(device, pipelines, config, plan, pages);
+          },
+          [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
+    }
   }
 }
 
