@@ -245,8 +245,11 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
         state.progress.note(state.results.back().reason + "; the run goes on in a new process");
-        // Without the record of the case that lost the device, the next process would lose the device again.
-        if (options->replay.empty() && !state.unwritten) go_on(state.resuming());
+        if (options->replay.empty() && state.can_go_on()) {
+          go_on(state.resuming());
+        } else if (!options->json) {
+          to_stdout(state.table_text() + "\n");
+        }
         return complain(fmt::format("the device is lost; {}", state.kept()), 1);
       } catch (const BadInput&) {
         throw;

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
-#include "common/base/standard_streams.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -62,8 +61,8 @@ ANSWER
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
-  1    a case was wrong, failed or did not end, an allocation failed, a process that measures again was ended, or a
-       record or stdout could not be written
+  1    a case was wrong, failed or did not end; an allocation failed; a process that measures again could not start, or
+       ended by a signal or with an error; or a record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   4    no case of the selection can run here; one line has the commonest reason
@@ -99,11 +98,6 @@ void parse_shard(const std::string& text, Options& options) {
 std::string one_of(const std::string& option, const std::string& text, const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
   throw BadInput(fmt::format("{} {}: not allowed; {}", option, text, fmt::join(allowed, " or ")));
-}
-
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
 }
 
 /// Whether two paths name one regular file, or one file that does not exist yet.
@@ -220,24 +214,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
        "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    to_stdout(app.help());
-    return std::nullopt;
-  } catch (const CLI::CallForVersion& version) {
-    to_stdout(std::string(version.what()) + "\n");
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
-  }
+  if (!parse_command_line(app, argc, argv)) return std::nullopt;
 
-  for (const CLI::Option* option : app.get_options()) {
-    const auto& values = option->results();
-    if (std::find(values.begin(), values.end(), "") != values.end()) {
-      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
-    }
-  }
   one_of("--profile", options.profile, {"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();

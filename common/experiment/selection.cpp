@@ -109,18 +109,6 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   return record;
 }
 
-/// Reads the task of a part, and sets the options that the task gives.
-Json read_task(Options& options) {
-  std::vector<std::string> problems;
-  const std::vector<Json> records = read_records(options.part, problems);
-  if (records.size() != 1) throw BadInput(fmt::format("--part {}: holds no task", options.part));
-  const Json& task = records.front();
-  options.part_number = task.at("part");
-  options.parts = task.at("parts");
-  options.budget_s = task.at("budget_s").get<double>();
-  return task;
-}
-
 std::vector<std::vector<Case>> cases_of_task(const Json& task) {
   std::vector<std::vector<Case>> groups;
   for (const Json& group : task.at("groups")) {
@@ -128,6 +116,23 @@ std::vector<std::vector<Case>> cases_of_task(const Json& task) {
     for (const Json& config : group) cases.push_back(Case::from_json(config));
   }
   return groups;
+}
+
+/// Reads the task of a part, and sets the options that the task gives.
+Json read_task(Options& options) {
+  std::vector<std::string> problems;
+  const std::vector<Json> records = read_records(options.part, problems);
+  if (records.size() != 1) throw BadInput(fmt::format("--part {}: holds no task", options.part));
+  const Json& task = records.front();
+  try {
+    options.part_number = task.at("part");
+    options.parts = task.at("parts");
+    options.budget_s = task.at("budget_s").get<double>();
+    (void)cases_of_task(task);
+  } catch (const std::exception& error) {
+    throw BadInput(fmt::format("--part {}: holds no task: {}", options.part, error.what()));
+  }
+  return task;
 }
 
 std::vector<std::vector<Case>> replayed_cases(const Json& record, const ExperimentSpec& spec) {
@@ -298,7 +303,7 @@ void Experiment::State::store_lost() {
   progress.add(1);
   store(std::move(record));
   // Without the record, the worker would meet the case again.
-  if (unwritten) throw std::runtime_error("the run cannot go on without the record of this case");
+  if (!can_go_on()) throw std::runtime_error("the run cannot go on without the record of this case");
   results.clear();  // resume() takes the record over
   cases_left = left;
 }

@@ -162,6 +162,9 @@ struct Experiment::State {
   /// Runs a step that writes to a file of records. A file that cannot be written costs no result: the run says so once,
   /// goes on, prints its results, and ends with status 1.
   void keep(const std::function<void()>& write);
+  /// Whether another process can go on with this run: it reads the records of this process. Without the record of a
+  /// case that ended a process, or lost the device, it would meet this case again.
+  bool can_go_on() const { return !unwritten && !options.samples_path().empty(); }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
   /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the

@@ -1,7 +1,10 @@
 // Tests of the loop on a fake device with virtual time: each test sets how long a launch takes.
 #include "common/experiment/experiment.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -1032,6 +1035,18 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   }
 }
 
+// Another process would not find the record of the case that lost the device, and would lose the device again.
+TEST_F(ExperimentTest, AfterALostDeviceARunWithoutRecordsEnds) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+  world.on_launch_of = [&](double seconds) {
+    if (seconds == 2e-3) throw DeviceFault("an illegal address");
+  };
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32", "--measurements", "/dev/null"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(world.restarts.empty());
+  EXPECT_NE(outcome.out.find("an illegal address"), std::string::npos) << outcome.out;
+}
+
 TEST_F(ExperimentTest, ShortLaunchesAreBatched) {
   world.seconds = [](const Case&) { return 5e-6; };
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16"}).status, 0);
@@ -1274,6 +1289,22 @@ TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
     EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
     for (const Json& record : measurements()) EXPECT_EQ(record["status"], "ok");
   }
+}
+
+TEST_F(ExperimentTest, APipeWhoseReaderHasGoneIsAnErrorAndTheRunGoesOn) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  for (const char* option : {"--measurements", "--out"}) {
+    int reader = open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+    world.seconds = [&](const Case&) {
+      close(std::exchange(reader, -1));
+      return 1e-3;
+    };
+    const Outcome outcome = run({"--axis", "n=8,16", "--axis", "tile=16,32", option, path("pipe")});
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    EXPECT_NE(outcome.err.find("pipe': Broken pipe; the run goes on"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
+  }
+  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "nobody reads it from the start";
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
