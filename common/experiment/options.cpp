@@ -166,11 +166,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
-  app.add_flag("--list", options.list,
-               "print axes, their values in this profile, and hypotheses; run nothing;\n"
-               "with --json: print the claims and their words of advice as JSON lines");
+  auto* list_option = app.add_flag("--list", options.list,
+                                   "print axes, their values in this profile, and hypotheses; run nothing;\n"
+                                   "with --json: print the claims and their words of advice as JSON lines");
   app.add_flag("--dry-run", options.dry_run,
-               "print the cases that would run, and the reasons why other cases would not; run nothing");
+               "print the cases that would run, and the reasons why other cases would not; run nothing")
+      ->excludes(list_option);
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
   text("--samples", samples, "N", "most samples of a case, and of each case of a comparison; default 200");
@@ -333,6 +334,23 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
         cases.size(), fmt::join(varying_axes(cases), ", ")));
   }
   return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);
+}
+
+std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups) {
+  std::vector<std::string> sentences;
+  for (const Axis& axis : options.axes) {
+    std::set<std::string> values;
+    for (const std::vector<Case>& cases : groups) {
+      for (const Case& config : cases) values.insert(config.value_text(axis.name));
+    }
+    for (const AxisValue& value : axis.values) {
+      if (values.empty() || values.contains(to_string(value))) continue;
+      sentences.push_back(
+          fmt::format("--axis {}={}: no case has this value, because of the other axes; the cases have {}", axis.name,
+                      to_string(value), fmt::join(values, ", ")));
+    }
+  }
+  return sentences;
 }
 
 }  // namespace attn

@@ -74,4 +74,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// Throws BadInput, also if --dump-output is given and not exactly one case is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
+/// Returns a sentence for each named value that no selected case has, because other axes decide this axis.
+std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
+
 }  // namespace attn

@@ -188,6 +188,9 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   for (const Case& config : all) plan(config);  // throws for bad input before time is spent
   cases_left = all.size();
   label_axes = varying_axes(all);
+  if (options.shard_count > 1) return;  // another part may have the case
+  for (const std::string& sentence : unmet_values(options, groups))
+    progress.note(fmt::format("{}: {}", spec.name, sentence));
 }
 
 bool Experiment::State::replays_measurement() const { return !replayed.is_null() && !is_finding(replayed); }
@@ -308,11 +311,17 @@ void Experiment::State::store_lost() {
   cases_left = left;
 }
 
+void Experiment::State::note_problems(const std::string& path, const std::vector<std::string>& problems) {
+  constexpr size_t most = 5;  // a file without records may have thousands of bad lines
+  for (size_t i = 0; i < std::min(most, problems.size()); ++i) progress.note(path + ": " + problems[i]);
+  if (problems.size() > most) progress.note(fmt::format("{}: and {} more bad lines", path, problems.size() - most));
+}
+
 /// Takes over the records of an earlier run with the same code and conditions, and the id of that run.
 void Experiment::State::resume() {
   std::vector<std::string> problems;
   const auto records = read_records(options.measurements_path, problems);
-  for (const std::string& problem : problems) progress.note(options.measurements_path + ": " + problem);
+  note_problems(options.measurements_path, problems);
 
   std::map<std::string, Measurement> latest;
   for (const Json& record : records) {

@@ -81,6 +81,8 @@ struct Experiment::State {
   /// The command line that goes on with this run.
   std::vector<std::string> resuming() const;
   void resume();
+  /// Prints the problems that read_records() found in a file.
+  void note_problems(const std::string& path, const std::vector<std::string>& problems);
   /// Takes over the comparisons of those findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.

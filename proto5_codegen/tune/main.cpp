@@ -180,6 +180,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
     throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
   Json found = read_winners(device->info());
+  bool none = true;
   for (const CodegenCase& one : all_cases(dtype, heads, tokens)) {
     for (const char* generator : {"search", "halide_tuned"}) {
       if (!only.empty() && only != work_names()[one.work]) continue;
@@ -188,6 +189,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       PipelineCache pipelines(*device, "");  // without a folder, so that candidates are not kept on disk
       const Json winner = search(*device, pipelines, config, seconds);
       if (winner.is_null()) continue;
+      none = false;
       to_stdout(fmt::format("{} {}: {} us with the usual constants, {} us with the best of {} candidates: {}\n",
                             generator, tuning_key(config), winner.at("usual_us").dump(), winner.at("us").dump(),
                             winner.at("tried").dump(), winner.at("constants").dump()));
@@ -196,6 +198,11 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
         throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
       }
     }
+  }
+  if (none) {
+    throw BadInput(
+        fmt::format("no candidate was found right on {}: it has no kernels to search, or --seconds {:g} is too few",
+                    device->info().spec, seconds));
   }
   return 0;
 }

@@ -903,6 +903,12 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
   EXPECT_NE(reason.find("at most 500 ms are allowed"), std::string::npos) << reason;
 
+  world.on_host = true;  // the host's work may be calls that launch
+  fs::remove(path("measurements.jsonl"));
+  EXPECT_EQ(run(arguments).status, 4);
+  EXPECT_EQ(world.makes, 0);
+  world.on_host = false;
+
   fs::remove(path("measurements.jsonl"));
   std::vector<std::string> shorter = arguments;
   shorter.insert(shorter.end(), {"--max-launch", "1e-6"});
@@ -1524,9 +1530,13 @@ TEST_F(ExperimentTest, ResumeReportsTornAndDamagedLines) {
     std::ofstream file(path("measurements.jsonl"), std::ios::app);
     file << R"({"schema":"measurement/1","experiment":"fake_experiment","id":"abc"})"
          << "\n"
-         << R"({"schema":"mea)";
+         << R"({"schema":5})"
+         << "\n";
+    for (int line = 0; line < 10; ++line) file << "oops\n";
+    file << R"({"schema":"mea)";
   }
   const Outcome outcome = run({"--axis", "n=8,9", "--axis", "tile=16", "--resume"});
+  EXPECT_NE(outcome.err.find("and 7 more bad lines"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.status, 0);
   EXPECT_NE(outcome.err.find("line 3"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("\"abc\" is damaged"), std::string::npos) << outcome.err;
@@ -1708,6 +1718,18 @@ TEST_F(ExperimentTest, AxesNotNamedKeepTheProfile) {
   EXPECT_EQ(world.makes, 0);
 }
 
+TEST_F(ExperimentTest, AValueThatNoCaseHasIsSaid) {
+  const auto complete = spec_.complete;
+  spec_.complete = [&](Case& config, const DeviceInfo& info) {
+    complete(config, info);
+    config.set("tile", int64_t{24});
+  };
+  const Outcome outcome = run({"--dry-run", "--axis", "n=8", "--axis", "tile=16,24"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err,
+            "fake_experiment: --axis tile=16: no case has this value, because of the other axes; the cases have 24\n");
+}
+
 TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   using Cases = std::vector<std::string>;
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})), Cases{"n=8 m=8 tile=24 variant=tuned"});
@@ -1852,6 +1874,7 @@ TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
       {{"--baseline", "variant=tuned,naive"}, "one value"},
       {{"--baseline", "color=red"}, "color"},
       {{"--csv", "--json"}, "--json"},
+      {{"--list", "--dry-run"}, "--list"},
       {{"--budget", "abc"}, "a number from 0"},
       {{"--budget", "-1"}, "a number from 0"},
       {{"--budget", "nan"}, "a number from 0"},
