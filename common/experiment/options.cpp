@@ -132,7 +132,9 @@ void refuse_overwriting(const Options& options) {
 
 std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) return "";
+  std::error_code none;
+  const bool device = measurements_path.starts_with("/dev/");  // /dev/stdout may be a regular file
+  if (device || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;
   if (stem.extension() == ".jsonl") stem.replace_extension();
   return stem.string() + ".samples.jsonl";

@@ -59,7 +59,7 @@ struct Options {
     return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
   }
   /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty where the measurements go to no
-  /// regular file, for example to /dev/null.
+  /// regular file, for example to /dev/null or to a pipe, and for the names in /dev.
   std::string samples_path() const;
   const Axis* axis(std::string_view name) const;
 };

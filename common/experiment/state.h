@@ -9,12 +9,14 @@
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -166,7 +168,10 @@ struct Experiment::State {
   void keep(const std::function<void()>& write);
   /// Whether another process can go on with this run: it reads the records of this process. Without the record of a
   /// case that ended a process, or lost the device, it would meet this case again.
-  bool can_go_on() const { return !unwritten && !options.samples_path().empty(); }
+  bool can_go_on() const {
+    std::error_code none;
+    return !unwritten && std::filesystem::is_regular_file(options.measurements_path, none);
+  }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
   /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the

@@ -644,6 +644,17 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   }
 }
 
+TEST(Options, NoSamplesNextToADevice) {
+  Options options;
+  EXPECT_EQ(options.samples_path(), "measurements.samples.jsonl");
+  options.measurements_path = "/tmp/nosuch/m";
+  EXPECT_EQ(options.samples_path(), "/tmp/nosuch/m.samples.jsonl");
+  for (const char* path : {"/dev/null", "/dev/stdout", "/"}) {
+    options.measurements_path = path;
+    EXPECT_EQ(options.samples_path(), "") << path;
+  }
+}
+
 TEST(Options, ProcessesOfAProfile) {
   DeviceInfo cpu, gpu;
   cpu.operations = &cpu_operations();
