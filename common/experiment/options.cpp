@@ -133,7 +133,8 @@ void refuse_overwriting(const Options& options) {
 std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
   std::error_code none;
-  const bool device = measurements_path.starts_with("/dev/");  // /dev/stdout may be a regular file
+  // /dev/stdout may be a regular file.
+  const bool device = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
   if (device || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;
   if (stem.extension() == ".jsonl") stem.replace_extension();

@@ -647,9 +647,9 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
 TEST(Options, NoSamplesNextToADevice) {
   Options options;
   EXPECT_EQ(options.samples_path(), "measurements.samples.jsonl");
-  options.measurements_path = "/tmp/nosuch/m";
-  EXPECT_EQ(options.samples_path(), "/tmp/nosuch/m.samples.jsonl");
-  for (const char* path : {"/dev/null", "/dev/stdout", "/"}) {
+  options.measurements_path = "/dev/shm/nosuch/m";
+  EXPECT_EQ(options.samples_path(), "/dev/shm/nosuch/m.samples.jsonl");
+  for (const char* path : {"/dev/null", "/dev/stdout", "/dev/fd/1", "/"}) {
     options.measurements_path = path;
     EXPECT_EQ(options.samples_path(), "") << path;
   }
