@@ -227,7 +227,8 @@ TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
 
 class AdviceTest : public KbTest {};
 
-// One claim that is a little uncertain may advise. Among ten claims that are open it may not, whichever device is shown.
+// One claim that is a little uncertain may advise. Among ten claims that are open it may not, whichever device is
+// shown.
 TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
   std::vector<Json> one;
   for (double ratio = 1.2; ratio < 2; ratio += 0.002) {
