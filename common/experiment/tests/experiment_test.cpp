@@ -1880,6 +1880,7 @@ TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
       {{"stray"}, "stray"},
       {{"--device"}, "--device"},
       {{"--profile", "medium"}, "quick or full"},
+      {{"--profile", "a\nb"}, "a b: not allowed"},
       {{"--only", "measure"}, "verify"},
       {{"--columns", "few"}, "all"},
       {{"--baseline", "variant=tuned,naive"}, "one value"},
