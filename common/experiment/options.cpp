@@ -134,8 +134,8 @@ std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
   std::error_code none;
   // /dev/stdout may be a regular file.
-  const bool device = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
-  if (device || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
+  const bool of_system = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
+  if (of_system || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;
   if (stem.extension() == ".jsonl") stem.replace_extension();
   return stem.string() + ".samples.jsonl";
