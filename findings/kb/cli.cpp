@@ -699,7 +699,7 @@ std::string printed(const std::vector<Compared>& configurations) {
   }
   std::string text;
   for (const auto& [experiment, all] : experiments) {
-    CaseTable table = {.heads = {"B is", "B/A of time", "floor", "device"},
+    CaseTable table = {.heads = {"B, and B/A of time", "device", "floor"},
                        .rows = {},
                        .width = output_width(),
                        .remedy = "--json prints them"};
@@ -714,12 +714,13 @@ std::string printed(const std::vector<Compared>& configurations) {
       const std::string change(name(one->change));
       if (!one->ratio) {
         const bool both = !one->id_a.empty() && !one->id_b.empty();
-        reasons.push_back({both ? change : "not compared", one->reason, one->config});
+        reasons.push_back({both ? change : "not compared", one->reason, one->config, both});
         continue;
       }
-      table.rows.push_back({one->config,
-                            {change, fmt::format("{:.4g} [{:.4g}, {:.4g}]", *one->ratio, *one->ci_lo, *one->ci_hi),
-                             fmt::format("{:.2g}", one->floor), devices.size() > 1 ? one->device_a : ""}});
+      const std::string figures =
+          fmt::format("{} {:.4g} [{:.4g}, {:.4g}]", change, *one->ratio, *one->ci_lo, *one->ci_hi);
+      table.rows.push_back(
+          {one->config, {figures, devices.size() > 1 ? one->device_a : "", fmt::format("{:.2g}", one->floor)}});
     }
     text += fmt::format("{}{}\n{}{}\n", text.empty() ? "" : "\n", experiment, case_table(std::move(table)),
                         reasons_text(reasons, varying_axes(cases), output_width()));
