@@ -40,6 +40,6 @@ std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, 
 /// steps. Then the process checks the launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be
 /// empty), archive (may be empty). Returns the exit status.
 int first_result(const std::vector<std::string>& arguments);
-inline constexpr const char* first_result_option = "--first-result";
+inline constexpr const char* first_result_option = "--first-result";  // no option for users
 
 }  // namespace attn

@@ -35,11 +35,11 @@ void require(bool fits, const std::string& place, const Json& value, const std::
   throw BadInput(fmt::format("{}: {} is not allowed; {}", place, shown, allowed));
 }
 
-/// Throws BadInput unless the winner has the fields `constants`, `tried` and `seconds`.
+/// Throws BadInput unless the winner has all fields that this file reads.
 void require_winner(const Json& winner, const std::string& place) {
-  const char* fields = "an object with constants, tried and seconds";
+  const char* fields = "an object with constants, q_len, heads, tried and seconds";
   require(winner.is_object() && winner.contains("constants") && winner["constants"].is_object(), place, winner, fields);
-  for (const char* field : {"tried", "seconds"}) {
+  for (const char* field : {"q_len", "heads", "tried", "seconds"}) {
     require(winner.contains(field), place, winner, fields);
     require(winner[field].is_number() && winner[field] >= 0, place + ": " + field, winner[field], "a number from 0 on");
   }

@@ -25,7 +25,7 @@ class PendingFile {
 
   /// Writes the text and renames the file to its target. Returns false if the disk is full or the folder cannot be
   /// written.
-  bool write(std::string_view text);
+  [[nodiscard]] bool write(std::string_view text);
 
  private:
   void open_own();

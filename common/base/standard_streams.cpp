@@ -44,10 +44,11 @@ std::atomic<bool> lost = false;
 }  // namespace
 
 void keep_standard_streams() {
-  // open() returns the lowest free number, so this loop ends with the first number that is not 0, 1 or 2.
-  int opened = 0;
-  while (opened >= 0 && opened <= STDERR_FILENO) opened = open("/dev/null", O_RDONLY);
-  if (opened >= 0) close(opened);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // open() returns the lowest free number, which is the number of this stream.
+    if (stream == STDIN_FILENO || open("/dev/full", O_WRONLY) < 0) open("/dev/null", O_RDONLY);
+  }
 }
 
 void to_stderr(std::string_view text) { write_all(STDERR_FILENO, text); }

@@ -68,6 +68,17 @@ std::string format_ratio(double ratio) {
   return fmt::format("{:.{}f}x", ratio, ratio < 0.1 ? 3 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0);
 }
 
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  // C1 control characters, which some terminals obey: U+0080 to U+009F are the bytes C2 80 to C2 9F.
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    if (static_cast<unsigned char>(text[i]) == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      text[i] = text[i + 1] = ' ';
+    }
+  }
+  return text;
+}
+
 std::string counted(size_t count, const std::string& noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -22,6 +22,9 @@ std::string format_seconds(double seconds);
 /// A ratio as "1.07x"; at least 10 as "12.3x", at least 100 as "123x", less than 0.1 as "0.052x".
 std::string format_ratio(double ratio);
 
+/// Returns the text for a terminal or a line-based file: control characters become blanks.
+std::string printable(std::string text);
+
 /// Returns "1 case", "2 cases".
 std::string counted(size_t count, const std::string& noun);
 

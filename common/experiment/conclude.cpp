@@ -220,7 +220,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
     raise_ceilings();  // now that the device is warm
     std::vector<std::string> problems;
     const std::vector<Json> known = read_records(options.findings_path, problems);
-    for (const std::string& problem : problems) progress.note(options.findings_path + ": " + problem);
+    note_problems(options.findings_path, problems);
     const bool has_header = std::ranges::any_of(known, [&](const Json& record) {
       return record.value("schema", "") == "run/1" && record.value("/run/id"_json_pointer, Json()) == run["id"];
     });

@@ -23,6 +23,7 @@
 #include "common/base/error.h"
 #include "common/base/shell.h"
 #include "common/base/standard_streams.h"
+#include "common/base/text_table.h"
 #include "common/experiment/state.h"
 #include "common/experiment/watch.h"
 
@@ -206,7 +207,12 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     try {
       std::vector<const char*> texts;
       for (const std::string& argument : arguments) texts.push_back(argument.c_str());
-      auto options = parse_options(static_cast<int>(texts.size()), texts.data(), spec);
+      std::optional<Options> options;
+      try {
+        options = parse_options(static_cast<int>(texts.size()), texts.data(), spec);
+      } catch (const BadInput& error) {
+        throw BadInput(printable(error.what()));  // a word of the command line may have control characters
+      }
       if (!options) return 0;
       if (!options->part.empty())
         prctl(PR_SET_PDEATHSIG, SIGKILL);  // a part does not outlive the run that asked for it
@@ -245,8 +251,11 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
         state.progress.note(state.results.back().reason + "; the run goes on in a new process");
-        // Without the record of the case that lost the device, the next process would lose the device again.
-        if (options->replay.empty() && !state.unwritten) go_on(state.resuming());
+        if (options->replay.empty() && state.can_go_on()) {
+          go_on(state.resuming());
+        } else if (!options->json) {
+          to_stdout(state.table_text() + "\n");
+        }
         return complain(fmt::format("the device is lost; {}", state.kept()), 1);
       } catch (const BadInput&) {
         throw;

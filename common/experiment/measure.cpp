@@ -158,7 +158,7 @@ std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) co
 
 std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
   if (auto reason = too_large(plan)) return reason;
-  return plan.host || plan.work_is_limit ? std::nullopt : too_long(plan.work);
+  return plan.work_is_limit ? std::nullopt : too_long(plan.work);
 }
 
 const Ceilings& Experiment::State::measured_ceilings() {

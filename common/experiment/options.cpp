@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
-#include "common/base/standard_streams.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -62,8 +61,8 @@ ANSWER
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
-  1    a case was wrong, failed or did not end, an allocation failed, a process that measures again was ended, or a
-       record or stdout could not be written
+  1    a case was wrong, failed or did not end; an allocation failed; a process that measures again could not start, or
+       ended by a signal or with an error; or a record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   4    no case of the selection can run here; one line has the commonest reason
@@ -101,11 +100,6 @@ std::string one_of(const std::string& option, const std::string& text, const std
   throw BadInput(fmt::format("{} {}: not allowed; {}", option, text, fmt::join(allowed, " or ")));
 }
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
 /// Whether two paths name one regular file, or one file that does not exist yet.
 bool same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
@@ -138,7 +132,10 @@ void refuse_overwriting(const Options& options) {
 
 std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) return "";
+  std::error_code none;
+  // /dev/stdout may be a regular file.
+  const bool of_system = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
+  if (of_system || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;
   if (stem.extension() == ".jsonl") stem.replace_extension();
   return stem.string() + ".samples.jsonl";
@@ -172,11 +169,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
                    ->allow_extra_args(false);
-  app.add_flag("--list", options.list,
-               "print axes, their values in this profile, and hypotheses; run nothing;\n"
-               "with --json: print the claims and their words of advice as JSON lines");
+  auto* list_option = app.add_flag("--list", options.list,
+                                   "print axes, their values in this profile, and hypotheses; run nothing;\n"
+                                   "with --json: print the claims and their words of advice as JSON lines");
   app.add_flag("--dry-run", options.dry_run,
-               "print the cases that would run, and the reasons why other cases would not; run nothing");
+               "print the cases that would run, and the reasons why other cases would not; run nothing")
+      ->excludes(list_option);
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
   text("--samples", samples, "N", "most samples of a case, and of each case of a comparison; default 200");
@@ -220,24 +218,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
        "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    to_stdout(app.help());
-    return std::nullopt;
-  } catch (const CLI::CallForVersion& version) {
-    to_stdout(std::string(version.what()) + "\n");
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
-  }
+  if (!parse_command_line(app, argc, argv)) return std::nullopt;
 
-  for (const CLI::Option* option : app.get_options()) {
-    const auto& values = option->results();
-    if (std::find(values.begin(), values.end(), "") != values.end()) {
-      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
-    }
-  }
   one_of("--profile", options.profile, {"quick", "full"});
   if (*only_option) options.only_verify = !one_of("--only", only, {"verify"}).empty();
   if (!columns.empty()) options.all_columns = !one_of("--columns", columns, {"all"}).empty();
@@ -355,6 +337,23 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
         cases.size(), fmt::join(varying_axes(cases), ", ")));
   }
   return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);
+}
+
+std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups) {
+  std::vector<std::string> sentences;
+  for (const Axis& axis : options.axes) {
+    std::set<std::string> values;
+    for (const std::vector<Case>& cases : groups) {
+      for (const Case& config : cases) values.insert(config.value_text(axis.name));
+    }
+    for (const AxisValue& value : axis.values) {
+      if (values.empty() || values.contains(to_string(value))) continue;
+      sentences.push_back(
+          fmt::format("--axis {}={}: no case has this value, because of the other axes; the cases have {}", axis.name,
+                      to_string(value), fmt::join(values, ", ")));
+    }
+  }
+  return sentences;
 }
 
 }  // namespace attn

@@ -59,7 +59,7 @@ struct Options {
     return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
   }
   /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty where the measurements go to no
-  /// regular file, for example to /dev/null.
+  /// regular file, for example to /dev/null or to a pipe, and for the names in /dev.
   std::string samples_path() const;
   const Axis* axis(std::string_view name) const;
 };
@@ -73,5 +73,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// If the command line names a shape axis and no tile, and selects a single shape, only the shape's default tile runs.
 /// Throws BadInput, also if --dump-output is given and not exactly one case is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
+
+/// Returns a sentence for each named value that no selected case has, because other axes decide this axis.
+std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn

@@ -109,18 +109,6 @@ Json find_replayed(Options& options, const ExperimentSpec& spec) {
   return record;
 }
 
-/// Reads the task of a part, and sets the options that the task gives.
-Json read_task(Options& options) {
-  std::vector<std::string> problems;
-  const std::vector<Json> records = read_records(options.part, problems);
-  if (records.size() != 1) throw BadInput(fmt::format("--part {}: holds no task", options.part));
-  const Json& task = records.front();
-  options.part_number = task.at("part");
-  options.parts = task.at("parts");
-  options.budget_s = task.at("budget_s").get<double>();
-  return task;
-}
-
 std::vector<std::vector<Case>> cases_of_task(const Json& task) {
   std::vector<std::vector<Case>> groups;
   for (const Json& group : task.at("groups")) {
@@ -128,6 +116,23 @@ std::vector<std::vector<Case>> cases_of_task(const Json& task) {
     for (const Json& config : group) cases.push_back(Case::from_json(config));
   }
   return groups;
+}
+
+/// Reads the task of a part, and sets the options that the task gives.
+Json read_task(Options& options) {
+  std::vector<std::string> problems;
+  const std::vector<Json> records = read_records(options.part, problems);
+  if (records.size() != 1) throw BadInput(fmt::format("--part {}: holds no task", options.part));
+  const Json& task = records.front();
+  try {
+    options.part_number = task.at("part");
+    options.parts = task.at("parts");
+    options.budget_s = task.at("budget_s").get<double>();
+    (void)cases_of_task(task);
+  } catch (const std::exception& error) {
+    throw BadInput(fmt::format("--part {}: holds no task: {}", options.part, error.what()));
+  }
+  return task;
 }
 
 std::vector<std::vector<Case>> replayed_cases(const Json& record, const ExperimentSpec& spec) {
@@ -183,6 +188,9 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   for (const Case& config : all) plan(config);  // throws for bad input before time is spent
   cases_left = all.size();
   label_axes = varying_axes(all);
+  if (options.shard_count > 1) return;  // another part may have the case
+  for (const std::string& sentence : unmet_values(options, groups))
+    progress.note(fmt::format("{}: {}", spec.name, sentence));
 }
 
 bool Experiment::State::replays_measurement() const { return !replayed.is_null() && !is_finding(replayed); }
@@ -298,16 +306,22 @@ void Experiment::State::store_lost() {
   progress.add(1);
   store(std::move(record));
   // Without the record, the worker would meet the case again.
-  if (unwritten) throw std::runtime_error("the run cannot go on without the record of this case");
+  if (!can_go_on()) throw std::runtime_error("the run cannot go on without the record of this case");
   results.clear();  // resume() takes the record over
   cases_left = left;
+}
+
+void Experiment::State::note_problems(const std::string& path, const std::vector<std::string>& problems) {
+  constexpr size_t most = 5;  // a file without records may have thousands of bad lines
+  for (size_t i = 0; i < std::min(most, problems.size()); ++i) progress.note(path + ": " + problems[i]);
+  if (problems.size() > most) progress.note(fmt::format("{}: and {} more bad lines", path, problems.size() - most));
 }
 
 /// Takes over the records of an earlier run with the same code and conditions, and the id of that run.
 void Experiment::State::resume() {
   std::vector<std::string> problems;
   const auto records = read_records(options.measurements_path, problems);
-  for (const std::string& problem : problems) progress.note(options.measurements_path + ": " + problem);
+  note_problems(options.measurements_path, problems);
 
   std::map<std::string, Measurement> latest;
   for (const Json& record : records) {

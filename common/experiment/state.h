@@ -9,12 +9,14 @@
 //   conclude.cpp   judges, writes findings, prints the table
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -81,6 +83,8 @@ struct Experiment::State {
   /// The command line that goes on with this run.
   std::vector<std::string> resuming() const;
   void resume();
+  /// Prints the problems that read_records() found in a file.
+  void note_problems(const std::string& path, const std::vector<std::string>& problems);
   /// Takes over the comparisons of those findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.
@@ -162,6 +166,12 @@ struct Experiment::State {
   /// Runs a step that writes to a file of records. A file that cannot be written costs no result: the run says so once,
   /// goes on, prints its results, and ends with status 1.
   void keep(const std::function<void()>& write);
+  /// Whether another process can go on with this run: it reads the records of this process. Without the record of a
+  /// case that ended a process, or lost the device, it would meet this case again.
+  bool can_go_on() const {
+    std::error_code none;
+    return !unwritten && std::filesystem::is_regular_file(options.measurements_path, none);
+  }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
   /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the

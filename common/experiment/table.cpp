@@ -10,11 +10,10 @@
 #include <sstream>
 
 #include "common/base/text_table.h"
+#include "common/records/case_table.h"
 
 namespace attn {
 namespace {
-
-using Rows = std::vector<std::vector<std::string>>;
 
 /// A column of figures. `cell` gives the text of a result, or an empty text.
 struct Column {
@@ -22,10 +21,6 @@ struct Column {
   std::function<std::string(const Measurement&)> cell;
   bool by_default = true;
 };
-
-constexpr const char* also = "also";  // the head of the column that several axes share
-constexpr size_t room_for_also = 24;  // a longer cell of this column takes several lines
-constexpr double almost_all = 0.75;   // an axis with one value in this share of the rows needs no column
 
 std::string percent_of(double part, double whole) { return whole > 0 ? fmt::format("{:.1f}", 100 * part / whole) : ""; }
 
@@ -151,72 +146,6 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
        false}};
 }
 
-/// The most common value of an axis, and the share of the rows that have it.
-std::pair<std::string, double> common_value(const Results& rows, const std::string& axis) {
-  std::map<std::string, size_t> counts;
-  for (const Measurement* row : rows) ++counts[row->config.value_text(axis)];
-  const auto most = std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
-  return {most->first, static_cast<double>(most->second) / static_cast<double>(rows.size())};
-}
-
-/// A table of some axes and columns. The axes in `folded` share the last column, which names only the values that
-/// differ from the most common value.
-Rows rows_of(const Results& results, const std::vector<std::string>& axes, const std::vector<std::string>& folded,
-             const std::vector<Column>& columns) {
-  Rows rows(1);
-  for (const std::string& axis : axes) rows[0].push_back(axis);
-  for (const Column& column : columns) rows[0].push_back(column.head);
-  if (!folded.empty()) rows[0].emplace_back(also);
-  std::map<std::string, std::string> common;
-  for (const std::string& axis : folded) common[axis] = common_value(results, axis).first;
-  for (const Measurement* result : results) {
-    std::vector<std::string> row;
-    for (const std::string& axis : axes) row.push_back(result->config.value_text(axis));
-    for (const Column& column : columns) row.push_back(column.cell(*result));
-    if (!folded.empty()) {
-      std::vector<std::string> own;
-      for (const std::string& axis : folded) {
-        if (result->config.value_text(axis) != common[axis]) own.push_back(result->config.key({axis}));
-      }
-      row.push_back(fmt::format("{}", fmt::join(own, " ")));
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-/// The index at which the shared column begins; npos if there is none.
-size_t place_of_also(const std::string& text) {
-  const std::string head = text.substr(0, text.find('\n'));
-  return head.ends_with(also) ? head.size() - std::string_view(also).size() : head.npos;
-}
-
-size_t width_of(const std::string& text) {
-  const size_t place = place_of_also(text);
-  const size_t most = place == text.npos ? text.npos : place + room_for_also;
-  std::istringstream lines(text);
-  size_t width = 0;
-  for (std::string line; std::getline(lines, line);) width = std::max(width, std::min(line.size(), most));
-  return width;
-}
-
-/// One line for each reason of the cases that were skipped, and the whole reasons of the cases that failed.
-std::string reasons(const Results& results, const std::vector<std::string>& varying, size_t width) {
-  std::map<std::pair<std::string, std::string>, Results> groups;
-  for (const Measurement* result : results) {
-    if (!result->reason.empty()) groups[{result->status, result->reason}].push_back(result);
-  }
-  std::string text;
-  for (const auto& [why, cases] : groups) {
-    const std::string example = cases.front()->config.key(varying);
-    const std::string where = why.first == "skipped" || example.empty() ? ""
-                              : cases.size() == 1                       ? fmt::format(" ({})", example)
-                                                                        : fmt::format(" (first {})", example);
-    text += wrapped(fmt::format("{} {}{}: {}", cases.size(), why.first, where, why.second), width, 2);
-  }
-  return text.empty() ? "" : "\n" + text;
-}
-
 }  // namespace
 
 bool has_value(const Case& config, const Axis& axis) {
@@ -228,75 +157,32 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   if (all.empty()) return results.empty() ? "no cases\n" : fmt::format("no case has \"{}\"\n", options.filter);
   std::vector<Case> cases;
   for (const Measurement* result : all) cases.push_back(result->config);
-  const std::vector<std::string> varying_of_all = varying_axes(cases);
-  Results rows = all;
-  std::erase_if(rows, [](const Measurement* result) { return result->status == "skipped"; });
-  const std::string below = reasons(all, varying_of_all, options.width);
+  std::vector<CaseReason> reasons;
+  Results rows;
+  for (const Measurement* result : all) {
+    const bool ran = result->status != "skipped";
+    if (ran) rows.push_back(result);
+    if (!result->reason.empty()) reasons.push_back({result->status, result->reason, result->config, ran});
+  }
+  const std::string below = reasons_text(reasons, varying_axes(cases), options.width);
   if (rows.empty()) return "no case ran\n" + below;
 
-  cases.clear();
-  for (const Measurement* row : rows) cases.push_back(row->config);
-  std::vector<std::string> axes, said, folded;
-  const std::vector<std::string> varying = varying_axes(cases);
-  for (const auto& [axis, value] : cases.front().axes()) {
-    const auto equal = std::ranges::find_if(axes, [&](const std::string& other) {
-      return std::ranges::all_of(
-          rows, [&](const Measurement* row) { return row->config.value_text(axis) == row->config.value_text(other); });
-    });
-    if (std::ranges::find(varying, axis) == varying.end()) {
-      said.push_back(cases.front().key({axis}));
-    } else if (equal != axes.end()) {
-      said.push_back(axis + "=" + *equal);
-    } else {
-      axes.push_back(axis);
-    }
-  }
   const Baselines baselines(results, options);
   std::vector<Column> columns = columns_of(rows, ceilings, baselines, options);
-  std::erase_if(columns, [&](const Column& column) {
-    return std::ranges::all_of(rows, [&](const Measurement* row) { return column.cell(*row).empty(); });
-  });
-  std::vector<std::string> dropped;
   if (!options.all_columns) {
     std::erase_if(columns, [](const Column& column) { return !column.by_default; });
   }
-  const auto text = [&] { return text_table(rows_of(rows, axes, folded, columns), Align::right); };
-  const auto too_wide = [&] { return !options.all_columns && width_of(text()) > options.width; };
-  const auto fold = [&](double share) {  // folds the axis whose values differ in the fewest rows
-    const auto most =
-        std::ranges::max_element(axes, {}, [&](const std::string& axis) { return common_value(rows, axis).second; });
-    if (most == axes.end() || common_value(rows, *most).second < share) return false;
-    folded.push_back(*most);
-    axes.erase(most);
-    return true;
-  };
-  while (too_wide() && fold(almost_all)) {
+  CaseTable shown = {.heads = {},
+                     .rows = {},
+                     .width = options.width,
+                     .any_width = options.all_columns,
+                     .remedy = "--columns all shows them"};
+  for (const Column& column : columns) shown.heads.push_back(column.head);
+  for (const Measurement* row : rows) {
+    CaseRow& added = shown.rows.emplace_back(CaseRow{row->config, {}});
+    for (const Column& column : columns) added.cells.push_back(column.cell(*row));
   }
-  while (too_wide() && columns.size() > 1) {
-    dropped.insert(dropped.begin(), columns.back().head);
-    columns.pop_back();
-  }
-  while (too_wide() && fold(0)) {
-  }
-
-  std::vector<std::string> unless_said;
-  for (const std::string& axis : folded) unless_said.push_back(axis + "=" + common_value(rows, axis).first);
-  std::string above = said.empty() ? "" : wrapped(fmt::format("{}", fmt::join(said, " ")), options.width, 0);
-  if (!unless_said.empty()) {
-    above +=
-        wrapped(fmt::format("where `also` does not say otherwise: {}", fmt::join(unless_said, " ")), options.width, 0);
-  }
-  std::string body = text();
-  if (!options.all_columns) {
-    const size_t place = place_of_also(body), indent = place == body.npos ? 2 : std::min(place, options.width / 2);
-    std::istringstream lines(std::exchange(body, {}));
-    for (std::string line; std::getline(lines, line);) body += wrapped(line, options.width, indent);
-  }
-  if (!dropped.empty()) {
-    body += wrapped(fmt::format("left out for width: {}; --columns all shows them", fmt::join(dropped, ", ")),
-                    options.width, 0);
-  }
-  return above + body + below;
+  return case_table(std::move(shown)) + below;
 }
 
 std::string csv(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options) {

@@ -148,7 +148,7 @@ struct Activity::Shared {
   std::array<char, 1024> reason = {};
   std::array<char, size_t{1} << 14> last_case = {};
   size_t bytes = 0;
-  std::array<char, most_notes_bytes> text;
+  std::array<uint8_t, most_notes_bytes> notes;
 };
 
 Activity::Activity(const std::string& file)
@@ -175,13 +175,15 @@ void Activity::note(const Json& notes) {
   progress();
   leave_case();
   shared_->at = -1;
-  const std::string text = notes.dump(-1, ' ', false, Json::error_handler_t::replace);
-  shared_->bytes = text.size() <= most_notes_bytes ? text.size() : 0;
-  std::memcpy(shared_->text.data(), text.data(), shared_->bytes);
+  // CBOR keeps names of files that are no UTF-8; JSON would not.
+  const std::vector<uint8_t> bytes = Json::to_cbor(notes);
+  shared_->bytes = bytes.size() <= most_notes_bytes ? bytes.size() : 0;
+  std::memcpy(shared_->notes.data(), bytes.data(), shared_->bytes);
 }
 
 Json Activity::notes() const {
-  const Json notes = Json::parse(shared_->text.data(), shared_->text.data() + shared_->bytes, nullptr, false);
+  const Json notes =
+      Json::from_cbor(shared_->notes.data(), shared_->notes.data() + shared_->bytes, /*strict=*/true, /*throws=*/false);
   return notes.is_object() ? notes : Json::object();
 }
 

@@ -168,17 +168,20 @@ std::string claim_key(const std::string& experiment, const Hypothesis& hypothesi
 }
 
 void join_runs(std::vector<Json>& records) {
-  std::map<std::string, Json> headers;
+  // Records that another program wrote may lack any field.
+  const auto at = [](const Json& record, const char* pointer) {
+    return record.value(Json::json_pointer(pointer), Json());
+  };
+  std::map<Json, const Json*> headers;
   for (const Json& record : records) {
-    if (record.value("schema", "") == "run/1") headers[record.at("run").at("id")] = record;
+    const bool whole = at(record, "/run/id").is_string() && record.contains("env");
+    if (at(record, "/schema") == "run/1" && whole) headers[at(record, "/run/id")] = &record;
   }
   for (Json& record : records) {
-    if (record.value("schema", "") != "finding/2") continue;
-    Json& data = record.at("data");
-    const auto header = data.at("run").is_string() ? headers.find(data.at("run")) : headers.end();
+    const auto header = at(record, "/schema") == "finding/2" ? headers.find(at(record, "/data/run")) : headers.end();
     if (header == headers.end()) continue;
-    data["run"] = header->second.at("run");
-    data["env"] = header->second.at("env");
+    record["data"]["run"] = header->second->at("run");
+    record["data"]["env"] = header->second->at("env");
   }
 }
 

@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "common/base/error.h"
@@ -63,10 +65,17 @@ std::string record_id(const Json& record) {
 }
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  // If this process could read the pipe too, the pipe would always have a reader, and no append() would fail. To open a
+  // pipe waits for a reader; O_NONBLOCK refuses a pipe that has none.
+  std::error_code none;
+  const bool pipe = std::filesystem::is_fifo(path_, none);
+  const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;
+  descriptor_ = open(path_.c_str(), mode | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) {
-    throw BadInput(fmt::format("cannot append to '{}': {}; name a file that can be written", path_, strerror(errno)));
+    throw BadInput(fmt::format("cannot append to '{}': {}; name a file that can be written", path_,
+                               pipe && errno == ENXIO ? "nobody reads this pipe" : strerror(errno)));
   }
+  if (pipe) fcntl(descriptor_, F_SETFL, O_APPEND);  // append() waits while the pipe is full
 }
 
 RecordFile::~RecordFile() { close(descriptor_); }
@@ -87,12 +96,16 @@ void RecordFile::append(const Json& record) {
     line.insert(line.begin(), '\n');  // ends a last line that a crash left torn
   }
 
-  ssize_t written;
-  do {
-    written = write(descriptor_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(line.size())) return;
-  const int error = written < 0 ? errno : ENOSPC;  // a short write means that the disk is full
+  int error = 0;
+  for (std::string_view rest = line; !rest.empty() && error == 0;) {
+    const ssize_t written = write(descriptor_, rest.data(), rest.size());
+    if (written >= 0) {
+      rest.remove_prefix(static_cast<size_t>(written));  // after a short write the next write says why
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  if (error == 0) return;
   // Without a lock the file may have lines of another process after the torn line. So the torn line stays.
   const bool whole = !regular || (lock.error() == 0 && ftruncate(descriptor_, status.st_size) == 0);
   throw std::runtime_error(
@@ -100,16 +113,22 @@ void RecordFile::append(const Json& record) {
 }
 
 std::vector<Json> read_records(const std::string& path, std::vector<std::string>& problems) {
-  if (!std::filesystem::exists(path) || std::filesystem::is_character_file(path)) return {};
+  std::error_code none;
+  const std::filesystem::file_type type = std::filesystem::status(path, none).type();
+  const bool folder = type == std::filesystem::file_type::directory;
+  if (type != std::filesystem::file_type::regular && !folder) return {};
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) throw BadInput(fmt::format("cannot read '{}'", path));
+  if (!file || folder) throw BadInput(fmt::format("cannot read '{}'", path));
   std::vector<Json> records;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     Json record = Json::parse(line, nullptr, false);
-    if (record.is_object()) {
+    const auto is_text = [&](const char* field) { return !record.contains(field) || record[field].is_string(); };
+    if (record.is_object() && is_text("schema") && is_text("id")) {
       records.push_back(std::move(record));
+    } else if (record.is_object()) {
+      problems.push_back(fmt::format("line {}: schema or id is no text, skipped", number));
     } else {
       problems.push_back(fmt::format("line {}: {}, skipped", number,
                                      file.eof() ? "torn (the run that wrote it ended early)" : "no JSON object"));

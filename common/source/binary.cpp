@@ -52,17 +52,21 @@ std::optional<Binary> deserialize(const std::string& cache_key, std::string_view
   if (checksum(body) != text.substr(0, sum_end)) return std::nullopt;
   const size_t head_end = body.find('\n');
   const auto head = nlohmann::json::parse(body.substr(0, head_end), nullptr, false);
-  if (!head.is_object() || head.value("format", 0) != format || head.at("cache_key") != cache_key) return std::nullopt;
-  Binary binary;
-  binary.key = head.at("key");
-  binary.source_sha256 = head.at("source_sha256");
-  binary.code_sha256 = head.at("code_sha256");
-  binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
-  binary.registers = head.at("registers");
-  binary.spill_bytes = head.at("spill_bytes");
-  binary.threadgroup_bytes = head.at("threadgroup_bytes");
-  binary.code = body.substr(head_end + 1);
-  return binary;
+  try {
+    if (head.at("format") != format || head.at("cache_key") != cache_key) return std::nullopt;
+    Binary binary;
+    binary.key = head.at("key");
+    binary.source_sha256 = head.at("source_sha256");
+    binary.code_sha256 = head.at("code_sha256");
+    binary.times = {head.at("front_end_s"), head.at("optimizer_s"), head.at("code_generation_s")};
+    binary.registers = head.at("registers");
+    binary.spill_bytes = head.at("spill_bytes");
+    binary.threadgroup_bytes = head.at("threadgroup_bytes");
+    binary.code = body.substr(head_end + 1);
+    return binary;
+  } catch (const nlohmann::json::exception&) {  // a field is missing, or has another type
+    return std::nullopt;
+  }
 }
 
 }  // namespace attn

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -14,10 +13,14 @@
 #include <set>
 #include <sstream>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/progress.h"
+#include "common/base/run_program.h"
+#include "common/base/standard_streams.h"
 #include "common/base/text_table.h"
+#include "common/records/case_table.h"
 #include "common/records/spread.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/compare.h"
@@ -60,15 +63,8 @@ void heed_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    throw std::runtime_error("stdout: cannot be written");
-}
+/// Prints to stdout. run_program() says so if the text was lost.
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
@@ -139,7 +135,10 @@ std::string one_of(const std::string& option, const std::string& text, const std
 
 /// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
+  // A file without records may have thousands of bad lines, or lines without end.
+  constexpr size_t most_shown = 10, most_bad = 100'000;
   const bool standard_input = name == "-";
+  const std::string place = standard_input ? "stdin" : name;
   RecordInput file(name);
   size_t megabytes = 0;
   if (!standard_input) {
@@ -150,24 +149,25 @@ Ingested ingest(Store& store, const std::string& name) {
   Progress progress(!isatty(STDERR_FILENO));
   progress.add(megabytes);
   size_t shown = 0;
-  const auto advance = [&](size_t bytes) {
+  const auto advance = [&](size_t bytes, size_t bad) {
+    if (bad > most_bad) {
+      throw BadInput(fmt::format("{}: has more than {} bad lines; name a file of records", place, most_bad));
+    }
     for (; shown < bytes >> 20; ++shown) {
       if (shown >= megabytes) progress.add(1);  // the size of a pipe or of an unpacked text is not known beforehand
-      progress.begin(fmt::format("{}, MiB", standard_input ? "stdin" : name));
+      progress.begin(fmt::format("{}, MiB", place));
       progress.finish("");
     }
     return !stopped;
   };
   Ingested result = store.ingest(file, advance);
   progress.clear();
-  constexpr size_t most_shown = 10;  // a file that holds no records may have thousands of bad lines
-  const std::string place = standard_input ? "stdin" : name;
   for (const BadLine& bad : result.bad) {
     if (static_cast<size_t>(&bad - result.bad.data()) == most_shown) {
-      fmt::print(stderr, "kb: {}: and {} more bad lines\n", place, result.bad.size() - most_shown);
+      to_stderr(fmt::format("kb: {}: and {} more bad lines\n", printable(place), result.bad.size() - most_shown));
       break;
     }
-    fmt::print(stderr, "kb: {}: line {}: {}\n", place, bad.line, printable(bad.problem));
+    to_stderr(fmt::format("kb: {}\n", printable(fmt::format("{}: line {}: {}", place, bad.line, bad.problem))));
   }
   return result;
 }
@@ -246,7 +246,7 @@ int run_search(const Arguments& given) {
                     printable(match.snippet)));
   }
   if (matches.empty() && !given.json)
-    fmt::print(stderr, "kb: no finding and no note has all these words: {}\n", printable(query));
+    to_stderr(fmt::format("kb: no finding and no note has all these words: {}\n", printable(query)));
   return 0;
 }
 
@@ -473,11 +473,29 @@ int run_pool(const Arguments& given) {
   return bad ? 1 : 0;
 }
 
+/// The text in lower case, with one blank before each word: texts that differ only in case and blanks become equal.
+std::string normal(const std::string& text) {
+  std::istringstream words(text);
+  std::string result;
+  for (std::string word; words >> word;) result += " " + word;
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+/// Whether a device's name has this part; case does not matter.
+bool has_part(const std::string& device, const std::string& part) {
+  // normal() puts a blank before each word. The first blank is removed, because the part may begin within a word.
+  return normal(device).find(normal(part).erase(0, 1)) != std::string::npos;
+}
+
 int run_advice(const Arguments& given) {
   std::vector<Json> advised;
   int64_t withheld = 0;
-  for (Json& claim : pooled_claims(given.read().list(given.filter))) {
+  // Which claims may advise follows from all claims, so the device and the experiment are selected afterwards.
+  for (Json& claim : pooled_claims(given.read().list({}))) {
     if (claim.at("advice").get_ref<const std::string&>().empty()) continue;
+    if (!has_part(claim.at("device"), given.filter.device)) continue;
+    if (!claim.at("experiment").get_ref<const std::string&>().starts_with(given.filter.experiment)) continue;
     if (claim.at("advised") == false) {
       ++withheld;
       continue;
@@ -528,6 +546,7 @@ int run_fit(const Arguments& given) {
   }
   const std::vector<std::string> files = given.files.empty() ? recorded_files(source_root()) : given.files;
   if (files.empty()) throw BadInput("fit: the source tree has no recorded runs; name a FILE");
+  require_output(given.out, files);
   Store store = Store::open(":memory:", Store::Mode::write);
   bool bad = false;
   for (const std::string& file : files) bad |= !ingest(store, file).bad.empty();
@@ -544,17 +563,8 @@ int run_fit(const Arguments& given) {
   return bad ? 1 : 0;
 }
 
-/// The text in lower case, with one blank before each word: texts that differ only in case and blanks become equal.
-std::string normal(const std::string& text) {
-  std::istringstream words(text);
-  std::string result;
-  for (std::string word; words >> word;) result += " " + word;
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
-  return result;
-}
-
 /// A text that is equal for duplicates with different ids: findings of one claim in one run; measurements of one case
-/// in one run with the same times; notes that differ only in case and blanks.
+/// in one run with the same times; notes that differ only in case, blanks and confidence.
 std::string identity(const Record& record) {
   const Json json = record.json();
   if (record.kind == "finding") {
@@ -565,7 +575,12 @@ std::string identity(const Record& record) {
     return fmt::format("measurement\n{}\n{}\n{}\n{}\n{}", record.experiment, record.device,
                        json.at("run_id").get<std::string>(), json.at("case").dump(), json.at("time").dump());
   }
-  return fmt::format("note\n{}\n{}\n{}", normal(record.domain), normal(record.topic), normal(record.title));
+  std::string texts = "note";
+  for (const auto& [field, value] : json.items()) {
+    if (field == "id" || field == "confidence") continue;
+    texts += "\n" + field + normal(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return texts;
 }
 
 int run_dedup(const Arguments& given) {
@@ -645,12 +660,8 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   // A part of a device's name is enough if only one device with measurements has this part in its name. Findings about
   // a pair of devices have both names.
   std::set<std::string> matching;
-  // normal() puts a blank before each word. The first blank is removed, because the part may begin within a word.
-  const std::string wanted = normal(device).erase(0, 1);
   for (const Record& record : records) {
-    if (record.kind == "measurement" && normal(record.device).find(wanted) != std::string::npos) {
-      matching.insert(record.device);
-    }
+    if (record.kind == "measurement" && has_part(record.device, device)) matching.insert(record.device);
   }
   if (matching.empty())
     throw BadInput(fmt::format("{}: there are no measurements of that device; kb stats lists devices", device));
@@ -659,6 +670,65 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
                                with_one_unit(fmt::format("{}", fmt::join(matching, "', '")))));
   }
   return side_of_device(records, *matching.begin());
+}
+
+Json to_json(const Compared& one) {
+  const auto figure = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
+  return {{"change", name(one.change)},
+          {"regression", one.regression},
+          {"experiment", one.experiment},
+          {"config", one.config.key()},
+          {"scope", one.scope},
+          {"ratio", figure(one.ratio)},
+          {"ci_lo", figure(one.ci_lo)},
+          {"ci_hi", figure(one.ci_hi)},
+          {"floor", one.floor},
+          {"reason", one.reason},
+          {"a", {{"id", one.id_a}, {"device", one.device_a}}},
+          {"b", {{"id", one.id_b}, {"device", one.device_b}}}};
+}
+
+/// A table for each experiment, with the configurations whose times are compared. Below it, the reasons why other
+/// configurations are not.
+std::string printed(const std::vector<Compared>& configurations) {
+  std::vector<std::pair<std::string, std::vector<const Compared*>>> experiments;  // regressions come first
+  for (const Compared& one : configurations) {
+    auto place = std::ranges::find(experiments, one.experiment, [](const auto& known) { return known.first; });
+    if (place == experiments.end()) place = experiments.insert(place, {one.experiment, {}});
+    place->second.push_back(&one);
+  }
+  std::string text;
+  for (const auto& [experiment, all] : experiments) {
+    CaseTable table = {.heads = {"B, and B/A of time", "device", "floor"},
+                       .rows = {},
+                       .width = output_width(),
+                       .remedy = "--json prints them"};
+    std::vector<CaseReason> reasons;
+    std::vector<Case> cases;
+    std::set<std::string> devices;
+    for (const Compared* one : all) {
+      cases.push_back(one->config);
+      if (one->ratio) devices.insert(one->device_a);
+    }
+    for (const Compared* one : all) {
+      const std::string change(name(one->change));
+      if (!one->ratio) {
+        const bool both = !one->id_a.empty() && !one->id_b.empty();
+        reasons.push_back({both ? change : "not compared", one->reason, one->config, both});
+        continue;
+      }
+      const std::string figures =
+          fmt::format("{} {:.4g} [{:.4g}, {:.4g}]", change, *one->ratio, *one->ci_lo, *one->ci_hi);
+      table.rows.push_back(
+          {one->config, {figures, devices.size() > 1 ? one->device_a : "", fmt::format("{:.2g}", one->floor)}});
+    }
+    text += fmt::format("{}{}\n{}{}\n", text.empty() ? "" : "\n", experiment, case_table(std::move(table)),
+                        reasons_text(reasons, varying_axes(cases), output_width()));
+  }
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result += printable(with_one_unit(line)) + "\n";
+  return result;
 }
 
 int run_compare(const Arguments& given) {
@@ -691,37 +761,22 @@ int run_compare(const Arguments& given) {
                      };
                      return rank(x) < rank(y);
                    });
-  std::vector<std::vector<std::string>> rows;
-  for (const Compared& one : result.configurations) {
-    if (given.json) {
-      const auto figure = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-      print(json_line({{"change", name(one.change)},
-                       {"regression", one.regression},
-                       {"experiment", one.experiment},
-                       {"config", one.config},
-                       {"scope", one.scope},
-                       {"ratio", figure(one.ratio)},
-                       {"ci_lo", figure(one.ci_lo)},
-                       {"ci_hi", figure(one.ci_hi)},
-                       {"floor", one.floor},
-                       {"reason", one.reason},
-                       {"a", {{"id", one.id_a}, {"device", one.device_a}}},
-                       {"b", {{"id", one.id_b}, {"device", one.device_b}}}}));
-    } else {
-      rows.push_back({one.id_a.empty() || one.id_b.empty() ? "-" : std::string(name(one.change)), one.experiment,
-                      printable(one.config), printable(one.reason)});
-    }
+  if (given.json) {
+    for (const Compared& one : result.configurations) print(json_line(to_json(one)));
+  } else {
+    print(printed(result.configurations));
   }
-  print(text_table(rows, Align::left));
   for (const std::string& note : result.notes) {
-    fmt::print(given.json ? stderr : stdout, "{}\n", printable(with_one_unit(note)));
+    const std::string text = printable(with_one_unit(note));
+    if (given.json) to_stderr(text + "\n");
+    if (!given.json) print(wrapped(text, output_width(), 2));
   }
   const std::string counts = fmt::format(
       "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct only in A; {} configurations only "
-      "in A, {} only in B\n",
+      "in A, {} only in B",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
       result.only_b);
-  if (!given.json) print(printable(with_one_unit(counts.substr(0, counts.size() - 1))) + "\n");
+  if (!given.json) print(wrapped(printable(with_one_unit(counts)), output_width(), 2));
   return result.regression() || bad ? 1 : 0;
 }
 
@@ -806,8 +861,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("advice",
                 "print the advice of those pooled claims of which at most 5 % are expected to have a wrong verdict",
                 run_advice);
-  text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
-  text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
+  text(sub, "--device", given.filter.device, "D", "only claims about devices whose name contains D");
+  text(sub, "--proto", given.filter.experiment, "P", "only claims of experiments whose name begins with P: proto1");
 
   sub =
       command("keys", "print the claim_key of each finding/1, and the key that a finding/2 of the claim has", run_keys);
@@ -864,15 +919,6 @@ void check_arguments(Arguments& given) {
   if (given.floor.empty()) given.floor = "2";
 }
 
-void refuse_empty_options(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    const auto& values = option->results();
-    if (!option->get_positional() && std::find(values.begin(), values.end(), "") != values.end()) {
-      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
-    }
-  }
-}
-
 int run_command(int argc, const char* const* argv) {
   Arguments given;
   CLI::App app(summary, "kb");
@@ -882,25 +928,12 @@ int run_command(int argc, const char* const* argv) {
   app.set_version_flag("--version", "kb " ATTN_VERSION, "the version");
   app.add_option("--db", given.db, "the knowledge base's file, see DATABASE")->type_name("FILE");
   app.add_flag("--json", given.json, "JSON lines in place of text");
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // run_command() refuses a line without a command
   const std::vector<Command> commands = add_commands(app, given);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    print(app.help());
-    return 0;
-  } catch (const CLI::CallForVersion& version) {
-    print(std::string(version.what()) + "\n");
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    throw BadInput(one_line(error.what()) + "; --help shows what is allowed");
-  }
+  if (!parse_command_line(app, argc, argv)) return 0;
   check_arguments(given);
-  refuse_empty_options(app);
   for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    refuse_empty_options(*command.app);
-    return command.run(given);
+    if (command.app->parsed()) return command.run(given);
   }
   throw BadInput("name a command; --help lists them");
 }
@@ -908,21 +941,14 @@ int run_command(int argc, const char* const* argv) {
 }  // namespace
 
 int run_kb(int argc, const char* const* argv) {
-  const auto complain = [](const std::string& message, int status) {
-    fmt::print(stderr, "kb: {}\n", printable(message));
-    return status;
-  };
-  try {
-    const int status = run_command(argc, argv);
-    if (std::fflush(stdout) != 0) return complain("stdout: cannot be written", 1);
-    return status;
-  } catch (const Interrupted&) {
-    return complain("interrupted; nothing is kept of the file that was being ingested", 130);
-  } catch (const BadInput& error) {
-    return complain(error.what(), 2);
-  } catch (const std::exception& error) {
-    return complain(error.what(), 1);
-  }
+  return run_program("kb", [&] {
+    try {
+      return run_command(argc, argv);
+    } catch (const Interrupted&) {
+      to_stderr("kb: interrupted; nothing is kept of the file that was being ingested\n");
+      return 130;
+    }
+  });
 }
 
 }  // namespace attn::kb

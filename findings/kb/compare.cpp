@@ -143,8 +143,6 @@ std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
   return notes;
 }
 
-std::string config_text(const Json& config) { return Case::from_json(config).key(); }
-
 /// Judges a configuration that both sides have: sets change, reason and ratio.
 void judge_pair(const Json& a, const Json& b, Compared& result) {
   const std::string status_a = a.at("status"), status_b = b.at("status");
@@ -219,7 +217,7 @@ Comparisons compare(const Side& a, const Side& b, double min_floor) {
     const Json& any = (one ? one : other)->json;
     Compared compared;
     compared.experiment = any.at("experiment");
-    compared.config = config_text(any.at("case"));
+    compared.config = Case::from_json(any.at("case"));
     if (one) compared.device_a = one->device, compared.id_a = one->json.at("id");
     if (other) compared.device_b = other->device, compared.id_b = other->json.at("id");
     compared.floor = std::max({floors_a.of(key), floors_b.of(key), min_floor});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/records/case.h"
 #include "findings/kb/store.h"
 
 namespace attn::kb {
@@ -27,7 +28,9 @@ Change judge_change(const Interval& a, const Interval& b, double floor, std::str
 
 /// A configuration that one side or both have, and its comparison. An id is empty for a side without the configuration.
 struct Compared {
-  std::string experiment, config, device_a, device_b, id_a, id_b;
+  std::string experiment;
+  Case config;
+  std::string device_a, device_b, id_a, id_b;
   Change change = Change::unclear;
   std::string reason;
   std::string scope;                          // device_hot, device_cold or host

@@ -29,7 +29,4 @@ std::string citation(const Record& record);
 /// Parses a confidence: a number from 0 to 1, or a word of the study's knowledge base ("high"). Throws BadInput.
 double parse_confidence(const std::string& text);
 
-/// Returns the text for a terminal or a line-based file: control characters become blanks.
-std::string printable(std::string text);
-
 }  // namespace attn::kb

@@ -13,10 +13,16 @@
 #include <new>
 #include <stdexcept>
 #include <streambuf>
+#include <string_view>
 
 #include "common/base/error.h"
 
 namespace attn::kb {
+namespace {
+
+constexpr size_t most_line_bytes = size_t{64} << 20;  // no record is longer
+
+}  // namespace
 
 class RecordInput::Buffer : public std::streambuf {
  public:
@@ -25,6 +31,7 @@ class RecordInput::Buffer : public std::streambuf {
     std::error_code error;
     if (std::filesystem::is_directory(name, error)) throw BadInput(fmt::format("{}: is a folder; name a file", name));
     file_ = ::open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0 && errno == EINTR) throw Interrupted("interrupted");
     if (file_ < 0) throw BadInput(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
   }
   ~Buffer() override {
@@ -44,12 +51,24 @@ class RecordInput::Buffer : public std::streambuf {
       setg(bytes_.data() + taken_, bytes_.data() + taken_, bytes_.data() + filled_);
       taken_ = filled_;
     }
+    limit_line();
     return gptr() == egptr() ? traits_type::eof() : traits_type::to_int_type(*gptr());
   }
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
     throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
+  }
+
+  /// Throws BadInput if the line that the new part of the text goes on with is too long. A reader of lines would take
+  /// all memory for a text without ends of lines.
+  void limit_line() {
+    const std::string_view part(gptr(), static_cast<size_t>(egptr() - gptr()));
+    const size_t end = part.rfind('\n');
+    line_bytes_ = end == part.npos ? line_bytes_ + part.size() : part.size() - end - 1;
+    if (line_bytes_ <= most_line_bytes) return;
+    throw BadInput(fmt::format("{}: has a line of more than {} MiB; a file of records has a JSON object in each line",
+                               name_, most_line_bytes >> 20));
   }
 
   /// Reads the first two bytes, which say whether the file is gzip.
@@ -66,10 +85,8 @@ class RecordInput::Buffer : public std::streambuf {
 
   /// Adds bytes of the file to bytes_. Returns false at the end of the file.
   bool read_more() {
-    ssize_t count;
-    do {
-      count = ::read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
-    } while (count < 0 && errno == EINTR);
+    const ssize_t count = ::read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
+    if (count < 0 && errno == EINTR) throw Interrupted("interrupted");
     if (count < 0) {
       throw std::runtime_error(
           fmt::format("{}: cannot be read to its end: {}; nothing is kept of it", name_, std::strerror(errno)));
@@ -111,6 +128,7 @@ class RecordInput::Buffer : public std::streambuf {
   bool begun_ = false, is_gzip_ = false, member_ended_ = false;
   std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that gzip bytes stand for
   size_t taken_ = 0, filled_ = 0;                     // how many of bytes_ are taken, and how many are filled
+  size_t line_bytes_ = 0;                             // of the line that is not at its end yet
   z_stream inflation_ = {};
 };
 
@@ -121,6 +139,15 @@ RecordInput::RecordInput(const std::string& name) : std::istream(nullptr), buffe
 }
 
 RecordInput::~RecordInput() = default;
+
+void require_output(const std::string& out, const std::vector<std::string>& files) {
+  std::error_code none;
+  if (std::filesystem::is_directory(out, none)) throw BadInput(fmt::format("--out {}: is a folder; name a file", out));
+  for (const std::string& file : files) {
+    if (!std::filesystem::equivalent(out, file, none)) continue;
+    throw BadInput(fmt::format("--out {}: is one of the files to read; name another file", out));
+  }
+}
 
 std::vector<std::string> recorded_files(const std::string& source_tree) {
   std::vector<std::string> files;

@@ -3,15 +3,22 @@
 
 #include <istream>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace attn::kb {
 
+/// Thrown to end an ingestion after SIGINT or SIGTERM.
+struct Interrupted : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// A file of records, or stdin for "-", as a stream of plain text. The stream recognizes gzip by the first two bytes,
 /// and unpacks it.
 /// The constructor throws BadInput for a file that cannot be opened. Reading from the stream throws BadInput for gzip
-/// that is damaged or ends early, and std::runtime_error for a file that cannot be read to its end.
+/// that is damaged or ends early, and for a line that is longer than any record; and std::runtime_error for a file that
+/// cannot be read to its end. Both throw Interrupted after a signal that the program handles.
 class RecordInput : public std::istream {
  public:
   explicit RecordInput(const std::string& name);
@@ -21,6 +28,9 @@ class RecordInput : public std::istream {
   class Buffer;
   std::unique_ptr<Buffer> buffer_;
 };
+
+/// Throws BadInput if `out`, a file that will be replaced, is a folder or one of the files that are read.
+void require_output(const std::string& out, const std::vector<std::string>& files);
 
 /// Returns the files (*.jsonl.gz) of the recorded runs in a source tree, sorted by name.
 std::vector<std::string> recorded_files(const std::string& source_tree);

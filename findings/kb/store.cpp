@@ -24,7 +24,6 @@ constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the fi
 constexpr int64_t layout_version = 1;
 // The timeout is long, because another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
-constexpr size_t max_line_bytes = size_t{64} << 20;  // longer lines are refused
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 
@@ -465,14 +464,10 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
     bytes += line.size() + 1;
     if (progress && (bytes - reported >= progress_bytes || result.lines % 256 == 0)) {
       reported = bytes;
-      if (!progress(bytes)) throw Interrupted("interrupted");
+      if (!progress(bytes, result.bad.size())) throw Interrupted("interrupted");
     }
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.find_first_not_of(" \t") == line.npos) continue;
-    if (line.size() > max_line_bytes) {
-      refuse(fmt::format("{} bytes, more than a record may have", line.size()));
-      continue;
-    }
     const std::optional<Json> record = parse(line);
     if (!record) {
       refuse(torn ? "torn (the run that wrote it ended early)" : "no JSON");

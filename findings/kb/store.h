@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/records/finding.h"
+#include "findings/kb/record_input.h"
 #include "findings/kb/sqlite.h"
 
 namespace attn::kb {
@@ -70,9 +71,9 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// The ingestion calls this function now and then with the number of bytes read so far. If the function returns false,
-/// the ingestion throws Interrupted and keeps nothing.
-using IngestProgress = std::function<bool(size_t bytes)>;
+/// The ingestion calls this function now and then with the number of bytes read, and the number of bad lines found, so
+/// far. If the function returns false, the ingestion throws Interrupted. If it throws, nothing is kept either.
+using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 
 /// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
 std::string id_of_line(std::string_view line, const std::string& id);
@@ -126,11 +127,6 @@ class Store {
 
   std::string path_;
   Database database_;
-};
-
-/// Thrown to end an ingestion after SIGINT or SIGTERM.
-struct Interrupted : std::runtime_error {
-  using std::runtime_error::runtime_error;
 };
 
 }  // namespace attn::kb

@@ -2,12 +2,12 @@
 // hashes of both texts to findings/same_code.txt, for kb verify.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/run_program.h"
 #include "common/source/kernel_source.h"
 #include "findings/kb/record_input.h"
 #include "findings/same_code/same_code.h"
@@ -21,6 +21,7 @@ int compare(const std::string& old_root, std::vector<std::string> files, std::st
   }
   if (out.empty()) out = source_root() + "/findings/same_code.txt";
   if (files.empty()) files = kb::recorded_files(source_root());
+  kb::require_output(out, files);
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);
   fmt::print("{} kernels are current, {} more have the same machine code, {} do not, {} are not known\n",
@@ -46,20 +47,13 @@ int main(int argc, char** argv) {
   app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt");
   app.add_flag("--dry-run", dry, "print only");
   app.add_option("FILE", files, "record files, plain or gzip; default: all of findings/recorded");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "same_code: {}; --help shows what is allowed\n", error.what());
-    return 2;
-  }
-  try {
-    return compare(std::filesystem::absolute(old_root), files, out, dry);
-  } catch (const attn::BadInput& error) {
-    fmt::print(stderr, "same_code: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "same_code: {}\n", error.what());
-    return 1;
-  }
+  app.footer("Exit status: 0 done; 1 the list or stdout could not be written; 2 bad arguments or records.");
+  return attn::run_program("same_code", [&] {
+    if (!attn::parse_command_line(app, argc, argv)) return 0;
+    try {
+      return compare(std::filesystem::absolute(old_root), files, out, dry);
+    } catch (const attn::Json::exception& error) {
+      throw attn::BadInput(fmt::format("a record is not as docs/records.md says: {}", error.what()));
+    }
+  });
 }

@@ -1,12 +1,12 @@
 // proto1_flash_devices FROM TO: writes findings about two devices from their existing records. It measures nothing.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <exception>
 #include <filesystem>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
+#include "common/base/run_program.h"
 #include "common/base/sha256.h"
 #include "common/experiment/environment.h"
 #include "common/experiment/report.h"
@@ -89,29 +89,18 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 
 int main(int argc, char** argv) {
   CLI::App app("Writes findings about what carries over from FROM to TO, and from TO to FROM. Reads records of both.");
-  app.footer("Exit status: 0 done; 1 a record could not be written; 2 bad arguments or records.");
+  app.footer("Exit status: 0 done; 1 a record or stdout could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();
   app.add_option("TO", to, "folder with the other device's measurements.jsonl and findings.jsonl")->required();
   app.add_option("--out", out, "file that findings are appended to")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
-    return 2;
-  }
-  try {
-    write_findings(from, to, out);
+  return run_program("proto1_flash_devices", [&] {
+    if (!parse_command_line(app, argc, argv)) return 0;
+    try {
+      write_findings(from, to, out);
+    } catch (const Json::exception& error) {
+      throw BadInput(fmt::format("a record is not as docs/records.md says: {}", error.what()));
+    }
     return 0;
-  } catch (const BadInput& error) {
-    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
-    return 2;
-  } catch (const Json::exception& error) {
-    fmt::print(stderr, "proto1_flash_devices: a record is not as docs/records.md says: {}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "proto1_flash_devices: {}\n", error.what());
-    return 1;
-  }
+  });
 }

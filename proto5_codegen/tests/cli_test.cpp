@@ -66,7 +66,8 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
   fs::create_directory_symlink(original / "proto5_codegen/kernels", tree / "proto5_codegen/kernels");
   const std::string file = "proto5_codegen/tuned/" + Device::open("cpu")->info().arch + ".json";
   const auto winner = [](const std::string& constants) {
-    return R"({"search":{"scores head_dim=64 dtype=f32":{"constants":)" + constants + R"(,"tried":1,"seconds":1}}})";
+    return R"({"search":{"scores head_dim=64 dtype=f32":{"constants":)" + constants +
+           R"(,"q_len":1,"heads":1,"tried":1,"seconds":1}}})";
   };
   setenv("ATTENTION_PROTO_SOURCE", tree.c_str(), 1);
   const auto dry = [&](const std::string& text) {
@@ -82,8 +83,11 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
            {winner(R"({"BLOCK_R":-7})"), "BLOCK_R: -7 is not allowed; one of 16"},
            {winner(R"({"BLOCK_X":16})"), "BLOCK_X is no constant of this search"},
            {R"({"search":5})", "search: 5 is not allowed; an object with a winner for each case"},
-           {R"({"search":{"x":{}}})", "search: x: {} is not allowed; an object with constants, tried and seconds"},
-           {R"({"search":{"x":{"constants":{},"tried":"many","seconds":1}}})", R"(tried: "many" is not allowed; a nu)"},
+           {R"({"search":{"x":{}}})", "search: x: {} is not allowed; an object with constants, q_len, heads"},
+           {R"({"search":{"x":{"constants":{},"q_len":1,"heads":1,"tried":"many","seconds":1}}})",
+            R"(tried: "many" is not allowed; a nu)"},
+           {R"({"search":{"x":{"constants":{},"tried":1,"seconds":1}}})",
+            "is not allowed; an object with constants, q_"},
            {"{", "is no JSON object"}}) {
     const Outcome outcome = dry(text);
     EXPECT_EQ(outcome.status, 2) << text;
@@ -129,7 +133,9 @@ class TuneCliTest : public test::ProgramTest {
 };
 
 TEST_F(TuneCliTest, BadArgumentsAreOneLineAndStatus2) {
-  for (const char* line : {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8"}) {
+  for (const char* line :
+       {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8", "--seconds 0", "--seconds nan", "--seconds inf",
+        "--seconds -1", "--heads 0", "--heads 99999999999999999999", "--q-len 0", "--work ''", "extra"}) {
     const Outcome outcome = run_line(line);
     EXPECT_EQ(outcome.status, 2) << line;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;

@@ -452,21 +452,29 @@ def keep(options):
 def complaints():
     """Returns a line for each fault of the kernels in proto5_codegen/generated."""
     found = []
-    for path in (KEPT / f"{generator}.json" for generator in NAMES):
-        index = json.loads(path.read_text())
-        source = source_of(index["generator"])
-        if sha256(source.read_bytes()) != index["source_sha256"]:
+    for generator in NAMES:
+        path, source = KEPT / f"{generator}.json", source_of(generator)
+        try:
+            index = json.loads(path.read_text())
+            of_source = index["source_sha256"]
+            kernels = {kernel["file"]: kernel["cubin_sha256"] for kernel in index["kernels"]}
+        except FileNotFoundError:
+            found.append(f"{path.name} is not there: run the steps compile, tune and keep")
+            continue
+        except (ValueError, KeyError, TypeError) as error:
+            found.append(f"{path.name} is damaged: {error!r}; run the steps compile, tune and keep")
+            continue
+        if sha256(source.read_bytes()) != of_source:
             found.append(f"{path.name} was made from another version of {source.name}: run the steps compile, tune and "
                          "keep")
-        for kernel in index["kernels"]:
-            cubin = KEPT / kernel["file"]
+        for name, of_cubin in kernels.items():
+            cubin = KEPT / name
             if not cubin.is_file():
-                found.append(f"{path.name} names {kernel['file']}, which is not there")
-            elif sha256(cubin.read_bytes()) != kernel["cubin_sha256"]:
-                found.append(f"{kernel['file']} is not the file that {path.name} describes")
-        known = {kernel["file"] for kernel in index["kernels"]}
-        found += [f"{cubin.name} is not in {path.name}" for cubin in sorted(KEPT.glob(f"{index['generator']}_*.cubin"))
-                  if cubin.name not in known]
+                found.append(f"{path.name} names {name}, which is not there")
+            elif sha256(cubin.read_bytes()) != of_cubin:
+                found.append(f"{name} is not the file that {path.name} describes")
+        found += [f"{cubin.name} is not in {path.name}" for cubin in sorted(KEPT.glob(f"{generator}_*.cubin"))
+                  if cubin.name not in kernels]
     return found
 
 

@@ -6,18 +6,21 @@
 // with one constant changed. The time of a candidate is the time of the fastest of a few launches. A candidate is
 // checked against the oracle before it becomes the best. At the end the best candidate and the usual constants are
 // timed in turn. If the usual constants are faster, they stay.
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <stdexcept>
 #include <utility>
 
+#include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/run_program.h"
+#include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
 #include "proto5_codegen/problem.h"
 #include "proto5_codegen/tuning.h"
@@ -177,6 +180,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
     throw BadInput("dtype bf16 is not allowed on a CPU; its kernels take f32");
   const std::filesystem::path path = source_root() + "/" + tuning_path(device->info());
   Json found = read_winners(device->info());
+  bool none = true;
   for (const CodegenCase& one : all_cases(dtype, heads, tokens)) {
     for (const char* generator : {"search", "halide_tuned"}) {
       if (!only.empty() && only != work_names()[one.work]) continue;
@@ -185,12 +189,20 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
       PipelineCache pipelines(*device, "");  // without a folder, so that candidates are not kept on disk
       const Json winner = search(*device, pipelines, config, seconds);
       if (winner.is_null()) continue;
-      std::cout << generator << " " << tuning_key(config) << ": " << winner.at("usual_us")
-                << " us with the usual constants, " << winner.at("us") << " us with the best of " << winner.at("tried")
-                << " candidates: " << winner.at("constants") << std::endl;
+      none = false;
+      to_stdout(fmt::format("{} {}: {} us with the usual constants, {} us with the best of {} candidates: {}\n",
+                            generator, tuning_key(config), winner.at("usual_us").dump(), winner.at("us").dump(),
+                            winner.at("tried").dump(), winner.at("constants").dump()));
       found[generator][tuning_key(config)] = winner;
-      PendingFile(path).write(found.dump(1) + "\n");
+      if (!PendingFile(path).write(found.dump(1) + "\n")) {
+        throw std::runtime_error(fmt::format("{}: cannot be written", path.string()));
+      }
     }
+  }
+  if (none) {
+    throw BadInput(
+        fmt::format("no candidate was found right on {}: it has no kernels to search, or --seconds {:g} is too few",
+                    device->info().spec, seconds));
   }
   return 0;
 }
@@ -204,23 +216,16 @@ int main(int argc, char** argv) {
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;
   app.add_option("--device", device, "where to run: cpu, cuda");
-  app.add_option("--seconds", seconds, "seconds to search for each case and generator; default 20");
-  app.add_option("--heads", heads, "heads of a case; default 8");
-  app.add_option("--q-len", tokens, "tokens of a case; default 1024");
+  app.add_option("--seconds", seconds, "seconds to search for each case and generator; default 20")
+      ->check(CLI::Range(0.001, 1e6));
+  app.add_option("--heads", heads, "heads of a case; default 8")->check(CLI::Range(1, 1024));
+  app.add_option("--q-len", tokens, "tokens of a case; default 1024")->check(CLI::Range(1, 1 << 20));
   app.add_option("--work", only, "search only for this work")->check(CLI::IsMember(attn::work_names()));
   app.add_option("--dtype", dtype, "default bf16 on a GPU, and f32 on a CPU")->check(CLI::IsMember({"f32", "bf16"}));
-  try {
-    app.parse(argc, argv);
-    return attn::run(device, seconds, heads, tokens, only, dtype);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    std::cerr << "proto5_codegen_tune: " << error.what() << "; --help shows what is allowed\n";
-    return 2;
-  } catch (const attn::BadInput& error) {
-    std::cerr << error.what() << "\n";
-    return 2;
-  } catch (const attn::DeviceMissing& error) {
-    std::cerr << error.what() << "\n";
-    return 3;
-  }
+  app.footer(
+      "Exit status: 0 done; 1 a launch failed, or the file of winners or stdout could not be written; 2 bad arguments; "
+      "3 the device, or a library that it needs, is missing.");
+  return attn::run_program("proto5_codegen_tune", [&] {
+    return attn::parse_command_line(app, argc, argv) ? attn::run(device, seconds, heads, tokens, only, dtype) : 0;
+  });
 }

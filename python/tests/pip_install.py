@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
                     "--target", f"{folder}/site", HERE], check=True)
     environment = {**os.environ, "PYTHONPATH": f"{folder}/site", "ATTENTION_PROTO_CACHE": f"{folder}/cache"}
-    del environment["ATTENTION_PROTO_LIBRARIES"]
+    environment.pop("ATTENTION_PROTO_LIBRARIES", None)  # the package must find its own libraries
     program = [sys.executable, "-c", PROGRAM, folder]
     subprocess.run(program, check=True, cwd=folder, env=environment)
     # The kernels must come from the package, and not from the tree from which the library was built.

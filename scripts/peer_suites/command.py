@@ -160,10 +160,18 @@ def measured_by_processes(name, options):
     return pooled
 
 
-def run(name, arguments):
+def parse(name, arguments):
+    """Returns a suite, and the options of a call. Raises Refused for a call that is not allowed."""
+    if name not in SUITES:
+        raise Refused(f"no suite '{name}'; allowed are {pages.listed(list(SUITES))}")
     suite = importlib.import_module(f"{__package__}.{name}")
     options = parser_of(name, suite).parse_args(arguments)
     check(name, suite, options)
+    return suite, options
+
+
+def run(name, arguments):
+    suite, options = parse(name, arguments)
     os.environ[LIBRARIES] = str((options.libraries or libraries(options.device)).resolve())
     if getattr(options, "old", None):
         from . import old
@@ -230,13 +238,13 @@ def main(arguments):
     if not arguments or arguments[0] in ("-h", "--help"):
         print(listed(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    name, *rest = arguments
     try:
         if arguments in (["--check"], ["--write"]):
             return page_of_records(write=arguments == ["--write"])
-        if name not in SUITES:
-            raise Refused(f"no suite '{name}'; allowed are {pages.listed(list(SUITES))}")
-        return run(name, rest)
+        if arguments[0] == "--only-parse":
+            parse(arguments[1], arguments[2:])
+            return 0
+        return run(arguments[0], arguments[1:])
     except Refused as refused:
         print(f"peers: {refused}", file=sys.stderr)
         return 2

@@ -1,5 +1,6 @@
 #include "common/base/standard_streams.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,24 @@ TEST(StandardStreams, APipeThatNobodyReadsIsGivenUp) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   for (const int end : pipe_ends) close(end);
+}
+
+TEST(StandardStreams, ATextForAClosedStreamIsLost) {
+  for (const bool by_name : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(stream);
+      keep_standard_streams();
+      if (!by_name) to_stdout("text");
+      const int file = open(by_name ? "/dev/stdout" : "/dev/null", O_RDWR);
+      const bool lost = by_name ? write(file, "text", 4) < 0 : stdout_lost();
+      char byte = 0;
+      _exit(lost && file > STDERR_FILENO && read(STDIN_FILENO, &byte, 1) == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << by_name;
+  }
 }
 
 TEST(StandardStreams, ALongTextArrivesWhole) {

@@ -1,7 +1,10 @@
 // Tests of the loop on a fake device with virtual time: each test sets how long a launch takes.
 #include "common/experiment/experiment.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -641,6 +644,17 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   }
 }
 
+TEST(Options, NoSamplesNextToADevice) {
+  Options options;
+  EXPECT_EQ(options.samples_path(), "measurements.samples.jsonl");
+  options.measurements_path = "/dev/shm/nosuch/m";
+  EXPECT_EQ(options.samples_path(), "/dev/shm/nosuch/m.samples.jsonl");
+  for (const char* path : {"/dev/null", "/dev/stdout", "/dev/fd/1", "/"}) {
+    options.measurements_path = path;
+    EXPECT_EQ(options.samples_path(), "") << path;
+  }
+}
+
 TEST(Options, ProcessesOfAProfile) {
   DeviceInfo cpu, gpu;
   cpu.operations = &cpu_operations();
@@ -900,6 +914,12 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
   EXPECT_NE(reason.find("at most 500 ms are allowed"), std::string::npos) << reason;
 
+  world.on_host = true;  // the host's work may be calls that launch
+  fs::remove(path("measurements.jsonl"));
+  EXPECT_EQ(run(arguments).status, 4);
+  EXPECT_EQ(world.makes, 0);
+  world.on_host = false;
+
   fs::remove(path("measurements.jsonl"));
   std::vector<std::string> shorter = arguments;
   shorter.insert(shorter.end(), {"--max-launch", "1e-6"});
@@ -1030,6 +1050,18 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
     EXPECT_EQ(measurement(8, 32)["status"], status);
     EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
   }
+}
+
+// Another process would not find the record of the case that lost the device, and would lose the device again.
+TEST_F(ExperimentTest, AfterALostDeviceARunWithoutRecordsEnds) {
+  world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
+  world.on_launch_of = [&](double seconds) {
+    if (seconds == 2e-3) throw DeviceFault("an illegal address");
+  };
+  const Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32", "--measurements", "/dev/null"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(world.restarts.empty());
+  EXPECT_NE(outcome.out.find("an illegal address"), std::string::npos) << outcome.out;
 }
 
 TEST_F(ExperimentTest, ShortLaunchesAreBatched) {
@@ -1276,6 +1308,22 @@ TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
   }
 }
 
+TEST_F(ExperimentTest, APipeWhoseReaderHasGoneIsAnErrorAndTheRunGoesOn) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  for (const char* option : {"--measurements", "--out"}) {
+    int reader = open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+    world.seconds = [&](const Case&) {
+      close(std::exchange(reader, -1));
+      return 1e-3;
+    };
+    const Outcome outcome = run({"--axis", "n=8,16", "--axis", "tile=16,32", option, path("pipe")});
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    EXPECT_NE(outcome.err.find("pipe': Broken pipe; the run goes on"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
+  }
+  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "nobody reads it from the start";
+}
+
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
   const Outcome outcome = run({"--quiet", "--axis", "n=8", "--axis", "tile=16"});
   EXPECT_EQ(outcome.err, "");
@@ -1493,9 +1541,13 @@ TEST_F(ExperimentTest, ResumeReportsTornAndDamagedLines) {
     std::ofstream file(path("measurements.jsonl"), std::ios::app);
     file << R"({"schema":"measurement/1","experiment":"fake_experiment","id":"abc"})"
          << "\n"
-         << R"({"schema":"mea)";
+         << R"({"schema":5})"
+         << "\n";
+    for (int line = 0; line < 10; ++line) file << "oops\n";
+    file << R"({"schema":"mea)";
   }
   const Outcome outcome = run({"--axis", "n=8,9", "--axis", "tile=16", "--resume"});
+  EXPECT_NE(outcome.err.find("and 7 more bad lines"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.status, 0);
   EXPECT_NE(outcome.err.find("line 3"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("\"abc\" is damaged"), std::string::npos) << outcome.err;
@@ -1677,6 +1729,18 @@ TEST_F(ExperimentTest, AxesNotNamedKeepTheProfile) {
   EXPECT_EQ(world.makes, 0);
 }
 
+TEST_F(ExperimentTest, AValueThatNoCaseHasIsSaid) {
+  const auto complete = spec_.complete;
+  spec_.complete = [&](Case& config, const DeviceInfo& info) {
+    complete(config, info);
+    config.set("tile", int64_t{24});
+  };
+  const Outcome outcome = run({"--dry-run", "--axis", "n=8", "--axis", "tile=16,24"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err,
+            "fake_experiment: --axis tile=16: no case has this value, because of the other axes; the cases have 24\n");
+}
+
 TEST_F(ExperimentTest, ASingleShapeRunsItsDefaultTile) {
   using Cases = std::vector<std::string>;
   EXPECT_EQ(cases_of(run({"--dry-run", "--axis", "n=8"})), Cases{"n=8 m=8 tile=24 variant=tuned"});
@@ -1816,11 +1880,13 @@ TEST_F(ExperimentTest, BadArgumentsAreOneLineAndStatus2) {
       {{"stray"}, "stray"},
       {{"--device"}, "--device"},
       {{"--profile", "medium"}, "quick or full"},
+      {{"--profile", "a\nb"}, "a b: not allowed"},
       {{"--only", "measure"}, "verify"},
       {{"--columns", "few"}, "all"},
       {{"--baseline", "variant=tuned,naive"}, "one value"},
       {{"--baseline", "color=red"}, "color"},
       {{"--csv", "--json"}, "--json"},
+      {{"--list", "--dry-run"}, "--list"},
       {{"--budget", "abc"}, "a number from 0"},
       {{"--budget", "-1"}, "a number from 0"},
       {{"--budget", "nan"}, "a number from 0"},

@@ -27,7 +27,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Arguments = std::vector<std::string>;
 
-const Json notes = {{"resume", {"program", "--resume"}}, {"run", "abc"}, {"resumed", false}, {"cases", {"one", "two"}}};
+const Json notes = {
+    {"resume", {"program", "\xff", "--resume"}}, {"run", "abc"}, {"resumed", false}, {"cases", {"one", "two"}}};
 
 /// A worker's exit statuses in these tests.
 enum Status { as_expected = 17, not_expected = 18 };
@@ -52,7 +53,7 @@ TEST(WatchTest, TheNextWorkerKnowsTheCaseThatEndedTheLastWorker) {
     }
     return expected(before.lost == "two" && before.status == "failed" &&
                     before.reason.find("signal 11") != std::string::npos && before.run_id == "abc" && !before.resumed &&
-                    arguments.back() == "--resume");
+                    arguments == Arguments{"program", "\xff", "--resume"});
   });
   EXPECT_EQ(status, as_expected);
 }

@@ -1,7 +1,9 @@
 #include "common/records/record_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +81,34 @@ TEST(RecordFile, ReportsAFileThatCannotBeWritten) {
   } catch (const std::runtime_error& error) {
     EXPECT_EQ(std::string(error.what()), "cannot append to '/dev/full': No space left on device");
   }
+}
+
+TEST(RecordFile, APipeWithoutAReaderLosesNoRecordInSilence) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto message = [](const auto& step) -> std::string {
+    try {
+      step();
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message([&] { const RecordFile file(path); }),
+            "cannot append to '" + path + "': nobody reads this pipe; name a file that can be written");
+  const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  RecordFile file(path);
+  file.append({{"n", 1}});
+  char line[9] = {};
+  EXPECT_EQ(read(reader, line, sizeof line - 1), 8);
+  EXPECT_STREQ(line, "{\"n\":1}\n");
+  std::vector<std::string> problems;
+  EXPECT_TRUE(read_records(path, problems).empty()) << "nobody waits for a pipe to end";
+  close(reader);
+  const auto before = signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(message([&] { file.append({{"n", 2}}); }), "cannot append to '" + path + "': Broken pipe");
+  signal(SIGPIPE, before);
 }
 
 TEST(RecordFile, CutsOffALineThatDidNotFit) {
@@ -179,13 +209,14 @@ TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
   EXPECT_TRUE(problems.empty());
 
   const std::string path = folder.path() / "r.jsonl";
-  write_text(path, "{\"n\":1}\r\n\n[1]\n{\"n\":2} {\"n\":3}\nnonsense\n{\"n\":4}\n{\"n\":");
+  write_text(path, "{\"n\":1}\r\n\n[1]\n{\"n\":2} {\"n\":3}\nnonsense\n{\"n\":4}\n{\"schema\":5}\n{\"n\":");
   const std::vector<Json> records = read_records(path, problems);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1]["n"], 4);
-  EXPECT_EQ(problems, (std::vector<std::string>{"line 3: no JSON object, skipped", "line 4: no JSON object, skipped",
-                                                "line 5: no JSON object, skipped",
-                                                "line 7: torn (the run that wrote it ended early), skipped"}));
+  EXPECT_EQ(problems,
+            (std::vector<std::string>{"line 3: no JSON object, skipped", "line 4: no JSON object, skipped",
+                                      "line 5: no JSON object, skipped", "line 7: schema or id is no text, skipped",
+                                      "line 8: torn (the run that wrote it ended early), skipped"}));
   write_text(path, "{\"n\":1}");
   EXPECT_EQ(read_records(path, problems).size(), 1u) << "the line is whole, though its end of line is missing";
   EXPECT_THROW(read_records("/", problems), BadInput);

@@ -140,6 +140,41 @@ TEST_F(KbCliTest, AFileWithoutRecordsIsAFewLines) {
   EXPECT_NE(outcome.err.find("and 990 more bad lines"), std::string::npos) << outcome.err;
 }
 
+// Each of these inputs would take all memory, or all time.
+TEST_F(KbCliTest, InputThatIsNoFileOfRecordsIsOneLine) {
+  std::string noise;
+  for (int line = 0; line < 100'400; ++line) noise += "x\n";
+  for (const auto& [file, words] :
+       std::map<std::string, std::string>{{"/dev/zero", "/dev/zero: has a line of more than 64 MiB"},
+                                          {write_text("noise", noise), "noise: has more than 100000 bad lines"},
+                                          {path("."), ": is a folder; name a file"},
+                                          {path("none"), "none: cannot be read: No such file or directory"}}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"ingest", file}, {"compare", file, records_}}) {
+      const Outcome outcome = run(command);
+      EXPECT_EQ(outcome.status, 2) << file;
+      EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+      EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+// kb waits for the writer of a pipe. A signal ends the wait.
+TEST_F(KbCliTest, AWaitForAPipeIsInterrupted) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const bool opened : {false, true}) {
+    const pid_t child = start({"ingest", pipe}, "interrupted");
+    const int writer = opened ? open(pipe.c_str(), O_WRONLY) : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(child, SIGINT);
+    const Outcome outcome = finish(child, "interrupted");
+    EXPECT_EQ(outcome.status, 130) << outcome.err;
+    EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+    if (opened) close(writer);
+  }
+}
+
 TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
   const std::string file =
       write_text("mixed.jsonl", "oops\n" + finding(1.5).dump() + "\n{\"schema\":\"finding/1\"}\n\n");
@@ -411,11 +446,13 @@ TEST_F(KbCliTest, DedupKeepsTheHighestConfidence) {
   cleaned = with_id(cleaned);
   ASSERT_EQ(run({"ingest", write("f.jsonl", {finding(1.5), cleaned, finding(1.5, "r2")})}).status, 0);
   ASSERT_EQ(run({"add", "d", "t", "One  claim", "", "", "", "", "0.9"}).status, 0);
+  ASSERT_EQ(run({"add", "d", "t", "one claim", "", "", "", "", "0.2"}).status, 0);
   ASSERT_EQ(run({"add", "d", "t", "one claim", "other evidence", "", "", "", "0.2"}).status, 0);
+  ASSERT_EQ(run({"add", "d", "t", "one claim", "", "https://other", "", "", "0.2"}).status, 0);
   EXPECT_NE(run({"dedup"}).out.find("2 records could be removed"), std::string::npos);
-  EXPECT_EQ(ids().size(), 5u) << "nothing is removed without --apply";
+  EXPECT_EQ(ids().size(), 7u) << "nothing is removed without --apply";
   EXPECT_NE(run({"dedup", "--apply"}).out.find("2 records removed"), std::string::npos);
-  EXPECT_EQ(ids().size(), 3u);
+  EXPECT_EQ(ids().size(), 5u) << "other evidence, and evidence from another place, is no duplicate";
   EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of two records with equal confidence, the later one stays";
   EXPECT_EQ(json_lines(run({"search", "one", "claim", "--json"}).out).at(0)["confidence"], 0.9);
   EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
@@ -426,8 +463,18 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
   const std::string slower = write("b.jsonl", {measurement(shape(64), 1.2e-3), measurement(shape(128), 0.5e-3)});
   Outcome outcome = run({"compare", a, slower});
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_EQ(outcome.out.find("SLOWER"), 0u) << "a regression comes first: " << outcome.out;
-  EXPECT_NE(outcome.out.find("FASTER"), std::string::npos);
+  EXPECT_EQ(outcome.out.substr(0, outcome.out.find("\nB (")),
+            "proto1_flash\n"
+            "variant=tuned dtype=bf16\n"
+            "head_dim         B, and B/A of time  floor\n"
+            "      64  SLOWER 1.2 [1.188, 1.212]  0.02\n"
+            "     128  FASTER 0.5 [0.495, 0.505]  0.02\n")
+      << "a regression comes first";
+  outcome = run({"compare", a, write("c.jsonl", {measurement(shape(64), 1e-3), measurement(shape(32), 1e-3)})});
+  for (const char* side : {"A", "B"}) {
+    const std::string told = fmt::format("\n1 not compared: only {} has this configuration\n", side);
+    EXPECT_NE(outcome.out.find(told), std::string::npos) << outcome.out;
+  }
   EXPECT_EQ(run({"compare", a, a}).status, 0);
   EXPECT_EQ(run({"compare", a, slower, "--floor", "30"}).status, 0);
   EXPECT_EQ(json_lines(run({"compare", "--json", a, slower}).out).size(), 2u);
@@ -477,7 +524,8 @@ TEST_F(KbCliTest, SaysThatTwoMachinesHaveOneName) {
   const std::string told =
       "A and B were measured on two machines with the name A CPU, 2 units (or on one machine before and after a "
       "restart); ceilings of A and B: 40 and 80 GB/s of a copy, 0.5 and 0.8 TFLOP/s of f32\n";
-  EXPECT_NE(run({"compare", a, b}).out.find(told), std::string::npos) << run({"compare", a, b}).out;
+  const std::string shown = wrapped(told.substr(0, told.size() - 1), output_width(), 2);
+  EXPECT_NE(run({"compare", a, b}).out.find(shown), std::string::npos) << run({"compare", a, b}).out;
   EXPECT_EQ(run({"compare", "--json", a, b}).err, told);
   EXPECT_EQ(run({"compare", a, a}).out.find("two machines"), std::string::npos);
 }
@@ -495,6 +543,7 @@ TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
     const Outcome outcome = run_line(line.substr(7, line.find('#') - 7));
     EXPECT_LE(outcome.status, 1) << line << outcome.err;
     EXPECT_NE(outcome.out.find("B ("), std::string::npos) << line << outcome.out;
+    for (const std::string& shown : lines_of(outcome.out)) EXPECT_LE(shown.size(), output_width()) << shown;
   }
   EXPECT_EQ(examples, 2);
 }
@@ -605,6 +654,8 @@ TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {
                                              {"fit", records_},
                                              {"fit", "--out", ATTN_SOURCE_DIR "/findings/spread.json", records_},
                                              {"compare", "a"},
+                                             {"fit", "--out", path("."), records_},
+                                             {"fit", "--out", records_, records_},
                                              {"compare", "a", "b", "--by", "mood"},
                                              {"compare", records_, records_, "--floor", "-1"},
                                              {"ingest", path("none.jsonl")},

@@ -66,7 +66,7 @@ TEST(Compare, EachConfigurationOnce) {
   EXPECT_TRUE(result.regression());
   ASSERT_EQ(result.configurations.size(), 6u);
   for (const Compared& one : result.configurations) {
-    if (one.config.find("head_dim=64") != std::string::npos) {
+    if (one.config.value_text("head_dim") == "64") {
       EXPECT_EQ(one.change, Change::faster);
       EXPECT_NEAR(*one.ratio, 0.8, 1e-9);
       EXPECT_EQ(one.scope, "device_hot");

@@ -10,12 +10,13 @@ namespace {
 /// Returns the header of a run, and a finding of the run. The run starts `second` seconds after 12:00. The finding has
 /// the schema finding/2, the second format of findings, and the advice that fits the finding's verdict.
 std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
-                         const std::vector<std::string>& measurements = {}) {
+                         const std::vector<std::string>& measurements = {},
+                         const std::string& device = "A CPU, 2 units") {
   const std::string run = fmt::format("r{}", second);
   Json head = header(run);
   head["run"]["ts"] = fmt::format("2026-01-31T12:00:{:02}Z", second);
   head["session"]["machine"] = machine;
-  Json told = second_finding(ratios, run, "A CPU, 2 units", measurements);
+  Json told = second_finding(ratios, run, device, measurements);
   const Json& state = told["data"]["verdict"]["state"];
   if (state != "inconclusive") told["data"]["advice"] = state == "supported" ? "Measure." : "Take any.";
   return {with_id(head), with_id(told)};
@@ -222,6 +223,33 @@ TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
   EXPECT_NE(key("rope=before " + shape, {{"rope", "kernel"}}), now);
   EXPECT_NE(key("rope=before alibi=1 " + shape, turned), now);
   EXPECT_NE(key("rope=before task=rope " + shape, turned), now);
+}
+
+class AdviceTest : public KbTest {};
+
+// A claim that may advise alone may not do so among many claims that are open, whichever device is shown.
+TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
+  std::vector<Json> one;
+  double wrong = 0;
+  for (double ratio = 1.2; ratio < 2; ratio += 0.002) {
+    one = run_at(1, {ratio, ratio, ratio}, "m1", {}, "B CPU, 2 units");
+    const Json claim = pooled_claims(records_of(one)).at(0);
+    wrong = claim["wrong"];
+    if (!claim["advice"].get<std::string>().empty()) break;
+  }
+  ASSERT_GT(wrong, 1e-3) << "the first ratio that is decided is a little uncertain";
+  std::vector<Json> all = one;
+  for (int i = 0; i < 0.05 / wrong + 1; ++i) {
+    const std::vector<Json> open = run_at(2 + i, {1.1, 1.2, 1.3}, "m1", {}, fmt::format("C{} CPU, 2 units", i));
+    all.insert(all.end(), open.begin(), open.end());
+  }
+  const auto advice = [&](const std::string& name, const std::vector<Json>& records) {
+    const std::string db = path(name + ".sqlite");
+    EXPECT_EQ(run({"--db", db, "ingest", write(name, records)}).status, 0);
+    return run({"--db", db, "advice", "--device", "b cpu", "--proto", "proto1"}).out;
+  };
+  EXPECT_NE(advice("one", one).find("1 claims advise, 0 more"), std::string::npos) << advice("one", one);
+  EXPECT_EQ(advice("all", all), "0 claims advise, 1 more are too uncertain; 0.0 wrong verdicts are expected\n");
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_F(StoreTest, NothingIsKeptOfAnInterruptedIngestion) {
   for (int i = 0; i < 600; ++i) text += note(fmt::format("claim {}", i)).dump() + "\n";
   std::stringstream lines(text);
   int calls = 0;
-  EXPECT_THROW(store_.ingest(lines, [&](size_t) { return ++calls < 2; }), Interrupted);
+  EXPECT_THROW(store_.ingest(lines, [&](size_t, size_t) { return ++calls < 2; }), Interrupted);
   EXPECT_TRUE(store_.list({}).empty());
   EXPECT_EQ(take(text).added, 600);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/text_table.h"
 #include "common/records/finding.h"
 #include "common/testing/program.h"
 #include "findings/kb/first_rules.h"

@@ -106,8 +106,17 @@ TEST_F(SameCodeTest, NamedRecordFilesNeedANamedList) {
 
 TEST_F(SameCodeTest, RefusesFilesThatItCannotRead) {
   EXPECT_EQ(run({"--old", path("old"), "--dry-run", path("none.jsonl")}).status, 2);
+  const std::string array = write_text("array.jsonl", R"({"device":5,"pipeline":[]})"
+                                                      "\n");
   for (const std::vector<std::string>& wrong :
-       std::vector<std::vector<std::string>>{{path("none.jsonl")}, {"--old", path("none")}, {"--nosuch"}}) {
+       std::vector<std::vector<std::string>>{{path("none.jsonl")},
+                                             {"--old", path("none")},
+                                             {"--nosuch"},
+                                             {"--old", ""},
+                                             {"--old", path("old"), "--dry-run", "/dev/zero"},
+                                             {"--old", path("old"), "--dry-run", array},
+                                             {"--old", path("old"), "--out", path("old"), array},
+                                             {"--old", path("old"), "--out", array, array}}) {
     const test::Outcome outcome = run(wrong);
     EXPECT_EQ(outcome.status, 2);
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;

@@ -1,0 +1,42 @@
+// The command line of a program, for programs that are linked with CLI11.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+
+#include "common/base/error.h"
+#include "common/base/standard_streams.h"
+
+namespace attn {
+
+/// Parses a command line. Prints the text that --help or --version ask for, and then returns false. Throws BadInput,
+/// with one line, for arguments that the program does not take, and for an option with an empty value.
+inline bool parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    to_stdout(app.help());
+    return false;
+  } catch (const CLI::CallForVersion& version) {
+    to_stdout(std::string(version.what()) + "\n");
+    return false;
+  } catch (const CLI::ParseError& error) {
+    std::string message = error.what();
+    std::ranges::replace(message, '\n', ' ');
+    throw BadInput(message + "; --help shows what is allowed");
+  }
+  const auto refuse_empty = [](const CLI::App& parsed) {
+    for (const CLI::Option* option : parsed.get_options()) {
+      if (option->get_positional() || std::ranges::count(option->results(), "") == 0) continue;
+      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+    }
+  };
+  refuse_empty(app);
+  for (const CLI::App* command : app.get_subcommands()) refuse_empty(*command);
+  return true;
+}
+
+}  // namespace attn
