@@ -507,7 +507,7 @@ int run_advice(const Arguments& given) {
     advised.push_back(std::move(claim));
   }
   if (!given.json) {
-    print(fmt::format("{} claims advise, {} more are too uncertain; {:.1f} wrong verdicts are expected\n",
+    print(fmt::format("{} claims advise, {} more are too uncertain; by their confidence {:.1f} verdicts are wrong\n",
                       advised.size(), withheld, expected_wrong(advised)));
   }
   return 0;

@@ -161,7 +161,7 @@ def compile_all(options):
         try:
             version, candidates = pool.submit(candidates_of, generator).result()
         except ModuleNotFoundError as error:
-            print(f"generate_cuda: {generator} is left out: no module {error.name}")
+            print(f"generate_cuda: {generator} is left out: {sys.executable} has no module {error.name}")
             return 0
         jobs = [(generator, problem, number, tile, options.candidates) for problem, tiles in candidates
                 for number, tile in enumerate(tiles[:1 if options.default else None])]

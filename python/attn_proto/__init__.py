@@ -36,14 +36,15 @@ if importlib.util.find_spec("torch"):
         from attn_proto.dropin import disable, enable, enabled, reasons, reset_reasons  # noqa: E402
         from attn_proto.explaining import explain  # noqa: E402, F401
 
+    def launches(device="cpu"):
+        """Returns the number of launches of attention that this process has put on the device. A replay of a CUDA graph
+        does not count."""
+        return torch.ops.attn.launches(torch.empty(0, device=device))
 
-def launches(device="cpu"):
-    """Returns the number of launches of attention that this process has put on the device. A replay of a CUDA graph does
-    not count."""
-    return torch.ops.attn.launches(torch.empty(0, device=device))
-
-
-def save_archive(path, device="cpu"):
-    """Writes all kernels that this process has loaded for the device into one file. A process with the file's name in
-    $ATTENTION_PROTO_ARCHIVE compiles none of these kernels."""
-    torch.ops.attn.save_archive(torch.empty(0, device=device), str(path))
+    def save_archive(path, device="cpu"):
+        """Writes all kernels that this process has loaded for the device into one file. A process with the file's name
+        in $ATTENTION_PROTO_ARCHIVE compiles none of these kernels."""
+        torch.ops.attn.save_archive(torch.empty(0, device=device), str(path))
+else:
+    def __getattr__(name):
+        raise AttributeError(f"attn_proto has no '{name}' without PyTorch; attn_proto.dlpack needs no PyTorch")

@@ -20,7 +20,8 @@ def library(name):
     for folder in folders:
         if (folder / name).exists():
             return folder / name
-    raise ImportError(f"{name} is in none of {', '.join(map(str, folders))}: pip install ./python builds it")
+    how = "scripts/test --torch" if (TREE / "scripts/test").exists() else "pip install --no-build-isolation ./python"
+    raise ImportError(f"{name} is in none of {', '.join(map(str, folders))}: {how} builds it")
 
 
 def find_compiler():

@@ -3,7 +3,7 @@
     import attn_proto.transformers
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attn_proto")
     cache = attn_proto.transformers.PagedCache(model.config, batch=1, max_tokens=8192)
-    model.generate(**inputs, past_key_values=cache)
+    model.generate(**inputs, cache=cache)    # older transformers: past_key_values=cache
 """
 
 import functools

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -425,6 +426,11 @@ class OtherOperators(Case):
             self.assertGreater((pathlib.Path(folder) / "a.archive").stat().st_size, 0)
             with self.assertRaises(ValueError):
                 dlpack.save_archive(x, pathlib.Path(folder) / "no/such/folder")
+
+    def test_a_python_without_pytorch(self):
+        program = "import sys; sys.modules['torch'] = None; import attn_proto; from attn_proto import dlpack; attn_proto.enable()"
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr.splitlines()
+        self.assertEqual(said[-1], "AttributeError: attn_proto has no 'enable' without PyTorch; attn_proto.dlpack needs no PyTorch")
 
 
 if __name__ == "__main__":
