@@ -203,7 +203,7 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 # (common/testing/some.h). ctest has a second test NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal have
 # the label `metal`: one odd shape for each kernel and type. MetalFull begins the names of the suites with more shapes;
 # these have the label `metal_full`, and only `scripts/test --all` runs them. ctest begins with the tests that run
-# programs, because these tests take longest.
+# programs or read all recorded runs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
@@ -236,10 +236,10 @@ function(attn_add_tests library folder)
   endif()
   set(properties SKIP_RETURN_CODE 77 TIMEOUT 600)
   string(JOIN ":" long ${ARG_LONG} ${ATTN_OTHER_FORMS})
-  set(programs "*CliTest.*:*ProgramsTest.*")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:Metal*:${programs}:${long}"
+  set(first "*CliTest.*:*ProgramsTest.*:*.RecordedRuns*")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-*Timing*:Gpu*:Metal*:${first}:${long}"
                        PROPERTIES LABELS cpu ${properties})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${programs}-*Timing*:${long}"
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${first}-*Timing*:${long}"
                        PROPERTIES LABELS cpu COST 1 ${properties})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "*Timing*-Gpu*" PROPERTIES LABELS cpu ${properties} RUN_SERIAL ON)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "Metal*-MetalFull*:${long}"

@@ -507,8 +507,9 @@ int run_advice(const Arguments& given) {
     advised.push_back(std::move(claim));
   }
   if (!given.json) {
-    print(fmt::format("{} claims advise, {} more are too uncertain; by their confidence {:.1f} verdicts are wrong\n",
-                      advised.size(), withheld, expected_wrong(advised)));
+    print(fmt::format(
+        "claims that advise: {}; too uncertain to advise: {}; verdicts that are wrong by their confidence: {:.1f}\n",
+        advised.size(), withheld, expected_wrong(advised)));
   }
   return 0;
 }

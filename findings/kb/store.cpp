@@ -239,6 +239,7 @@ std::string same_subject(const std::string& subject, const Json& compare) {
                                               "prefix=0",
                                               "documents=0",
                                               "lengths=0",
+                                              "starts=0",
                                               "global_tokens=0",
                                               "block_sparse=0",
                                               "window_by=range",

@@ -539,11 +539,10 @@ struct KernelMutation {
 };
 void PrintTo(const KernelMutation& mutation, std::ostream* out) { *out << mutation.what; }
 
-std::vector<KernelMutation> kernel_mutations() {
-  if (on_cuda) {
+std::vector<KernelMutation> kernel_mutations(bool of_cuda) {
+  if (of_cuda) {
     return {
-        {"sinks", "naive_sink", "naive", "naive.cuda.cu", "!SINK_IS_NONE && thread == 0",
-         "!SINK_IS_NONE && thread < 0"},
+        {"sinks", "naive_sink", "naive", "naive.cuda.cu", "HAS_SINK && thread == 0", "HAS_SINK && thread < 0"},
         {"sinks", "mma_sync_sink", "mma_sync", "mma_sync.cuda.cu", "quarter == 0 ? first_weight(sink)",
          "quarter <= 1 ? first_weight(sink)"},
         {"sinks", "wgmma_sink", "wgmma_bf16", "wgmma.cuda.cu", "thread % 4 == 0 ? first_weight(sink)",
@@ -562,7 +561,7 @@ std::vector<KernelMutation> kernel_mutations() {
 }
 
 class MutatedKernels : public OnDevice<testing::TestWithParam<KernelMutation>> {};
-INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedKernels, testing::ValuesIn(kernel_mutations()),
+INSTANTIATE_TEST_SUITE_P(Modifiers, MutatedKernels, testing::ValuesIn(kernel_mutations(on_cuda)),
                          [](const auto& i) { return i.param.what; });
 
 TEST_P(MutatedKernels, AreCaught) {
@@ -578,6 +577,18 @@ TEST_P(MutatedKernels, AreCaught) {
                                      mutation.to);
   PipelineCache cache(device(), "");
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
+}
+
+// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+// run.
+TEST(KernelMutationsTest, TextsAreInTheSources) {
+  for (const bool of_cuda : {false, true}) {
+    for (const KernelMutation& mutation : kernel_mutations(of_cuda)) {
+      EXPECT_NO_THROW(
+          test::MutatedSources(std::string("common/attention/kernels/") + mutation.file, mutation.from, mutation.to))
+          << mutation.what;
+    }
+  }
 }
 
 }  // namespace

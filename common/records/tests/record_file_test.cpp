@@ -161,7 +161,7 @@ TEST(RecordFile, WarnsOnceWithoutLocksAndCutsOffNothing) {
       thrown = error.what();
     }
     const bool warned = log.lines() == 1 && log.text().find("r.jsonl' cannot be locked (No locks") != std::string::npos;
-    _exit(warned && thrown.ends_with("No space left on device; its last line is torn") ? 0 : 1);
+    _exit(warned && thrown.ends_with("File too large; its last line is torn") ? 0 : 1);
   }
   int status = 0;
   waitpid(child, &status, 0);

@@ -248,8 +248,10 @@ TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
     EXPECT_EQ(run({"--db", db, "ingest", write(name, records)}).status, 0);
     return run({"--db", db, "advice", "--device", "b cpu", "--proto", "proto1"}).out;
   };
-  EXPECT_NE(advice("one", one).find("1 claims advise, 0 more"), std::string::npos) << advice("one", one);
-  EXPECT_EQ(advice("all", all), "0 claims advise, 1 more are too uncertain; 0.0 wrong verdicts are expected\n");
+  EXPECT_NE(advice("one", one).find("claims that advise: 1; too uncertain to advise: 0"), std::string::npos)
+      << advice("one", one);
+  EXPECT_EQ(advice("all", all),
+            "claims that advise: 0; too uncertain to advise: 1; verdicts that are wrong by their confidence: 0.0\n");
 }
 
 }  // namespace
