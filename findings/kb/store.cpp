@@ -227,33 +227,13 @@ std::string selection_of(const Json& data) {
 /// some have the baseline's value of an axis in which the pair differs. In the one form each axis has the contender's
 /// value, and an axis at its usual value is left out.
 std::string same_subject(const std::string& subject, const Json& compare) {
-  static const std::set<std::string> usual = {"task=attention",
-                                              "kv_heads_by=index",
-                                              "alibi=0",
-                                              "soft_cap=0",
-                                              "bias=none",
-                                              "score_by=constant",
-                                              "sinks=0",
-                                              "window_left=-1",
-                                              "window_right=-1",
-                                              "prefix=0",
-                                              "documents=0",
-                                              "lengths=0",
-                                              "starts=0",
-                                              "global_tokens=0",
-                                              "block_sparse=0",
-                                              "window_by=range",
-                                              "lists=1",
-                                              "rope=none",
-                                              "rotary_dim=0",
-                                              "rope_theta=10000",
-                                              "rope_scaling=none",
-                                              "rope_position=0",
-                                              "rope_in_place=0",
-                                              "rope_angles=computed",
-                                              "rope_pairing=half_split",
-                                              "score_function=none",
-                                              "mask_function=none"};
+  static const std::set<std::string> usual = {
+      "task=attention",      "kv_heads_by=index", "alibi=0",         "soft_cap=0",           "bias=none",
+      "score_by=constant",   "sinks=0",           "window_left=-1",  "window_right=-1",      "prefix=0",
+      "documents=0",         "lengths=0",         "starts=0",        "global_tokens=0",      "block_sparse=0",
+      "window_by=range",     "lists=1",           "rope=none",       "rotary_dim=0",         "rope_theta=10000",
+      "rope_scaling=none",   "rope_position=0",   "rope_in_place=0", "rope_angles=computed", "rope_pairing=half_split",
+      "score_function=none", "mask_function=none"};
   std::map<std::string, std::string> axes;
   std::istringstream words(subject);
   for (std::string word; words >> word;) {
