@@ -62,7 +62,7 @@ TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
 
 TEST_F(MetalFullFlashTest, TilesLayoutsAndDimensions) {
   const std::string axes = "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bhsd,bshd variant=tuned ";
-  expect_right(12, axes + "causal=0,1 block_r=8,32,64 block_c=16 head_dim=64 dtype=f16");
+  expect_right(12, axes + "causal=0,1 block_r=16,32,64 block_c=16 head_dim=64 dtype=f16");
   expect_right(6, axes + "causal=1 block_r=32 block_c=32 head_dim=8,96,128 dtype=bf16");
   expect_right(2, axes + "causal=1 block_r=16 block_c=16 head_dim=136 dtype=f32");
   // The default tile, of 8 keys.
