@@ -181,13 +181,14 @@ Json fit_spreads(const std::vector<Record>& records) {
   std::map<std::string, Figure> figures;
   for (const Record& record : records) {
     if (record.kind != "finding") continue;
-    const Run run = run_of(record, codes);
+    const Json joined = record.joined();
+    const Run run = run_of(record, joined, codes);
     if (run.exact || (run.kind != FigureKind::ratio && !run.relative)) continue;
     const Session& session = run.kind == FigureKind::ratio ? run.ratio : run.session;
     const bool positive = std::ranges::all_of(session, [](const Part& part) { return part.value > 0; });
     if (!positive || session.empty()) continue;
     Figure& figure =
-        figures[fmt::format("{}\n{}\n{}\n{}", pooling_key(record.json()), name(run.kind), run.conditions, run.code)];
+        figures[fmt::format("{}\n{}\n{}\n{}", pooling_key(joined), name(run.kind), run.conditions, run.code)];
     figure.device = record.device;
     figure.experiment = record.experiment + "\n" + name(run.kind);
     figure.runs[run.run_id] = session;
