@@ -914,7 +914,8 @@ class Graphs(Case):
         q, k, v = qkv("cuda:1", torch.bfloat16)
         with torch.cuda.device(1):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Without a stream PyTorch captures on the stream of its first capture, which may be on cuda:0.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 o = ops.flash(q, k, v, sinks=torch.zeros(4, device="cuda:1"))
         self.assertEqual(torch.cuda.current_device(), 0)
         for factor in (1, 3):
