@@ -350,5 +350,6 @@ int main(int argc, char** argv) {
   number_option<uint32_t, uint32_t>(app, "--seconds", options.seconds, 1, 1'000'000, "SECONDS",
                                     "the most processor time; default 60");
   app.add_flag("--messages", options.messages, "prints all that the compiler says, not only the first error");
+  app.footer("Exit status: 0 no fault; 1 a fault; 2 bad arguments, or a kernel that does not compile.");
   return run_program("msl_check", [&] { return parse_command_line(app, argc, argv) ? check_in_process(options) : 0; });
 }
