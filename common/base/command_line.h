@@ -8,9 +8,23 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "common/base/number.h"
 #include "common/base/standard_streams.h"
 
 namespace attn {
+
+/// Adds an option whose value is a number from `min` to `max`. CLI11's own options with numbers would also take nan,
+/// hex digits and other texts. `target` has the type of the limits, or is an optional of this type.
+template <typename Target, typename Number>
+CLI::Option* number_option(CLI::App& app, const std::string& name, Target& target, Number min, Number max,
+                           const std::string& type, const std::string& help) {
+  const auto take = [name, &target, min, max](const CLI::results_t& values) {
+    // parse_command_line() refuses an empty value.
+    if (!values.back().empty()) target = parse_number(name, values.back(), min, max);
+    return true;
+  };
+  return app.add_option(name, take, help)->type_name(type);
+}
 
 /// Parses a command line. Prints the text that --help or --version ask for, and then returns false. Throws BadInput,
 /// with one line, for arguments that the program does not take, and for an option with an empty value.

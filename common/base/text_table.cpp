@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/base/number.h"
+
 namespace attn {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align) {
@@ -88,7 +90,7 @@ size_t output_width() {
   const bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
   if (terminal && size.ws_col > 0) return size.ws_col;
   const char* const columns = std::getenv("COLUMNS");
-  const size_t width = columns ? std::strtoul(columns, nullptr, 10) : 0;
+  const size_t width = columns ? to_number<uint16_t>(columns).value_or(0) : 0;
   return width > 0 ? width : 100;
 }
 

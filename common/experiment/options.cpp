@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <set>
 
 #include "common/base/command_line.h"
 #include "common/base/error.h"
+#include "common/base/number.h"
 #include "common/experiment/experiment.h"
 
 namespace attn {
@@ -68,21 +68,6 @@ EXIT STATUS
   4    no case of the selection can run here; one line has the commonest reason
   130  interrupted; everything measured so far is kept and shown, and --resume goes on from there
 )";
-
-template <typename Number>
-std::optional<Number> to_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-template <typename Number>
-Number parse_number(const std::string& option, const std::string& text, Number min, Number max) {
-  const auto value = to_number<Number>(text);
-  if (value && *value >= min && *value <= max) return *value;
-  throw BadInput(fmt::format("{} {}: not allowed; a number from {} to {}", option, text, min, max));
-}
 
 void parse_shard(const std::string& text, Options& options) {
   const size_t slash = std::min(text.find('/'), text.size());
@@ -150,7 +135,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   Options options;
   options.arguments.assign(argv, argv + argc);
   // CLI11 takes values as texts, and this function parses them, so that every message says what is allowed.
-  std::string budget, samples, max_launch, seed, shard, threadgroup_memory, only, processes;
+  std::string shard, only;
   std::vector<std::string> axes;
 
   CLI::App app(spec.summary, spec.name);
@@ -176,16 +161,19 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                "print the cases that would run, and the reasons why other cases would not; run nothing")
       ->excludes(list_option);
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
-  text("--budget", budget, "SECONDS", "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
-  text("--samples", samples, "N", "most samples of a case, and of each case of a comparison; default 200");
-  text("--max-launch", max_launch, "SECONDS",
-       "skip a case whose launch takes longer, or would take longer at the rate\n"
-       "that the device reaches; default 0.5");
-  text("--processes", processes, "N",
-       "measure comparisons and the figures of claims in N new processes after the sweep;\n"
-       "1: in this process; default 3, and 5 in the full profile on a cpu");
+  number_option(app, "--budget", options.budget_s, 0.0, 1e7, "SECONDS",
+                "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+  number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
+                "most samples of a case, and of each case of a comparison; default 200");
+  number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",
+                "skip a case whose launch takes longer, or would take longer at the rate\n"
+                "that the device reaches; default 0.5");
+  number_option(app, "--processes", options.processes, 1, 100, "N",
+                "measure comparisons and the figures of claims in N new processes after the sweep;\n"
+                "1: in this process; default 3, and 5 in the full profile on a cpu");
   text("--part", options.part, "FILE", "")->group("");  // the program gives this option to its own processes
-  auto* seed_option = text("--seed", seed, "N", "seed of the inputs and of the statistics; default 1");
+  auto* seed_option = number_option(app, "--seed", options.seed, uint64_t{0}, UINT64_MAX, "N",
+                                    "seed of the inputs and of the statistics; default 1");
   auto* input = text("--input", options.input, "FILE", "safetensors file with the inputs (q, k, v): fixes the shape");
   text("--dump-output", options.dump_output, "FILE",
        "write the outputs of the one selected case as a safetensors file");
@@ -200,8 +188,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                               "code, device and seed are not measured again, and pairs in --out are not\n"
                               "compared again");
   auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
-  auto* memory = text("--threadgroup-memory", threadgroup_memory, "BYTES",
-                      "lower the device's threadgroup memory, to explore a device that has less");
+  auto* memory = number_option(app, "--threadgroup-memory", options.threadgroup_memory_bytes, size_t{1}, SIZE_MAX,
+                               "BYTES", "lower the device's threadgroup memory, to explore a device that has less");
   auto* replay = text("--replay", options.replay, "ID",
                       "measure the recorded measurement or finding ID again, under its own case, seed\n"
                       "and device; the first 6 or more digits of the id are enough");
@@ -233,15 +221,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
       throw BadInput(fmt::format("--baseline {}: not allowed; one value, as in variant=naive", baseline));
     }
   }
-  if (!budget.empty()) options.budget_s = parse_number("--budget", budget, 0.0, 1e7);
-  if (!samples.empty()) options.samples = parse_number("--samples", samples, 1, 1'000'000);
-  if (!max_launch.empty()) options.max_launch_s = parse_number("--max-launch", max_launch, 1e-6, 1e7);
-  if (!processes.empty()) options.processes = parse_number("--processes", processes, 1, 100);
-  if (!seed.empty()) options.seed = parse_number<uint64_t>("--seed", seed, 0, UINT64_MAX);
   if (!shard.empty()) parse_shard(shard, options);
-  if (!threadgroup_memory.empty()) {
-    options.threadgroup_memory_bytes = parse_number<size_t>("--threadgroup-memory", threadgroup_memory, 1, SIZE_MAX);
-  }
   if (*replay) {
     std::vector<CLI::Option*> others = {device, profile, axis,         only_option, seed_option,
                                         input,  resume,  shard_option, memory};

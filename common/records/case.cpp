@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/base/number.h"
 
 namespace attn {
 namespace {
@@ -18,13 +18,6 @@ namespace {
 // More values or cases are surely a typing error, and would fill memory before a run could report the error.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
-
-std::optional<int64_t> parse_integer(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -57,7 +50,7 @@ class Values {
     } else if (item.find(':') != item.npos) {
       add_range(item);
     } else {
-      const auto value = parse_integer(item);
+      const auto value = to_number<int64_t>(item);
       if (!value) refuse(axis_, item);
       add_integer(*value);
     }
@@ -71,9 +64,9 @@ class Values {
     const bool pow2 = parts.size() == 3 && parts[2] == "pow2";
     std::optional<int64_t> first, last, step;
     if (parts.size() == 3) {
-      first = parse_integer(parts[0]);
-      last = parse_integer(parts[1]);
-      step = pow2 ? first : parse_integer(parts[2]);
+      first = to_number<int64_t>(parts[0]);
+      last = to_number<int64_t>(parts[1]);
+      step = pow2 ? first : to_number<int64_t>(parts[2]);
     }
     if (!first || !last || !step || *step < 1) {
       throw BadInput(fmt::format(

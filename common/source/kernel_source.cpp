@@ -270,8 +270,16 @@ void collect(const KernelSource& source, const std::string& path, std::set<std::
 /// Returns C++ text without its comments. Text in quotes does not change.
 std::string without_comments(std::string_view text) {
   std::string kept;
+  kept.reserve(text.size());
   char quote = 0;  // the quote with which the current literal began
+  const auto may_begin = [](char c) { return c == '/' || c == '"' || c == '\''; };  // a comment, or a literal
   for (size_t i = 0; i < text.size(); ++i) {
+    if (!quote) {
+      const size_t next = std::find_if(text.begin() + i, text.end(), may_begin) - text.begin();
+      kept.append(text, i, next - i);
+      i = next;
+      if (i == text.size()) break;
+    }
     const std::string_view rest = text.substr(i);
     if (quote) {
       if (text[i] == '\\' && i + 1 < text.size()) kept += text[i++];

@@ -12,12 +12,31 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/temporary_folder.h"
 #include "common/source/kernel_source.h"
 #include "common/testing/tested_device.h"
 
 namespace attn::test {
+
+/// Returns the text of a file of the source tree, and the place of its first `from`. Throws std::runtime_error if the
+/// file has no `from`.
+inline std::pair<std::string, size_t> find_in_source(const std::string& file, const std::string& from) {
+  std::ifstream in(std::filesystem::path(source_root()) / file);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  const size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
+  return {std::move(text), at};
+}
+
+/// Expects that the source tree has the text that each mutation replaces. `file_of` returns the file of a mutation. The
+/// tests also check the mutations of the other backend, because a kernel may be edited on a machine where it cannot
+/// run.
+template <typename Mutations, typename FileOf>
+void expect_texts_in_sources(const Mutations& mutations, const FileOf& file_of) {
+  for (const auto& mutation : mutations) EXPECT_NO_THROW(find_in_source(file_of(mutation), mutation.from));
+}
 
 /// During the object's lifetime, kernels are read from a copy of the folder of `file`; the other folders of kernels are
 /// links. In the copy of `file` the first `from` is replaced by `to`. Throws std::runtime_error if `file` has no
@@ -27,10 +46,7 @@ class MutatedSources {
   MutatedSources(const std::string& file, const std::string& from, const std::string& to) {
     namespace fs = std::filesystem;
     const fs::path original = fs::absolute(source_root()), copy = root_.path();
-    std::ifstream in(original / file);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    const size_t at = text.find(from);
-    if (at == std::string::npos) throw std::runtime_error(file + " has no text " + from);
+    auto [text, at] = find_in_source(file, from);
     for (const std::string folder :
          {"common/kernel", "common/api/kernels", "common/device/kernels", "common/backends/metal/emulator/stdlib",
           "common/attention/kernels", "common/paged/kernels", "common/linear/kernels", "proto2_stitching/kernels",

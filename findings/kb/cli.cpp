@@ -106,27 +106,19 @@ struct Arguments {
   std::string db;
   bool json = false;
   Filter filter;
-  std::string limit, min_confidence;
   std::vector<std::string> files, words, ids;
   std::string id;
   Note note;
   std::string confidence, tags;
   bool strict = false, apply = false;
   std::string format, skill = "gpu-perf";
-  std::string a, b, by = "file", floor, out;
+  std::string a, b, by = "file", out;
+  double floor_percent = 2;
 
   std::string path() const { return db.empty() ? default_path() : db; }
   Store read() const { return Store::open(path(), Store::Mode::read); }
   Store write() const { return Store::open(path(), Store::Mode::write); }
 };
-
-template <typename Number>
-Number parse_number(const std::string& option, const std::string& text, Number min, Number max) {
-  std::istringstream stream(text);
-  Number value{};
-  if (stream >> value && stream.eof() && value >= min && value <= max) return value;
-  throw BadInput(fmt::format("{} {}: not allowed; a number from {} to {}", option, text, min, max));
-}
 
 std::string one_of(const std::string& option, const std::string& text, const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
@@ -733,7 +725,7 @@ std::string printed(const std::vector<Compared>& configurations) {
 }
 
 int run_compare(const Arguments& given) {
-  const double min_floor = parse_number("--floor", given.floor, 0.0, 100.0) / 100;
+  const double min_floor = given.floor_percent / 100;
   bool bad = false;
   Side a, b;
   if (given.by == "file") {
@@ -805,9 +797,10 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   const auto filters = [&](CLI::App* sub, bool kinds) {
     text(sub, "--device", given.filter.device, "D", "only records of devices whose name contains D");
     text(sub, "--proto", given.filter.experiment, "P", "only records of experiments whose name begins with P: proto1");
-    text(sub, "--min-confidence", given.min_confidence, "C", "only records with this confidence or more, 0 to 1");
+    number_option(*sub, "--min-confidence", given.filter.min_confidence, 0.0, 1.0, "C",
+                  "only records with this confidence or more, 0 to 1");
     if (kinds) text(sub, "--kind", given.filter.kind, "K", "only finding, measurement, note or run");
-    text(sub, "--limit", given.limit, "N", "at most N records");
+    number_option(*sub, "--limit", given.filter.limit, int64_t{1}, INT64_MAX, "N", "at most N records");
   };
 
   CLI::App* sub =
@@ -900,24 +893,19 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   text(sub, "A", given.a, "", "record file, device or commit")->required();
   text(sub, "B", given.b, "", "record file, device or commit")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
-  text(sub, "--floor", given.floor, "PERCENT",
-       "differences up to PERCENT count as noise between runs; default 2, or the records' A/A floor if this floor\n"
-       "is higher");
+  number_option(*sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
+                "differences up to PERCENT count as noise between runs; default 2, or the records' A/A floor if this\n"
+                "floor is higher");
   text(sub, "--proto", given.filter.experiment, "P",
        "with --by device or commit: only experiments whose name begins with P");
   return commands;
 }
 
 void check_arguments(Arguments& given) {
-  if (!given.limit.empty()) given.filter.limit = parse_number<int64_t>("--limit", given.limit, 1, INT64_MAX);
-  if (!given.min_confidence.empty()) {
-    given.filter.min_confidence = parse_number("--min-confidence", given.min_confidence, 0.0, 1.0);
-  }
   if (!given.filter.kind.empty()) one_of("--kind", given.filter.kind, {"finding", "measurement", "note", "run"});
   if (given.format.empty()) given.format = "jsonl";
   one_of("--format", given.format, {"jsonl", "md", "csv", "gpu-forge"});
   one_of("--by", given.by, {"file", "device", "commit"});
-  if (given.floor.empty()) given.floor = "2";
 }
 
 int run_command(int argc, const char* const* argv) {

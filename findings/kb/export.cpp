@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "common/base/error.h"
+#include "common/base/number.h"
 #include "common/base/shell.h"
 #include "common/records/spread.h"
 
@@ -205,15 +205,12 @@ double parse_confidence(const std::string& text) {
   for (const Level& level : levels) {
     if (text == level.word) return level.confidence;
   }
-  double value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= 1)) {
-    throw BadInput(
-        fmt::format("confidence '{}': not allowed; a number from 0 to 1, or one of verified, high, medium, "
-                    "low, unverified",
-                    text));
-  }
-  return value;
+  const std::optional<double> value = to_number<double>(text);
+  if (value && *value >= 0 && *value <= 1) return *value;
+  throw BadInput(
+      fmt::format("confidence '{}': not allowed; a number from 0 to 1, or one of verified, high, medium, "
+                  "low, unverified",
+                  text));
 }
 
 }  // namespace attn::kb

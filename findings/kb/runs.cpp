@@ -67,12 +67,16 @@ std::vector<Json> kernels_of(const Json& measurement) {
   return found;
 }
 
+Code code_of(const Json& measurement) {
+  Code code;
+  for (const Json& pipeline : kernels_of(measurement)) code.push_back(code_identity(pipeline));
+  return code;
+}
+
 Codes codes_of(const std::vector<Record>& records) {
   Codes codes;
   for (const Record& record : records) {
-    if (record.kind != "measurement") continue;
-    Code& code = codes[record.id];
-    for (const Json& pipeline : kernels_of(record.json())) code.push_back(code_identity(pipeline));
+    if (record.kind == "measurement") codes[record.id] = code_of(record.json());
   }
   return codes;
 }

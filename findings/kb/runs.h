@@ -16,6 +16,7 @@ std::vector<Json> kernels_of(const Json& measurement);
 
 /// code_identity() of each kernel.
 using Code = std::vector<std::string>;
+Code code_of(const Json& measurement);
 /// The code of each measurement's kernels, by the measurement's id.
 using Codes = std::map<std::string, Code>;
 Codes codes_of(const std::vector<Record>& records);

@@ -129,11 +129,6 @@ std::string about(const Json& record, const std::vector<std::string>& tags) {
 
 std::string key_of_run(const std::string& id) { return "run/" + id; }
 
-bool is_second(const Record& record) {
-  return record.kind == "finding" && record.line.find("finding/2") != record.line.npos &&
-         record.json().at("schema") == "finding/2";
-}
-
 [[noreturn]] void no_store(const std::string& path, const std::string& why) {
   throw BadInput(
       fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
@@ -519,8 +514,10 @@ std::optional<Record> Store::run(const std::string& id) const {
 void Store::add_headers(std::vector<Record>& records) const {
   std::map<std::string, std::shared_ptr<const Json>> headers;
   for (Record& record : records) {
-    if (!is_second(record)) continue;
-    const std::string id = record.run_id();
+    if (record.kind != "finding" || record.line.find("finding/2") == record.line.npos) continue;
+    const Json finding = record.json();
+    if (finding.at("schema") != "finding/2") continue;
+    const std::string id = run_id_of(finding, record.kind);
     const auto [place, added] = headers.try_emplace(id);
     if (added) {
       if (const auto header = run(id)) place->second = std::make_shared<const Json>(header->json());

@@ -253,8 +253,9 @@ void verify_second_finding(const Json& record, Problems& problems) {
 
 }  // namespace
 
-std::vector<std::string> verify_record(const Record& record) {
-  const Json json = record.json();
+std::vector<std::string> verify_record(const Record& record) { return verify_record(record, record.json()); }
+
+std::vector<std::string> verify_record(const Record& record, const Json& json) {
   Problems problems = check_schema(json);
   if (!problems.empty()) return problems;  // the other checks rely on the schema
   problems = check_units(json);
@@ -267,17 +268,22 @@ std::vector<std::string> verify_record(const Record& record) {
   return problems;
 }
 
-std::vector<SourceFile> kernel_texts() {
-  std::vector<SourceFile> found;
-  for (const std::string& path : kernel_files()) found.push_back({path, read_source({}, path)});
-  return found;
+KernelTexts::KernelTexts() {
+  for (const std::string& path : kernel_files()) files_.push_back({path, read_source({}, path)});
 }
 
-namespace {
+const std::vector<std::string>& KernelTexts::files_with(const std::string& entry) {
+  const auto [place, added] = with_entry_.try_emplace(entry);
+  if (!added) return place->second;
+  for (const SourceFile& file : files_) {
+    const std::string defined = entry + (is_machine_code(file.path) ? "" : "(");
+    if (file.text.find(defined) != file.text.npos) place->second.push_back(file.path);
+  }
+  return place->second;
+}
 
 /// Finds the files of part number `at` and of the later parts. Part 0 is the source; part n is its fragment n - 1.
-bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
-                     const std::vector<SourceFile>& kernels) {
+bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::string& sha256) {
   if (at > source.fragments.size()) {
     try {
       return source_sha256(source) == sha256;
@@ -286,18 +292,14 @@ bool name_files_from(size_t at, KernelSource& source, const std::string& sha256,
     }
   }
   KernelSource& part = at == 0 ? source : source.fragments[at - 1];
-  return std::any_of(kernels.begin(), kernels.end(), [&](const SourceFile& file) {
-    const std::string defined = part.entry + (is_machine_code(file.path) ? "" : "(");
-    if (file.text.find(defined) == file.text.npos) return false;
-    part.path = file.path;
-    return name_files_from(at + 1, source, sha256, kernels);
+  return std::ranges::any_of(files_with(part.entry), [&](const std::string& path) {
+    part.path = path;
+    return name_files_from(at + 1, source, sha256);
   });
 }
 
-}  // namespace
-
-bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels) {
-  return name_files_from(0, source, sha256, kernels);
+bool KernelTexts::name_files(KernelSource& source, const std::string& sha256) {
+  return name_files_from(0, source, sha256);
 }
 
 SameCode same_code() {
@@ -311,13 +313,13 @@ SameCode same_code() {
 }
 
 Freshness freshness(const Json& pipeline, const SameCode& same) {
-  static const std::vector<SourceFile> kernels = kernel_texts();
+  static KernelTexts kernels;
   std::optional<KernelSource> source = parse_key(pipeline.at("key").get<std::string>());
   if (!source || kernels.empty()) return Freshness::unknown;
   const std::string sha256 = pipeline.at("source_sha256");
   const auto today = same.find(sha256);
   const bool found =
-      name_files(*source, sha256, kernels) || (today != same.end() && name_files(*source, today->second, kernels));
+      kernels.name_files(*source, sha256) || (today != same.end() && kernels.name_files(*source, today->second));
   return found ? Freshness::current : Freshness::changed;
 }
 
@@ -359,15 +361,22 @@ int64_t Verification::explained_by(Opposition why) const {
 Verification verify(const Store& store) {
   Verification result;
   std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
-  const std::vector<Record> records = store.list({});
-  const Codes codes = codes_of(records);
-  std::map<std::string, std::vector<Record>> claims;  // by pooling_key()
+  Codes codes;
+  std::map<std::string, std::vector<Record>> claims;             // by pooling_key()
+  std::map<std::string, std::vector<std::string>> measurements;  // of each finding, by the finding's id
   const SameCode same = same_code();
-  for (const Record& record : records) {
+  for (Record& record : store.list({})) {
     ++result.records;
-    for (std::string& text : verify_record(record)) result.problems.push_back({record.id, std::move(text)});
-    if (record.kind == "measurement") kernels[record.id] = kernels_of(record.json());
-    if (record.kind == "finding") claims[pooling_key(record.json())].push_back(record);
+    const Json json = record.json();
+    for (std::string& text : verify_record(record, json)) result.problems.push_back({record.id, std::move(text)});
+    if (record.kind == "measurement") {
+      kernels[record.id] = kernels_of(json);
+      codes[record.id] = code_of(json);
+    }
+    if (record.kind == "finding") {
+      measurements[record.id] = json.at("data").at("measurements").get<std::vector<std::string>>();
+      claims[pooling_key(json)].push_back(std::move(record));
+    }
   }
 
   for (auto& [key, findings] : claims) {
@@ -402,8 +411,8 @@ Verification verify(const Store& store) {
   };
   const auto age_of = [&](const Record& finding) {
     Age age;
-    for (const Json& id : finding.json().value("/data/measurements"_json_pointer, Json::array())) {
-      for (const Json& pipeline : kernels[id.get<std::string>()]) {
+    for (const std::string& id : measurements.at(finding.id)) {
+      for (const Json& pipeline : kernels[id]) {
         const Freshness state = state_of(pipeline);
         const bool current = state == Freshness::current || machine_code.contains(machine_code_of(pipeline));
         age.current |= current;

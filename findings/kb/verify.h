@@ -17,6 +17,8 @@ namespace attn::kb {
 /// again), by the rules of their schema. For finding/2, the second format of findings: also the estimate, pooled again
 /// from its parts.
 std::vector<std::string> verify_record(const Record& record);
+/// The same, for a caller that has record.json() already.
+std::vector<std::string> verify_record(const Record& record, const Json& json);
 
 struct Problem {
   std::string id, text;
@@ -61,13 +63,23 @@ using SameCode = std::map<std::string, std::string>;
 /// Returns the hashes in findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// Returns the kernel sources of the tree (source_root()), with their texts.
-std::vector<SourceFile> kernel_texts();
+/// The kernel sources of the tree (source_root()). Each file is read once, and searched once for an entry.
+class KernelTexts {
+ public:
+  KernelTexts();
+  bool empty() const { return files_.empty(); }
+  /// Finds the files of a source and of its fragments, because a record's key does not name the files. Sets the paths
+  /// of the source and its fragments to files with which the source has the hash `sha256`. Returns false if no files
+  /// give the source this hash.
+  bool name_files(KernelSource& source, const std::string& sha256);
 
-/// Finds the files of a source and of its fragments, because a record's key does not name the files. Sets the paths of
-/// the source and its fragments to files with which the source has the hash `sha256`. Returns false if no files give
-/// the source this hash.
-bool name_files(KernelSource& source, const std::string& sha256, const std::vector<SourceFile>& kernels);
+ private:
+  bool name_files_from(size_t at, KernelSource& source, const std::string& sha256);
+  const std::vector<std::string>& files_with(const std::string& entry);
+
+  std::vector<SourceFile> files_;
+  std::map<std::string, std::vector<std::string>> with_entry_;  // the paths of the files that define an entry
+};
 
 /// Says whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source
 /// with the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source

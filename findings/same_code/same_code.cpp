@@ -146,12 +146,12 @@ CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const st
   }
   {
     const RootedAt old(old_root);
-    const std::vector<SourceFile> texts = kernel_texts();
+    KernelTexts texts;
     std::erase_if(compared, [&](Compared& one) {
       const std::string& recorded = one.recorded->source_sha256;
       const auto later = known.find(recorded);
-      if (name_files(one.before, recorded, texts) ||
-          (later != known.end() && name_files(one.before, later->second, texts))) {
+      if (texts.name_files(one.before, recorded) ||
+          (later != known.end() && texts.name_files(one.before, later->second))) {
         one.today = one.before;
         one.before = carrying_its_text(one.before);
         return false;

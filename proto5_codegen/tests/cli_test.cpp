@@ -133,9 +133,9 @@ class TuneCliTest : public test::ProgramTest {
 };
 
 TEST_F(TuneCliTest, BadArgumentsAreOneLineAndStatus2) {
-  for (const char* line :
-       {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8", "--seconds 0", "--seconds nan", "--seconds inf",
-        "--seconds -1", "--heads 0", "--heads 99999999999999999999", "--q-len 0", "--work ''", "extra"}) {
+  for (const char* line : {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8", "--seconds 0", "--seconds nan",
+                           "--seconds inf", "--seconds -1", "--heads 0", "--heads 99999999999999999999", "--heads 0x8",
+                           "--q-len 0", "--work ''", "extra"}) {
     const Outcome outcome = run_line(line);
     EXPECT_EQ(outcome.status, 2) << line;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;

@@ -216,10 +216,10 @@ int main(int argc, char** argv) {
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;
   app.add_option("--device", device, "where to run: cpu, cuda");
-  app.add_option("--seconds", seconds, "seconds to search for each case and generator; default 20")
-      ->check(CLI::Range(0.001, 1e6));
-  app.add_option("--heads", heads, "heads of a case; default 8")->check(CLI::Range(1, 1024));
-  app.add_option("--q-len", tokens, "tokens of a case; default 1024")->check(CLI::Range(1, 1 << 20));
+  attn::number_option(app, "--seconds", seconds, 0.001, 1e6, "SECONDS",
+                      "time to search for each case and generator; default 20");
+  attn::number_option<int64_t, int64_t>(app, "--heads", heads, 1, 1024, "N", "heads of a case; default 8");
+  attn::number_option<int64_t, int64_t>(app, "--q-len", tokens, 1, 1 << 20, "N", "tokens of a case; default 1024");
   app.add_option("--work", only, "search only for this work")->check(CLI::IsMember(attn::work_names()));
   app.add_option("--dtype", dtype, "default bf16 on a GPU, and f32 on a CPU")->check(CLI::IsMember({"f32", "bf16"}));
   app.footer(

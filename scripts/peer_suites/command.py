@@ -5,7 +5,6 @@ import ast
 import datetime
 import importlib
 import json
-import math
 import os
 import pathlib
 import re
@@ -19,6 +18,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 PAGE = ROOT / "docs/peers.md"
 LIBRARIES = "ATTENTION_PROTO_LIBRARIES"
+MOST_SECONDS = 10 ** 6
 CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
@@ -32,21 +32,19 @@ Exit status: 0 done; 1 results differ; 2 refused, with one line that says why.""
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        raise Refused(message)
+        raise Refused(re.sub(r"argument (\S+): (?=.*: not allowed;)", r"\1 ", message))  # the words of number()
 
 
-def seconds(text):
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError
-    return value
-
-
-def count(text):
-    value = int(text)
-    if not 1 <= value <= processes.MOST:
-        raise ValueError
-    return value
+def number(kind, least, most):
+    """Returns a function that returns the number that the text of an option is. The texts that the function takes, and
+    its words, are those of parse_number() of common/base/number.h."""
+    def parse(text):
+        whole = r"-?\d+" if kind is int else r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+        if re.fullmatch(whole, text, re.ASCII) and least <= kind(text) <= most:
+            return kind(text)
+        what = "an integer" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text}: not allowed; {what} from {least} to {most}")
+    return parse
 
 
 def on_cpu(suite):
@@ -67,10 +65,10 @@ def parser_of(name, suite):
     parser = Parser(prog=f"scripts/peers {name}", description=suite.__doc__ + METHOD,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} if none is named")
-    parser.add_argument("--seconds", type=seconds, default=suite.SECONDS,
+    parser.add_argument("--seconds", type=number(float, 0, MOST_SECONDS), default=suite.SECONDS,
                         help=f"time for {'a side in a round' if name == 'cpu' else 'all turns of a row'}; "
                              f"{suite.SECONDS:g} if not named; the processes share it")
-    parser.add_argument("--processes", type=count, default=3,
+    parser.add_argument("--processes", type=number(int, 1, processes.MOST), default=3,
                         help=f"how many processes measure, one after the other: 1 to {processes.MOST}; 3 if not named")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="read rows that --out wrote")
@@ -241,7 +239,7 @@ def main(arguments):
     try:
         if arguments in (["--check"], ["--write"]):
             return page_of_records(write=arguments == ["--write"])
-        if arguments[0] == "--only-parse":
+        if arguments[0] == "--only-parse" and len(arguments) > 1:
             parse(arguments[1], arguments[2:])
             return 0
         return run(arguments[0], arguments[1:])

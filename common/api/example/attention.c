@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/api/attn.h"
+#include <attn/attn.h>
 
 enum { heads = 4, kv_heads = 2, tokens = 64, width = 32 };
 

@@ -468,15 +468,11 @@ TEST_P(HiddenMutations, AreCaught) {
   EXPECT_NE(found(fresh), "");
 }
 
-// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
-// run.
 TEST(HiddenMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    for (const HiddenMutation& mutation : hidden_mutations(of_cuda)) {
-      EXPECT_NO_THROW(
-          test::MutatedSources(std::string("common/attention/kernels/") + mutation.file, mutation.from, mutation.to))
-          << mutation.what;
-    }
+    test::expect_texts_in_sources(hidden_mutations(of_cuda), [](const HiddenMutation& mutation) {
+      return std::string("common/attention/kernels/") + mutation.file;
+    });
   }
 }
 

@@ -26,6 +26,7 @@
 #include "common/base/asan.h"
 #include "common/base/error.h"
 #include "common/base/host_memory.h"
+#include "common/base/number.h"
 
 namespace attn {
 
@@ -259,13 +260,9 @@ std::unique_ptr<Device> open_cpu_device_for_caller(std::string_view spec, const 
   constexpr std::string_view option = "cpu:threads=";
   constexpr unsigned most = 1024;
   if (spec == "cpu") return std::make_unique<CpuDevice>(usable_cores(), caller);
-  unsigned threads = 0;
   if (spec.starts_with(option)) {
-    const std::string_view text = spec.substr(option.size());
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
-    if (error == std::errc() && end == text.data() + text.size() && threads >= 1 && threads <= most) {
-      return std::make_unique<CpuDevice>(threads, caller);
-    }
+    const auto threads = to_number<unsigned>(spec.substr(option.size()));
+    if (threads && *threads >= 1 && *threads <= most) return std::make_unique<CpuDevice>(*threads, caller);
   }
   throw BadInput(
       fmt::format("device '{}' is not allowed; allowed are cpu, and cpu:threads=N with N from 1 to {}", spec, most));

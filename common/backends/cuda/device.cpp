@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -19,6 +18,7 @@
 #include "common/backends/cuda/driver.h"
 #include "common/backends/cuda/operations.h"
 #include "common/base/error.h"
+#include "common/base/number.h"
 
 namespace attn {
 
@@ -528,14 +528,12 @@ std::unique_ptr<Device> open(int ordinal, bool in_primary, std::optional<CUstrea
 }
 
 int parse_ordinal(std::string_view spec) {
-  int ordinal = 0;
-  if (spec == "cuda") return ordinal;
-  const std::string_view text = spec.substr(std::min(spec.size(), std::string_view("cuda:").size()));
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ordinal);
-  if (!spec.starts_with("cuda:") || error != std::errc() || end != text.data() + text.size() || ordinal < 0) {
+  if (spec == "cuda") return 0;
+  const auto ordinal = to_number<int>(spec.substr(std::min(spec.size(), std::string_view("cuda:").size())));
+  if (!spec.starts_with("cuda:") || !ordinal || *ordinal < 0) {
     throw BadInput(fmt::format("device '{}' is not allowed; allowed are cuda, and cuda:N with N from 0", spec));
   }
-  return ordinal;
+  return *ordinal;
 }
 
 }  // namespace

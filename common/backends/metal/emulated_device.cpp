@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "common/backends/metal/operations.h"
 #include "common/base/error.h"
 #include "common/base/host_memory.h"
+#include "common/base/number.h"
 #include "common/base/sha256.h"
 
 namespace attn {
@@ -191,14 +191,12 @@ std::unique_ptr<Device> open_metal_device(std::string_view spec) {
   }
   const std::string_view rest = spec.substr(name.size());
   if (rest.empty()) return std::make_unique<EmulatedDevice>(false);
-  uint32_t order = 0;
-  const std::string_view text = rest.substr(std::min(option.size(), rest.size()));
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), order);
-  if (!rest.starts_with(option) || error != std::errc() || end != text.data() + text.size()) {
+  const auto order = to_number<uint32_t>(rest.substr(std::min(option.size(), rest.size())));
+  if (!rest.starts_with(option) || !order) {
     throw BadInput(
         fmt::format("device '{}' is not allowed; allowed are {} and {}{}N with N from 0 on", spec, name, name, option));
   }
-  return std::make_unique<EmulatedDevice>(false, order);
+  return std::make_unique<EmulatedDevice>(false, *order);
 }
 std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& /*caller*/) {
   if (spec == "metal:emulated") return std::make_unique<EmulatedDevice>(true);

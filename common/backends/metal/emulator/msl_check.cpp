@@ -6,18 +6,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <random>
 #include <sstream>
 
 #include "common/backends/metal/emulator/emulator.h"
+#include "common/base/command_line.h"
 #include "common/base/error.h"
+#include "common/base/number.h"
+#include "common/base/run_program.h"
 
 namespace {
 
@@ -34,40 +36,57 @@ std::vector<std::string> split(const std::string& text, char at) {
   }
 }
 
-double number(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) throw BadInput(fmt::format("'{}' is no number", text));
-  return value;
-}
-uint64_t count(const std::string& text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value > uint64_t{1} << 32) {
-    throw BadInput(fmt::format("'{}' is no count", text));
-  }
-  return value;
+// Returns the count that a part of an option's value is.
+uint32_t count(const std::string& option, const std::string& text) {
+  return parse_number<uint32_t>(option, text, 0, UINT32_MAX);
 }
 
-Grid grid(const std::string& text) {
+Grid grid(const std::string& option, const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
-  if (parts.size() > 3) throw BadInput(fmt::format("'{}' is no size; allowed is X, X,Y or X,Y,Z", text));
+  if (parts.size() > 3) throw BadInput(fmt::format("{} {}: not allowed; X, X,Y or X,Y,Z", option, text));
   uint32_t sizes[3] = {1, 1, 1};
-  for (size_t i = 0; i < parts.size(); ++i) sizes[i] = static_cast<uint32_t>(count(parts[i]));
+  for (size_t i = 0; i < parts.size(); ++i) sizes[i] = count(option, parts[i]);
   return {sizes[0], sizes[1], sizes[2]};
 }
 
 // Returns the number and REST of a text such as "0=REST".
-std::pair<uint32_t, std::string> numbered(const std::string& text) {
+std::pair<uint32_t, std::string> numbered(const std::string& option, const std::string& text) {
   const size_t at = text.find('=');
-  if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs a number and '='", text));
-  return {static_cast<uint32_t>(count(text.substr(0, at))), text.substr(at + 1)};
+  if (at == std::string::npos) throw BadInput(fmt::format("{} {}: not allowed; a number and '=' first", option, text));
+  return {count(option, text.substr(0, at)), text.substr(at + 1)};
 }
 
 enum class Type { f32, f16, bf16, i32, u32, i64, u64, i16, u16, u8 };
 constexpr std::pair<const char*, Type> types[] = {
     {"f32", Type::f32}, {"f16", Type::f16}, {"bf16", Type::bf16}, {"i32", Type::i32}, {"u32", Type::u32},
     {"i64", Type::i64}, {"u64", Type::u64}, {"i16", Type::i16},   {"u16", Type::u16}, {"u8", Type::u8}};
+
+// Returns the value of an element that a text gives.
+double element(Type type, const std::string& text) {
+  const auto of_type = [&]<typename T>(T) {
+    return static_cast<double>(
+        parse_number("--buffer", text, std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()));
+  };
+  switch (type) {
+    case Type::i32:
+      return of_type(int32_t());
+    case Type::u32:
+      return of_type(uint32_t());
+    case Type::i64:
+      return of_type(int64_t());
+    case Type::u64:
+      return of_type(uint64_t());
+    case Type::i16:
+      return of_type(int16_t());
+    case Type::u16:
+      return of_type(uint16_t());
+    case Type::u8:
+      return of_type(uint8_t());
+    default:
+      if (text == "nan") return std::nan("");
+      return text == "inf" ? HUGE_VAL : text == "-inf" ? -HUGE_VAL : of_type(double());
+  }
+}
 
 template <typename T>
 void append(std::vector<std::byte>& bytes, T value) {
@@ -121,10 +140,10 @@ std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
                       part));
     }
     if (words.size() == 2) {
-      for (const std::string& value : split(words[1], ',')) append(bytes, type->second, number(value));
+      for (const std::string& value : split(words[1], ',')) append(bytes, type->second, element(type->second, value));
       continue;
     }
-    for (uint64_t i = 0, n = count(words[2]); i < n; ++i) {
+    for (uint64_t i = 0, n = count("--buffer", words[2]); i < n; ++i) {
       double value = 0;
       if (words[1] == "random") {
         value = normal(random);
@@ -151,7 +170,7 @@ struct Options {
 };
 
 void print(const std::string& what, const std::map<uint32_t, std::vector<std::byte>>& buffers) {
-  const auto [index, type] = numbered(what);
+  const auto [index, type] = numbered("--print", what);
   const auto found = buffers.find(index);
   if (found == buffers.end()) throw BadInput(fmt::format("there is no buffer {}", index));
   const std::vector<std::byte>& bytes = found->second;
@@ -201,24 +220,27 @@ int check(const Options& options) {
   for (const std::string& constant : options.constants) {
     const size_t at = constant.find('=');
     if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", constant));
-    source.constants[constant.substr(0, at)] = number(constant.substr(at + 1));
+    source.constants[constant.substr(0, at)] =
+        parse_number("--constant", constant.substr(at + 1), std::numeric_limits<double>::lowest(),
+                     std::numeric_limits<double>::max());
   }
   for (const std::string& declared : options.declared) {
     const size_t at = declared.find('=');
     if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", declared));
-    source.before += fmt::format("constexpr constant int {0} = {1};\n#define {0}_VALUE ({1})\n", declared.substr(0, at),
-                                 declared.substr(at + 1));
+    const int value = parse_number<int>("--declare", declared.substr(at + 1), INT32_MIN, INT32_MAX);
+    source.before +=
+        fmt::format("constexpr constant int {0} = {1};\n#define {0}_VALUE ({1})\n", declared.substr(0, at), value);
   }
-  msl::Run run{.grid = grid(options.grid), .threads = grid(options.threads)};
+  msl::Run run{.grid = grid("--grid", options.grid), .threads = grid("--threads", options.threads)};
   std::map<uint32_t, std::vector<std::byte>> given, first;
   for (const std::string& text : options.buffers) {
-    const auto [index, rest] = numbered(text);
+    const auto [index, rest] = numbered("--buffer", text);
     if (given.contains(index)) throw BadInput(fmt::format("--buffer {} is given twice", index));
     given[index] = contents(rest, options.seed + index);
   }
   for (const std::string& text : options.threadgroup) {
-    const auto [index, bytes] = numbered(text);
-    run.threadgroup_bytes[index] = count(bytes);
+    const auto [index, bytes] = numbered("--threadgroup", text);
+    run.threadgroup_bytes[index] = count("--threadgroup", bytes);
   }
   const msl::Kernel kernel(msl::Compiler().compile(source));
 
@@ -320,23 +342,14 @@ int main(int argc, char** argv) {
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
-  app.add_option("--orders", options.orders, "how many orders of threads run")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--seed", options.seed, "the seed of random numbers")->capture_default_str();
+  number_option<uint32_t, uint32_t>(app, "--orders", options.orders, 1, 1'000'000, "N",
+                                    "how many orders of threads run; default 6");
+  number_option<uint32_t, uint32_t>(app, "--seed", options.seed, 0, UINT32_MAX, "N",
+                                    "the seed of random numbers; default 1");
   app.add_option("--print", options.print, "N=f32|f16|i32|u32: prints a buffer after the first order");
-  app.add_option("--seconds", options.seconds, "the most seconds of processor time")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1'000'000));
+  number_option<uint32_t, uint32_t>(app, "--seconds", options.seconds, 1, 1'000'000, "SECONDS",
+                                    "the most processor time; default 60");
   app.add_flag("--messages", options.messages, "prints all that the compiler says, not only the first error");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "msl_check: {}; --help shows what is allowed\n", first_line(error.what()));
-    return 2;
-  }
-  return check_in_process(options);
+  app.footer("Exit status: 0 no fault; 1 a fault; 2 bad arguments, or a kernel that does not compile.");
+  return run_program("msl_check", [&] { return parse_command_line(app, argc, argv) ? check_in_process(options) : 0; });
 }

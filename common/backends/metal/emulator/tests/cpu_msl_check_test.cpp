@@ -62,19 +62,20 @@ TEST_F(MslCheckCliTest, AKernelWithoutAnEndIsOneLine) {
 TEST_F(MslCheckCliTest, BadInputIsOneLineAndStatus2) {
   write_text("empty.metal", "");
   write_text("noise.metal", sum + "\n)))}}}) $ @ ` error int float float;;((\n");
-  for (const auto& [line, words] : {std::pair<std::string, std::string>{"", "FILE"},
-                                    {"sum.metal", "FUNCTION"},
-                                    {"sum.metal sum --nosuch", "--nosuch"},
-                                    {"nosuch.metal sum" + buffers, "nosuch.metal cannot be read"},
-                                    {". sum" + buffers, ". is no regular file"},
-                                    {"/dev/zero sum" + buffers, "/dev/zero is no regular file"},
-                                    {"empty.metal sum" + buffers, "empty.metal has no kernel sum"},
-                                    {"sum.metal other" + buffers, "sum.metal has no kernel other"},
-                                    {"noise.metal sum" + buffers, "noise.metal does not compile: noise.metal:"},
-                                    {"sum.metal sum --orders 0" + buffers, "--orders"},
-                                    {"sum.metal sum --seconds 0" + buffers, "--seconds"},
-                                    {"sum.metal sum --buffer 1=f32:zero:1" + buffers, "--buffer 1 is given twice"},
-                                    {"sum.metal sum --grid x" + buffers, "'x' is no count"}}) {
+  for (const auto& [line, words] :
+       {std::pair<std::string, std::string>{"", "FILE"},
+        {"sum.metal", "FUNCTION"},
+        {"sum.metal sum --nosuch", "--nosuch"},
+        {"nosuch.metal sum" + buffers, "nosuch.metal cannot be read"},
+        {". sum" + buffers, ". is no regular file"},
+        {"/dev/zero sum" + buffers, "/dev/zero is no regular file"},
+        {"empty.metal sum" + buffers, "empty.metal has no kernel sum"},
+        {"sum.metal other" + buffers, "sum.metal has no kernel other"},
+        {"noise.metal sum" + buffers, "noise.metal does not compile: noise.metal:"},
+        {"sum.metal sum --orders 0" + buffers, "--orders"},
+        {"sum.metal sum --seconds 0" + buffers, "--seconds"},
+        {"sum.metal sum --buffer 1=f32:zero:1" + buffers, "--buffer 1 is given twice"},
+        {"sum.metal sum --grid x" + buffers, "--grid x: not allowed; an integer from 0 to 4294967295"}}) {
     expect(line, 2, words);
   }
   const test::Outcome outcome = run_line("noise.metal sum --messages" + buffers);

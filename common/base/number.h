@@ -1,0 +1,36 @@
+// The numbers of command lines.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/error.h"
+
+namespace attn {
+
+/// Returns the decimal number that the text is, or nothing if the text has anything else: a unit, a blank, a '+', hex
+/// digits, nan, inf, or more than the type holds.
+template <typename Number>
+std::optional<Number> to_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (!(value - value == 0)) return std::nullopt;  // nan and inf
+  return value;
+}
+
+/// Returns the number that the text of an option is. Throws BadInput if the text is no number from `min` to `max`.
+template <typename Number>
+Number parse_number(std::string_view option, std::string_view text, Number min, Number max) {
+  const std::optional<Number> value = to_number<Number>(text);
+  if (value && *value >= min && *value <= max) return *value;
+  throw BadInput(fmt::format("{} {}: not allowed; {} from {} to {}", option, text,
+                             std::integral<Number> ? "an integer" : "a number", min, max));
+}
+
+}  // namespace attn
