@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, is_tracing, mask, turned
-from attn_proto.dropin import _bias_of, _decide, _slower, _why_not, _why_not_now, count, enabled, mask_options, tell
+from attn_proto.dropin import _bias_of, _decide, _known, _slower, _why_not, _why_not_now, count, enabled, mask_options, tell
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask contains them, or because no result depends on them.
@@ -77,8 +77,12 @@ def _with_bias(position_bias, mask):
 def _goes_with_bias(structure, sizes):
     """Whether the kernels take a position bias beside a mask of a call of these sizes. A call with few queries and
     `ends` is no call of decoding, so its mask becomes a part of the bias."""
-    return structure is None or isinstance(structure, Structure) and structure.shape == sizes and structure.lengths is None and (
-        structure.turns is None and structure.seen is None) and (structure.ends is None or sizes[2] > FEW)
+    if structure is None:
+        return True
+    if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:
+        return False
+    whole = structure.turns is not None or structure.seen is not None
+    return not whole and (structure.ends is None or not _known(sizes[2] <= FEW))
 
 
 def _kept_bias(position_bias, keys):
@@ -120,7 +124,9 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
         _decide(query, key, value, attention_mask, dropout, False, scaling, True))
     if why is None and bias is not None:
-        why = _why_not(query, key, value, bias, dropout, False, True) or (sizes[2] <= FEW and _slower(query, key, bias) or None)
+        why = _why_not(query, key, value, bias, dropout, False, True)
+        if why is None and _known(sizes[2] <= FEW):
+            why = _slower(query, key, bias)
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
