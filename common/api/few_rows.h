@@ -1,5 +1,5 @@
-// The calls of attention with so few rows that a kernel of decoding serves them. Engine::flash and the operators of
-// PyTorch, which tell the drop-in, share this file.
+// The calls of attention with so few rows that a kernel of decoding serves them, if the device's kernel takes their types
+// and width. Engine::flash and the operators of PyTorch, which tell the drop-in, share this file.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,8 @@
 namespace attn {
 
 struct FewRows {
-  int64_t queries = 16;     // the most queries of a sequence
-  int64_t rows = 64;        // the most rows of queries for a key/value head
-  int64_t width_step = 16;  // a row has a multiple of this number of elements
-  int64_t row_bytes = 512;  // the most bytes of a row
+  int64_t queries = 16;  // the most queries of a sequence
+  int64_t rows = 64;     // the most rows of queries for a key/value head
 };
 constexpr FewRows few_rows{};
 

@@ -30,8 +30,16 @@ int64_t room_for(int64_t keys) {
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// Whether a launch of decoding serves the call. Decoding divides the keys of few rows among all units of the device,
-/// and one launch serves many numbers of keys (room_for()).
+/// Returns the launch of decoding for the shape of a call with few rows. One launch serves many numbers of keys
+/// (room_for()).
+DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
+  DecodeConfig config{.shape = shape, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
+  config.shape.kv_len = room_for(shape.kv_len);
+  return config;
+}
+
+/// Whether the rows are so few that decoding is faster than a kernel of prompts: decoding divides the keys of few rows
+/// among all units of the device.
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
   // Decoding has no mask. Its queries are the last tokens of their sequence, even if a length is given.
@@ -39,8 +47,6 @@ bool has_few_rows(const FlashCall& call) {
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;
   return decodes && call.q.tokens <= few_rows.queries && call.q.heads / call.k.heads * call.q.tokens <= few_rows.rows &&
-         call.q.width % few_rows.width_step == 0 &&
-         call.q.width * static_cast<int64_t>(size_bytes(call.q.dtype)) <= few_rows.row_bytes &&
          call.k.tokens * call.q.batch < most_lengths &&
          (call.bias ? sizes[0] * sizes[1] * sizes[2] * room_for(call.k.tokens) <= most_biases
                     : call.k.tokens >= least_keys);
@@ -76,9 +82,8 @@ void Engine::flash(const FlashCall& given, void* stream) {
   const uint64_t capture = own.capture_of(stream);
   const AttentionShape shape = shape_of(call);
   const bool changed = modified(call);
-  if (has_few_rows(call)) {
-    AttentionShape room = shape;
-    room.kv_len = room_for(shape.kv_len);
+  if (const DecodeConfig config = decoding_of(call, shape); has_few_rows(call) && decode_takes(config, info)) {
+    const AttentionShape& room = config.shape;
     Key key(Key::few, stream, capture);
     key.all(types_of(call.q, call.k, call.o), room.batch, room.q_heads, room.kv_heads, room.q_len, room.kv_len,
             room.head_dim, int64_t{room.causal}, room.scale);
@@ -88,8 +93,6 @@ void Engine::flash(const FlashCall& given, void* stream) {
     own.run(
         key, stream,
         [&](Prepared& ready) {
-          const DecodeConfig config{
-              .shape = room, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
           std::optional<AttentionHooks> hooks;
           if (changed) {
             hooks = without_mask(modifier_hooks(modifiers_of(call), config.dtype));

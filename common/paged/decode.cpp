@@ -39,6 +39,7 @@ Launch attend_launch(const DecodeConfig& config, const DeviceInfo& device, const
                       {"ROTARY_DIM", config.rotary_dim},
                       {"INTERLEAVED", config.pairing == RopePairing::interleaved}};
   device.operations->decode->complete(launch, config, device);
+  launch.threadgroup_bytes = device.operations->decode->threadgroup_bytes(config, device);
   if (hooks) add_hooks(source, *hooks);
   return launch;
 }
@@ -97,6 +98,11 @@ std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device) 
     if (std::string reason = append_unable(config); !reason.empty()) return reason;
   }
   return device.operations->decode->unable(config);
+}
+
+bool decode_takes(const DecodeConfig& config, const DeviceInfo& device) {
+  return decode_unable(config, device).empty() &&
+         device.operations->decode->threadgroup_bytes(config, device) <= device.threadgroup_memory_bytes;
 }
 
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, const AttentionHooks* hooks) {

@@ -58,12 +58,14 @@ class DecodeOperation {
   virtual int64_t tile_rows(const DecodeConfig& config) const = 0;
   /// Returns how many workers run at once.
   virtual int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const = 0;
-  /// Adds to the launch what only this device's kernel needs: constants, threads and threadgroup memory.
+  /// Returns the threadgroup memory of the launch "attend".
+  virtual size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const = 0;
+  /// Adds to the launch what only this device's kernel needs: constants and threads.
   virtual void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const = 0;
   /// Returns the threadgroup memory of the launch "join". attend_bytes is the threadgroup memory of the launch
   /// "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
-  /// Does what complete() does, for the kernel that joins the result over a shared prefix and the result over each
+  /// Adds the constants, the threads and the threadgroup memory that only this device needs to the kernel that joins the result over a shared prefix and the result over each
   /// sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };
@@ -77,6 +79,9 @@ std::string append_unable(const DecodeConfig& config);
 
 /// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
+
+/// Whether a launch takes the configuration's types and widths, and has room in the device's threadgroup memory.
+bool decode_takes(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns a plan with the launch "attend", and the launch "join" after it if a second launch joins the parts. If the
 /// device does not take the configuration, the plan has the reason instead. The work's bound is memory. The work

@@ -21,9 +21,9 @@ _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
 _most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
-# Calls that run the decoding kernel: the most queries, the most rows for a key/value head, the number that divides the
-# width, and the most bytes of a row.
-_few_queries, _few_rows, _width_step, _row_bytes = torch.ops.attn.few_rows()
+# Calls that run the decoding kernel: the most queries, and the most rows for a key/value head.
+_few_queries, _few_rows = torch.ops.attn.few_rows()
+_gpu_row_bytes = 512  # tiles of wider rows may have no room in the threadgroup memory of a GPU
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
 watchers = []  # functions that tell() calls; explain() adds one
 
@@ -97,8 +97,7 @@ def _decodes(query, key):
     """Whether a call with few queries runs the decoding kernel. One prepared launch of this kernel serves many
     numbers of keys."""
     rows = query.shape[-3] // key.shape[-3] * query.shape[-2]
-    width = query.shape[-1]
-    return _known(rows <= _few_rows) and width % _width_step == 0 and width * query.element_size() <= _row_bytes
+    return _known(rows <= _few_rows) and (not query.is_cuda or query.shape[-1] * query.element_size() <= _gpu_row_bytes)
 
 
 def _slower(query, key, mask):

@@ -10,14 +10,15 @@ import functools
 import math
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto._masks import FEW, Structure, mask, turned
-from attn_proto.dropin import _bias_of, _decide, _why_not, _why_not_now, count, enabled, mask_options, tell
+from attn_proto._masks import FEW, Structure, is_tracing, mask, turned
+from attn_proto.dropin import _bias_of, _decide, _known, _slower, _why_not, _why_not_now, count, enabled, mask_options, tell
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask contains them, or because no result depends on them.
@@ -73,6 +74,34 @@ def _with_bias(position_bias, mask):
     return torch.where(mask, position_bias, -math.inf) if mask.dtype == torch.bool else position_bias + mask
 
 
+def _goes_with_bias(structure, sizes):
+    """Whether the kernels take a position bias beside a mask of a call of these sizes. A call with few queries and
+    `ends` is no call of decoding, so its mask becomes a part of the bias."""
+    if structure is None:
+        return True
+    if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:
+        return False
+    whole = structure.turns is not None or structure.seen is not None
+    return not whole and (structure.ends is None or not _known(sizes[2] <= FEW))
+
+
+def _kept_bias(position_bias, keys):
+    """Returns the position bias of the first `keys` keys in the form of _bias_of(). Models hand one tensor to many
+    layers, so the tensor keeps its copy for the layers to come."""
+    shown = position_bias[..., :keys]
+    capturing = position_bias.is_cuda and torch.cuda.is_current_stream_capturing()
+    if is_tracing(position_bias) or get_proxy_mode() is not None or position_bias.is_inference() or capturing:
+        return _bias_of(shown)
+    stream = torch.cuda.current_stream(position_bias.device).cuda_stream if position_bias.is_cuda else None
+    at = (position_bias._version, position_bias.data_ptr(), keys, stream)
+    kept_at, bias = getattr(position_bias, "_attn_proto_bias", (None, None))
+    if kept_at != at:
+        bias = _bias_of(shown)
+        if bias.data_ptr() != position_bias.data_ptr():  # a tensor that kept itself would never be freed
+            position_bias._attn_proto_bias = at, bias
+    return bias
+
+
 def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, softcap=None,
              s_aux=None, **kwargs):
     names = [name for name, given in kwargs.items() if not (name in _harmless or given is None or given is False)]
@@ -81,17 +110,23 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     paged = key.layer if isinstance(key, _NewTokens) else None
     if paged is not None:
         key, value = key.tensor, value.tensor
-    if position_bias is not None:
-        attention_mask = _with_bias(position_bias, attention_mask)
     sizes = (query.shape[0], 1, query.shape[2], key.shape[2] if paged is None else paged.tokens)
-    structure = None
+    structure = bias = None
+    if position_bias is not None and paged is None and _goes_with_bias(attention_mask, sizes):
+        bias = position_bias
+    elif position_bias is not None:
+        attention_mask = _with_bias(position_bias, attention_mask)
     if isinstance(attention_mask, Structure):
         structure = attention_mask if attention_mask.shape == sizes else None
         attention_mask = None if structure is not None else attention_mask.whole()
     only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has no soft cap and no sinks
-    why = _why_not_now(query, key, value) or (
+    why = _why_not_now(query, key, value, *(() if bias is None else (bias,))) or (
         _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
         _decide(query, key, value, attention_mask, dropout, False, scaling, True))
+    if why is None and bias is not None:
+        why = _why_not(query, key, value, bias, dropout, False, True)
+        if why is None and _known(sizes[2] <= FEW):
+            why = _slower(query, key, bias)
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
@@ -100,25 +135,33 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
             raise ValueError(f"attn_proto: a PagedCache does not serve this call: {why}")
         o = paged.attend(query, key, value, structure, options)
     elif why is None:
-        o = _attend(query, key, value, attention_mask, structure, options)
+        o = _attend(query, key, value, attention_mask, structure, bias, options)
     elif only_ours:
         raise ValueError(f"attn_proto: soft caps and sinks are not served in this call: {why}")
     else:
         if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, the drop-in counts the call
             count(why)
-            tell(module, query, key, attention_mask if structure is None else structure, why)
+            tell(module, query, key, _told(attention_mask, structure, bias), why)
+        if bias is not None:
+            attention_mask, structure = _with_bias(bias, None if structure is None else structure.whole()), None
         causal = structure is not None and structure.only_causal() and sizes[2] == sizes[3]
         if structure is not None and not causal:  # PyTorch's is_causal puts the first query at the first key
             attention_mask = structure.whole()
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal)
-    tell(module, query, key, structure if attention_mask is None else attention_mask, None)
+    tell(module, query, key, _told(attention_mask, structure, bias), None)
     return o.transpose(1, 2), None
 
 
-def _attend(query, key, value, mask, structure, options):
-    """Attention by the kernels, with a mask in elements or a structure. With neither, each query sees each key."""
+def _told(mask, structure, bias):
+    return bias if bias is not None else mask if structure is None else structure
+
+
+def _attend(query, key, value, mask, structure, bias, options):
+    """Attention by the kernels, with a mask in elements or a structure. With neither, each query sees each key. `bias`
+    is a position bias, which goes with a structure or with no mask."""
     if structure is None:
-        return torch.ops.attn.flash(query, key, value, **mask_options(mask), **options)
+        masked = mask_options(mask) if bias is None else {"bias": _kept_bias(bias, key.shape[2])}
+        return torch.ops.attn.flash(query, key, value, **masked, **options)
     starts = {} if structure.starts is None else {"starts": structure.starts}
     if structure.lengths is not None:
         attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill
@@ -129,7 +172,10 @@ def _attend(query, key, value, mask, structure, options):
     if structure.shorter is not None:
         key, value = key[:, :, :structure.shorter], value[:, :, :structure.shorter]
         seen = None if seen is None else seen[:, :structure.shorter]
-    bias = None if seen is None else _bias_of(seen[:, None, None, :])
+    if bias is not None:
+        bias = _kept_bias(bias, key.shape[2])
+    elif seen is not None:
+        bias = _bias_of(seen[:, None, None, :])
     o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
                              prefix=structure.prefix, lengths=structure.ends, documents=structure.documents, bias=bias, **starts, **options)
     return o if structure.turns is None else turned(o, -structure.turns)

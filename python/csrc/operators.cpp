@@ -720,8 +720,7 @@ TORCH_LIBRARY(attn, m) {
   define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
   m.def("few_rows", [] {
-    const attn::FewRows& few = attn::few_rows;
-    return std::vector<int64_t>{few.queries, few.rows, few.width_step, few.row_bytes};
+    return std::vector<int64_t>{attn::few_rows.queries, attn::few_rows.rows};
   });
 }
 

@@ -288,8 +288,32 @@ class Arguments(Case):
                     for model, cache in ((plain, None), (ours, None), (ours, "static"))]
             self.assertTrue(torch.equal(said[0], said[1]))
             self.assertTrue(torch.equal(said[0], said[2]))
-        # The steps are served. The biases of prompts have a head as their innermost dimension.
-        self.assertEqual(set(attn_proto.reasons()), {"a mask for each head that would be copied"})
+        self.assertEqual(attn_proto.reasons(), {})
+
+    def test_a_position_bias_is_copied_once(self):
+        """A bias with a head as its innermost dimension is copied for the kernels. Calls with the same tensor share the
+        copy, until the tensor changes."""
+        bias = torch.randn(20, 24, 4, generator=torch.Generator().manual_seed(3)).permute(2, 0, 1)[None]
+        copies = []
+        for change in (0, 0, 1):
+            if change:
+                bias[..., 3:9] += change
+            for mask in (None, support._mask(2, 20, 24, 4)):
+                got, q, k, v = self.forward((2, 4, 20, 32), *((2, 4, 24, 32),) * 2, mask=mask, position_bias=bias, scaling=0.2)
+                scores = 0.2 * q @ k.mT + bias
+                if mask is not None:
+                    scores = scores.masked_fill(torch.ones(20, 24).triu(5).bool(), -torch.inf)
+                self.near(got, scores.softmax(-1) @ v)
+                copies.append(support._kept_bias(bias, 24))
+        self.assertTrue(all(copy is copies[0] for copy in copies[:4]))
+        self.assertTrue(copies[4] is copies[5] is not copies[0])
+        with torch.inference_mode():  # such a tensor does not tell whether it has changed
+            loose = torch.randn(1, 4, 20, 24)
+            for _ in range(2):
+                loose += 1
+                got, q, k, v = self.forward((2, 4, 20, 32), *((2, 4, 24, 32),) * 2, position_bias=loose, scaling=0.2)
+                self.near(got, (0.2 * q @ k.mT + loose).softmax(-1) @ v)
+        self.assertEqual(attn_proto.reasons(), {})
 
 
 class OwnAttention(Case):

@@ -2,6 +2,7 @@
 // the engine keeps.
 #include "common/api/engine.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/device/device.h"
+#include "common/paged/decode.h"
 #include "common/testing/tested_device.h"
 
 namespace attn {
@@ -61,6 +63,32 @@ TEST_F(DeviceEngineTest, WindowsAndPrefixesOfAnySize) {
     same(call, [](int64_t, int64_t) { return true; }, "prefix");
   }
   EXPECT_EQ(engine_->prepared(), 3u) << "one for each of: all keys, a window to the right, causal";
+}
+
+/// A call with few rows runs the decoding kernel at each width that the device's kernel takes: a cache that grows then
+/// needs no new launch.
+TEST_F(DeviceEngineTest, FewRowsAreDecodedAtEachWidthThatTheDeviceTakes) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t width : {24, 256, 512}) {
+      const DecodeConfig config{.shape = {2, 6, 2, 3, 512, width, true}, .dtype = dtype, .cache_dtype = dtype};
+      if (!device_->info().on_host && width > 256) continue;
+      const size_t prepared = engine_->prepared();
+      for (const int64_t keys : {77, 300}) {
+        const Tensor q = random_tensor(2, 6, 3, width, dtype, Layout::bhsd, 1, 0);
+        const Tensor k = random_tensor(2, 2, keys, width, dtype, Layout::bhsd, 1, 1);
+        const Tensor v = random_tensor(2, 2, keys, width, dtype, Layout::bhsd, 1, 2);
+        FlashCall call{.q = on_device(q), .k = on_device(k), .v = on_device(v), .o = drawn(2, 6, 3, width, 3)};
+        call.causal = true;
+        engine_->flash(call);
+        SCOPED_TRACE(fmt::format("{} of width {}, {} keys", name(dtype), width, keys));
+        const AttentionShape shape{2, 6, 2, 3, keys, width, true};
+        expect_near(values(call.o), reference_attention(shape, q, k, v, all_rows(shape)).o,
+                    dtype == DType::f32 ? 1e-5 : 2e-2);
+      }
+      EXPECT_EQ(engine_->prepared() - prepared, decode_takes(config, device_->info()) ? 1u : 2u)
+          << name(dtype) << " of width " << width;
+    }
+  }
 }
 
 TEST_F(DeviceEngineTest, NoKeysGiveZeros) {

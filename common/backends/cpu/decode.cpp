@@ -21,13 +21,16 @@ class CpuDecode : public DecodeOperation {
     return device.units;
   }
 
-  void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
+  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
     const AttentionShape& shape = config.shape;
-    attend.source.constants["VECTOR_WIDTH"] = device.simd_width;
-    attend.source.constants["VECTOR_REGISTERS"] = device.vector_registers;
     const CpuDecodeLayout layout(static_cast<int>(shape.head_dim), static_cast<int>(tile_rows(config)),
                                  static_cast<int>(config.block_c), config.appends ? static_cast<int>(shape.q_len) : 0);
-    attend.threadgroup_bytes = static_cast<size_t>(layout.floats) * sizeof(float);
+    return static_cast<size_t>(layout.floats) * sizeof(float);
+  }
+
+  void complete(Launch& attend, const DecodeConfig& /*config*/, const DeviceInfo& device) const override {
+    attend.source.constants["VECTOR_WIDTH"] = device.simd_width;
+    attend.source.constants["VECTOR_REGISTERS"] = device.vector_registers;
   }
 
   size_t join_bytes(size_t attend_bytes) const override { return attend_bytes; }

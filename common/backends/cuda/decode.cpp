@@ -53,12 +53,15 @@ class CudaDecode : public DecodeOperation {
     return device.units * share(config, device).threadgroups;
   }
 
+  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& device) const override {
+    return static_cast<size_t>(share(config, device).bytes);
+  }
+
   void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& device) const override {
     const Share taken = share(config, device);
     attend.source.constants["STAGES"] = taken.stages;
     attend.source.constants["THREADGROUPS"] = taken.threadgroups;
     attend.threads = threads;
-    attend.threadgroup_bytes = static_cast<size_t>(taken.bytes);
   }
 
   size_t join_bytes(size_t /*attend_bytes*/) const override { return DecodeLayout::join_bytes; }

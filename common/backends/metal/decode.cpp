@@ -39,14 +39,16 @@ class MetalDecode : public DecodeOperation {
   }
 
   int64_t workers_at_once(const DecodeConfig& config, const DeviceInfo& device) const override {
-    const auto bytes = static_cast<size_t>(layout_with(config, tile_rows(config)).bytes);
-    return device.units * static_cast<int64_t>(std::clamp<size_t>(device.threadgroup_memory_bytes / bytes, 1, 4));
+    const size_t at_once = device.threadgroup_memory_bytes / threadgroup_bytes(config, device);
+    return device.units * static_cast<int64_t>(std::clamp<size_t>(at_once, 1, 4));
+  }
+
+  size_t threadgroup_bytes(const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
+    return static_cast<size_t>(layout_with(config, tile_rows(config)).bytes);
   }
 
   void complete(Launch& attend, const DecodeConfig& config, const DeviceInfo& /*device*/) const override {
-    const MetalDecodeLayout layout = layout_with(config, tile_rows(config));
-    attend.threads = static_cast<uint32_t>(layout.threads);
-    attend.threadgroup_bytes = static_cast<size_t>(layout.bytes);
+    attend.threads = static_cast<uint32_t>(layout_with(config, tile_rows(config)).threads);
   }
 
   size_t join_bytes(size_t attend_bytes) const override { return attend_bytes; }
