@@ -132,6 +132,13 @@ def turned(tokens, turns):
 # ---- mask functions
 
 
+def _kind(function):
+    """Returns the name of the function of transformers.masking_utils that has made a mask function, or None if code of
+    another module has made it. A wrapper may have copied the mask function's names, but its code has other globals."""
+    known = isinstance(function, types.FunctionType) and function.__globals__ is causal_mask_function.__globals__
+    return function.__qualname__.split(".")[0] if known else None
+
+
 def _cells(function):
     """Returns the variables in the closure of a function of transformers.masking_utils, by name."""
     return types.SimpleNamespace(**dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()))))
@@ -144,10 +151,10 @@ def _rules(function):
         return {"causal": True}
     if function is bidirectional_mask_function:
         return {}
-    if getattr(function, "__module__", None) != causal_mask_function.__module__:
+    kind = _kind(function)
+    if kind is None:
         return None
     own = _cells(function)
-    kind = function.__qualname__.split(".")[0]
     if kind == "sliding_window_overlay":
         return {"left": own.sliding_window - 1}
     if kind == "sliding_window_bidirectional_overlay":
@@ -164,7 +171,7 @@ def _rules(function):
     if kind == "or_masks" and len(own.mask_functions) == 2:
         first, second = own.mask_functions
         inner = _rules(first)
-        if inner is not None and "blocks" not in inner and second.__qualname__.startswith("blockwise_overlay."):
+        if inner is not None and "blocks" not in inner and _kind(second) == "blockwise_overlay":
             return {**inner, "blocks": _cells(second).block_sequence_ids}
     return None
 
@@ -283,7 +290,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
                     return None
                 turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
-                ends = (keys if ends is None else ends) - padding.int()
+                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)  # a row of padding alone has no keys
         if "positions" not in rules and one_chunk:
             begin = padding + (q_offset - padding).div(size, rounding_mode="floor") * size - kv_offset
             starts = _later(starts, begin.expand(batch))

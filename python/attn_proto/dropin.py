@@ -82,7 +82,7 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
             return f"a mask of {mask.dtype} on {mask.device.type}"
         shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
         whole = (1,) * (4 - query.dim()) + tuple(query.shape[:-1]) + (key.shape[-2],)
-        if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(shape, whole)):
+        if not 2 <= mask.dim() <= query.dim() or any(a not in (1, b) for a, b in zip(shape, whole)):
             return "the shape of the mask"
     return None
 

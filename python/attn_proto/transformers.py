@@ -18,7 +18,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, is_tracing, mask, turned
-from attn_proto.dropin import _bias_of, _decide, _known, _slower, _why_not, _why_not_now, count, enabled, mask_options, tell
+from attn_proto.dropin import (_bias_of, _decide, _known, _slower, _under_autocast, _why_not, _why_not_now, count, enabled,
+                               mask_options, tell)
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask contains them, or because no result depends on them.
@@ -110,6 +111,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     paged = key.layer if isinstance(key, _NewTokens) else None
     if paged is not None:
         key, value = key.tensor, value.tensor
+    query, key, value = _under_autocast((query, key, value))
     sizes = (query.shape[0], 1, query.shape[2], key.shape[2] if paged is None else paged.tokens)
     structure = bias = None
     if position_bias is not None and paged is None and _goes_with_bias(attention_mask, sizes):
@@ -120,7 +122,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
         structure = attention_mask if attention_mask.shape == sizes else None
         attention_mask = None if structure is not None else attention_mask.whole()
     only_ours = bool(softcap) or s_aux is not None  # PyTorch's attention has no soft cap and no sinks
-    why = _why_not_now(query, key, value, *(() if bias is None else (bias,))) or (
+    why = _why_not_now(*(each for each in (query, key, value, attention_mask, bias, s_aux) if each is not None)) or (
         _why_not(query, key, value, attention_mask, dropout, False, True) if only_ours else
         _decide(query, key, value, attention_mask, dropout, False, scaling, True))
     if why is None and bias is not None:
@@ -149,7 +151,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
             attention_mask = structure.whole()
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal)
     tell(module, query, key, _told(attention_mask, structure, bias), None)
-    return o.transpose(1, 2), None
+    return o.transpose(1, 2).contiguous(), None  # as eager attention: a model may view the result
 
 
 def _told(mask, structure, bias):
@@ -220,6 +222,7 @@ class PagedLayer(CacheLayerMixin):
             raise ValueError("attn_proto: the last tokens of the PagedCache did not reach the attention call: the call "
                              "failed, or the model changes keys; reset() empties the cache")
         self._check(key_states)
+        key_states, value_states = _under_autocast((key_states, value_states))
         if self.tokens + key_states.shape[2] > self.max_tokens:
             raise ValueError(f"attn_proto: the cache has room for {self.max_tokens} tokens")
         if not self.is_initialized:

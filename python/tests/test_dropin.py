@@ -201,6 +201,11 @@ class DropIn(unittest.TestCase):
         self.compare(False, *(drawn(1, 1, 2, 8, device=DEVICES[0]).expand(70000, 1, 2, 8),) * 3)
         for scale in (0.0, math.nan, math.inf, 1e39, 1e-39):
             self.compare(False, q, q, q, scale=scale)
+        for mask in (torch.ones(1, 1, 24, 24), torch.ones(1, 4, 1, 24) > 0):  # PyTorch refuses more dimensions than the queries have
+            attn_proto.reset_reasons()
+            with attn_proto.enable(), self.assertRaises(RuntimeError):
+                F.scaled_dot_product_attention(q[0], q[0], q[0], attn_mask=mask.to(DEVICES[0]))
+            self.assertEqual(attn_proto.reasons(), {"the shape of the mask": 1})
         with unittest.mock.patch("attn_proto.dropin._backends", ()):  # as in a build without the tensors' device
             self.compare(False, *(drawn(1, 4, 23, 64, device=DEVICES[0]),) * 3)
         attn_proto.reset_reasons()

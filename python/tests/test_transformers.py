@@ -1,6 +1,7 @@
 """Models of transformers with attn_implementation="attn_proto", against eager attention."""
 
 import collections
+import functools
 import itertools
 import re
 import types
@@ -124,6 +125,16 @@ class Masks(Case):
                             "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
             self.assertGreaterEqual(found[name], least, name)
 
+    def test_functions_that_are_no_functions_of_transformers(self):
+        """A function of a model may be an object without a name. A wrapper has the names of the function that it wraps."""
+        blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
+        wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
+        whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
+        for function in (masking.or_masks(causal_mask_function, functools.partial(lambda past, b, h, q, k: k > past, 5)),
+                         masking.or_masks(causal_mask_function, wrapper), masking.and_masks(causal_mask_function, wrapper), whole):
+            sizes = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": function}
+            self.assertTrue(torch.equal(support._mask(**sizes), sdpa_mask(**sizes, allow_is_causal_skip=False)))
+
     def test_a_structure_is_a_mask(self):
         """A mask that a model passes on whole stays a Structure, which has no elements. For every other operation of a
         model the elements are computed."""
@@ -173,6 +184,17 @@ class Masks(Case):
                     with self.subTest(kind, parts=parts, mask=mask is not None, cache=type(cache).__name__):
                         self.near(self.logits(ours, ids, cache, parts, mask)[seen], want[seen])
 
+    def test_chunks_beside_a_sequence_of_padding(self):
+        """A batch may be filled up with sequences that are padding alone."""
+        ids, padding = tokens(3, 20), torch.ones(3, 20, dtype=torch.long)
+        padding[0], padding[1, :4] = 0, 0
+        sizes = {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "num_hidden_layers": 1,
+                 "layer_types": ["chunked_attention"]}
+        got, want = (model("llama4_text", name, **sizes)(ids, attention_mask=padding).logits for name in ("attn_proto", "eager"))
+        self.near(got[padding.bool()], want[padding.bool()])
+        self.assertTrue(got.isfinite().all())
+        self.assertEqual(attn_proto.reasons(), {})
+
     def test_generate_with_a_static_cache(self):
         for kind in ("llama", "gemma2"):
             said = [model(kind, name).generate(tokens(2, 20), max_new_tokens=6, do_sample=False, cache_implementation=cache)
@@ -199,9 +221,34 @@ class Masks(Case):
         ids = tokens(1, 20)
         self.near(model("llama", "attn_proto").double()(ids).logits, model("llama", "eager").double()(ids).logits, 1e-6)
         self.assertEqual(list(attn_proto.reasons()), ["types torch.float64, torch.float64, torch.float64"])
-        with torch.autocast("cpu", torch.bfloat16):
-            got, want = (model("llama", name)(ids).logits for name in ("attn_proto", "eager"))
-        self.assertLess((got - want).abs().max().item(), 0.02)
+
+    def test_autocast(self):
+        """Under autocast a rotation gives queries and keys in float32, and a linear layer gives values in bfloat16."""
+        ids, left = tokens(2, 21), torch.ones(2, 21, dtype=torch.long)
+        left[1, :3] = 0
+        for kind, sizes in (("llama", {}), ("gemma2", {}), ("gpt_oss", {"num_experts_per_tok": 4})):  # tokens go to all experts
+            plain, ours = (model(kind, name, **sizes) for name in ("eager", "attn_proto"))
+            with torch.autocast("cpu", torch.bfloat16):
+                want = self.logits(plain, ids, DynamicCache(config=plain.config), (20, 1), left)
+                for cache in (DynamicCache(config=ours.config), StaticCache(ours.config, max_cache_len=30), support.PagedCache(ours.config, 2, 30)):
+                    self.near(self.logits(ours, ids, cache, (20, 1), left)[left.bool()], want[left.bool()], 0.02)
+        self.assertEqual(attn_proto.reasons(), {})
+
+    def test_gradients_of_biases_and_sinks(self):
+        """A call goes to PyTorch too if only the position bias, the mask or the sinks are trained."""
+        q, bias = torch.ones(1, 4, 3, 32), torch.ones(1, 4, 3, 3, requires_grad=True)
+        with torch.enable_grad():
+            for given in ({"position_bias": bias}, {"attention_mask": bias}):
+                support._forward(types.SimpleNamespace(), q, q, q, **{"attention_mask": None, **given})[0].sum().backward()
+            with self.assertRaisesRegex(ValueError, "sinks are not served in this call: a gradient is wanted"):
+                support._forward(types.SimpleNamespace(), q, q, q, None, s_aux=torch.ones(4, requires_grad=True))
+        self.assertEqual(attn_proto.reasons(), {"a gradient is wanted": 2})
+
+    def test_outputs_can_be_viewed(self):
+        """Like eager attention, attention returns dense tensors for queries in any order of dimensions."""
+        q = torch.ones(2, 4, 20, 32)
+        for query in (q, q.transpose(1, 2).contiguous().transpose(1, 2)):
+            self.assertTrue(support._forward(types.SimpleNamespace(), query, q, q, None)[0].is_contiguous())
 
     def test_the_mask_decides_what_is_causal(self):
         """Runs a decoder whose configuration lets queries see all keys, and a model whose layers say that they are not
