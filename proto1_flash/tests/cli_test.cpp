@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "common/base/json.h"
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/testing/program.h"
@@ -22,7 +22,6 @@
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 class CliTest : public test::CpuProgramTest {
@@ -112,7 +111,7 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
   int torn = 0;
   std::ifstream stream(path("measurements.jsonl"));
   for (std::string line; std::getline(stream, line);) {
-    const Json record = Json::parse(line, nullptr, false);
+    const Json record = parse_json(line, false);
     if (record.is_discarded()) {
       ++torn;
     } else if (record["time"].empty() || record["time"][0]["stop"] != "interrupted") {
