@@ -39,7 +39,7 @@ target_compile_options(attn_cold INTERFACE -Og)
 # bookkeeping and for the tests, because a file and its precompiled header must be compiled with the same -O. The asan
 # preset builds without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
-                      <vector> <fmt/format.h> <nlohmann/json.hpp>)
+                      <vector> <fmt/format.h> ${PROJECT_SOURCE_DIR}/common/base/json.h)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
 foreach(headers attn_slow_headers attn_slow_headers_cold)
   add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/empty.cpp)

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/stopwatch.h"
 #include "common/cases/problem.h"
 #include "proto4_constants/problem.h"
@@ -96,7 +97,7 @@ class StartProblem : public HostProblem {
     rusage usage{};
     while (wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
     }
-    const Json report = Json::parse(line, nullptr, false);
+    const Json report = parse_json(line, false);
     if (!report.is_object()) throw std::runtime_error(fmt::format("{} ended without a result", program_));
     const std::string& task = config_.text("task");
     const std::string origin = task == "start_compile" ? "compiled" : task.substr(std::strlen("start_"));

@@ -10,11 +10,10 @@
 #include "common/backends/cuda/tensor_map.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 
 namespace attn {
 namespace {
-
-using nlohmann::json;
 
 constexpr const char* folder = "proto5_codegen/generated";
 constexpr const char* arch = "sm_90a";  // the architecture that proto5_codegen/tools/generate_cuda.py compiles for
@@ -35,7 +34,7 @@ AheadParameter::Kind kind_of(const std::string& name) {
   return found->second;
 }
 
-AheadParameter parse_parameter(const json& text) {
+AheadParameter parse_parameter(const Json& text) {
   AheadParameter parameter;
   parameter.kind = kind_of(text.at("kind"));
   if (text.contains("tensor")) parameter.tensor = text["tensor"];
@@ -52,26 +51,26 @@ AheadParameter parse_parameter(const json& text) {
   return parameter;
 }
 
-AheadKernel parse_kernel(const json& text) {
+AheadKernel parse_kernel(const Json& text) {
   AheadKernel kernel;
   kernel.file = text.at("file");
   kernel.cubin_sha256 = text.at("cubin_sha256");
   kernel.entry = text.at("entry");
-  const json& problem = text.at("problem");
+  const Json& problem = text.at("problem");
   kernel.work = problem.at("work");
   kernel.dtype = problem.at("dtype");
   kernel.head_dim = problem.at("head_dim");
   kernel.causal = problem.at("causal");
   kernel.most_kv_len = text.at("most_kv_len");
   kernel.kv_len_multiple = text.at("kv_len_multiple");
-  for (const json& side : text.at("grid")) {
+  for (const Json& side : text.at("grid")) {
     kernel.grid.push_back({side.at("of").get<std::vector<std::string>>(), side.at("per")});
     if (kernel.grid.back().per < 1) throw BadInput("a dimension of the grid has 'per' below 1");
   }
   if (kernel.grid.empty() || kernel.grid.size() > 3) throw BadInput("a grid must have one to three dimensions");
   kernel.threads = text.at("threads");
   kernel.threadgroup_bytes = text.at("threadgroup_bytes");
-  for (const json& parameter : text.at("parameters")) kernel.parameters.push_back(parse_parameter(parameter));
+  for (const Json& parameter : text.at("parameters")) kernel.parameters.push_back(parse_parameter(parameter));
   kernel.tile = text.at("tile");
   kernel.search = text.at("search");
   kernel.compile_s = text.at("compile_s");
@@ -135,17 +134,17 @@ TensorMap map_of(const AheadParameter& parameter, const CodegenCase& config, con
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
   std::string place = "it";
   try {
-    const json parsed = json::parse(text);
+    const Json parsed = parse_json(text);
     AheadIndex index;
     index.generator = parsed.at("generator");
     index.version = parsed.at("version");
     index.source_sha256 = parsed.at("source_sha256");
-    for (const json& kernel : parsed.at("kernels")) {
+    for (const Json& kernel : parsed.at("kernels")) {
       place = fmt::format("kernel {}", index.kernels.size());
       index.kernels.push_back(parse_kernel(kernel));
     }
     return index;
-  } catch (const json::exception& error) {
+  } catch (const Json::exception& error) {
     throw BadInput(
         fmt::format("{}: {} is not as proto5_codegen/tools/generate_cuda.py writes it: {}", name, place, error.what()));
   } catch (const BadInput& error) {

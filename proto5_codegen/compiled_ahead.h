@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/device/encoder.h"
 #include "proto5_codegen/generators.h"
 
@@ -46,7 +46,7 @@ struct AheadKernel {
   uint32_t threads = 1;
   size_t threadgroup_bytes = 0;
   std::vector<AheadParameter> parameters = {};
-  nlohmann::ordered_json tile = {}, search = {};  // the constants, and the result of the search for the constants
+  Json tile = {}, search = {};  // the constants, and the result of the search for the constants
   double compile_s = 0;
   int64_t source_lines = 0;  // of the work's function and the functions that it calls, without comments
 };

@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 
 namespace attn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t least_accumulators = 8;  // 8 sums keep two multiply-add units with a latency of 4 cycles busy
 
@@ -119,11 +117,11 @@ std::string tuning_key(const CodegenCase& config) {
 
 std::string tuning_path(const DeviceInfo& device) { return "proto5_codegen/tuned/" + device.arch + ".json"; }
 
-nlohmann::ordered_json read_winners(const DeviceInfo& device) {
+Json read_winners(const DeviceInfo& device) {
   const std::string path = tuning_path(device);
   const auto text = read_file(source_root() + "/" + path);
   if (!text) return Json::object();
-  Json all = Json::parse(*text, nullptr, false);
+  Json all = parse_json(*text, false);
   if (!all.is_object()) throw BadInput(path + " is no JSON object");
   for (const auto& [generator, cases] : all.items()) {
     const std::string place = path + ": " + generator;

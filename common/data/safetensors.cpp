@@ -10,12 +10,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/data/tensor.h"
 
 namespace attn {

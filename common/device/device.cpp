@@ -6,12 +6,12 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
 
 #include "common/base/asan.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 
 namespace attn {
 
@@ -56,7 +56,7 @@ const Launch& planned_launch(const Plan& plan, std::string_view phase, const Dev
   return *found;
 }
 
-nlohmann::ordered_json DeviceInfo::json() const {
+Json DeviceInfo::json() const {
   return {{"spec", spec},
           {"backend", backend},
           {"name", name},
@@ -69,7 +69,7 @@ nlohmann::ordered_json DeviceInfo::json() const {
           {"threadgroup_memory_bytes", threadgroup_memory_bytes},
           {"last_level_cache_bytes", last_level_cache_bytes},
           {"memory_bytes", memory_bytes},
-          {"peak_16_bit_tflops", peak_16_bit_tflops > 0 ? nlohmann::ordered_json(peak_16_bit_tflops) : nullptr}};
+          {"peak_16_bit_tflops", peak_16_bit_tflops > 0 ? Json(peak_16_bit_tflops) : nullptr}};
 }
 
 void Device::limit_threadgroup_memory(size_t bytes) {

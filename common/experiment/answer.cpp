@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/text_table.h"
 #include "common/records/finding.h"
 
@@ -375,7 +376,7 @@ Known known_of(const std::string& root, const std::string& experiment, const std
       }
     }
   }
-  known.tuning = Json::parse(read_file(root + "/findings/tuning.json").value_or("{}"), nullptr, false);
+  known.tuning = parse_json(read_file(root + "/findings/tuning.json").value_or("{}"), false);
   return known;
 }
 

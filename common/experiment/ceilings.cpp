@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/stopwatch.h"
 #include "common/device/kernels/ceiling.h"
 #include "common/records/timing.h"
@@ -237,7 +237,7 @@ Ceilings scaled(const Ceilings& ceilings, double factor) {
 
 CacheFlush::CacheFlush(Device& device) : buffer_(device, 2 * device.info().last_level_cache_bytes) {}
 
-nlohmann::ordered_json FlushTest::json() const { return {{"hot_s", hot_s}, {"cold_s", cold_s}, {"ok", ok}}; }
+Json FlushTest::json() const { return {{"hot_s", hot_s}, {"cold_s", cold_s}, {"ok", ok}}; }
 
 FlushTest test_flush(Device& device, PipelineCache& pipelines, const CacheFlush& flush) {
   constexpr int samples = 25;

@@ -73,7 +73,7 @@ std::string host_compiler() {
 #endif
 }
 
-nlohmann::ordered_json git_state(const std::string& folder) {
+Json git_state(const std::string& folder) {
   // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project.
   const auto prefix = output_of({"git", "-C", folder, "rev-parse", "--show-prefix"});
   const auto commit = output_of({"git", "-C", folder, "rev-parse", "HEAD"});
@@ -82,13 +82,13 @@ nlohmann::ordered_json git_state(const std::string& folder) {
   return {{"commit", commit->substr(0, commit->find('\n'))}, {"dirty", !status->empty()}};
 }
 
-nlohmann::ordered_json session(const std::string& folder, const std::vector<std::string>& folders) {
-  const nlohmann::ordered_json git = git_state(folder);
-  nlohmann::ordered_json diff;
+Json session(const std::string& folder, const std::vector<std::string>& folders) {
+  const Json git = git_state(folder);
+  Json diff;
   if (git.is_object() && git["dirty"] == true) {
     diff = sha256(output_of({"git", "-C", folder, "diff", "HEAD"}).value_or("")).substr(0, 16);
   }
-  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  Json files = Json::object();
   for (const std::string& each : folders) files[each] = hash_of_files(std::filesystem::path(folder) / each);
   std::string model;
   std::istringstream cpuinfo(read_file("/proc/cpuinfo").value_or(""));

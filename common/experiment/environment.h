@@ -2,9 +2,10 @@
 // users.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "common/base/json.h"
 
 namespace attn {
 
@@ -20,13 +21,13 @@ std::string host_compiler();
 
 /// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of a work tree, or git is
 /// missing.
-nlohmann::ordered_json git_state(const std::string& folder);
+Json git_state(const std::string& folder);
 
 /// {commit, diff, machine, files}. Runs of one session have equal values. `commit` is the commit of the work tree
 /// `folder`, and `diff` a hash of the work tree's uncommitted changes. `commit` is null without a commit, and `diff` is
 /// null without uncommitted changes. `machine` is a hash of the CPU's model, the number of cores and the boot: it tells
 /// machines apart and does not name them. `folders` are folders inside `folder`; for each of them, `files` has one hash
 /// of all its files.
-nlohmann::ordered_json session(const std::string& folder, const std::vector<std::string>& folders = {});
+Json session(const std::string& folder, const std::vector<std::string>& folders = {});
 
 }  // namespace attn

@@ -24,14 +24,13 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
 
 namespace attn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr size_t most_notes_bytes = size_t{4} << 20;  // pages that no notes touch cost nothing
 constexpr double showing_s = 5;                       // the most seconds that showing what was measured may take
@@ -197,7 +196,7 @@ void Activity::leave_case() {
     shared_->last_case[text.copy(shared_->last_case.data(), text.npos)] = '\0';
 }
 
-Json Activity::last_case() const { return Json::parse(shared_->last_case.data(), nullptr, false); }
+Json Activity::last_case() const { return parse_json(shared_->last_case.data(), false); }
 
 void Activity::at(int number) {
   progress();

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/stopwatch.h"
 
 namespace attn {
@@ -39,14 +39,14 @@ class Activity {
   int64_t progresses() const;
 
   /// Replaces the notes. After this call the worker is at none of the cases in the notes.
-  void note(const nlohmann::ordered_json& notes);
+  void note(const Json& notes);
   /// The last notes; an empty object if there are none.
-  nlohmann::ordered_json notes() const;
+  Json notes() const;
   /// The case that the worker is at, as an index into the notes' list of cases; -1 if the worker is at no case.
   void at(int number);
   int at() const;
   /// The last case that the worker was at; null if there was none.
-  nlohmann::ordered_json last_case() const;
+  Json last_case() const;
   /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
   /// with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
@@ -64,12 +64,12 @@ class Activity {
 
 /// What a worker has to know about the workers of the same run before it.
 struct Before {
-  std::string run_id;           // empty for the first worker
-  bool resumed = false;         // whether the user gave --resume
-  nlohmann::ordered_json lost;  // the case that ended the last worker, or null
-  std::string status, reason;   // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
-  bool compile_ahead = true;    // false after a worker ended while it compiled several kernels at once
-  bool interrupted = false;     // the worker only has to show what was measured
+  std::string run_id;          // empty for the first worker
+  bool resumed = false;        // whether the user gave --resume
+  Json lost;                   // the case that ended the last worker, or null
+  std::string status, reason;  // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
+  bool compile_ahead = true;   // false after a worker ended while it compiled several kernels at once
+  bool interrupted = false;    // the worker only has to show what was measured
 };
 
 /// What watch() gives to a worker.

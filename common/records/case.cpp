@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/number.h"
 
 namespace attn {
@@ -199,13 +199,13 @@ std::string Case::key_without(const std::set<std::string>& free) const {
   return key(names);
 }
 
-nlohmann::ordered_json Case::json() const {
-  auto json = nlohmann::ordered_json::object();
+Json Case::json() const {
+  auto json = Json::object();
   for (const auto& [axis, value] : axes_) std::visit([&, &name = axis](const auto& v) { json[name] = v; }, value);
   return json;
 }
 
-Case Case::from_json(const nlohmann::ordered_json& json) {
+Case Case::from_json(const Json& json) {
   if (!json.is_object()) throw BadInput("a case must be an object of axis: value");
   Case config;
   for (const auto& [axis, value] : json.items()) {

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/sha256.h"
 
@@ -123,7 +124,7 @@ std::vector<Json> read_records(const std::string& path, std::vector<std::string>
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    Json record = Json::parse(line, nullptr, false);
+    Json record = parse_json(line, false);
     const auto is_text = [&](const char* field) { return !record.contains(field) || record[field].is_string(); };
     if (record.is_object() && is_text("schema") && is_text("id")) {
       records.push_back(std::move(record));

@@ -1,13 +1,12 @@
 // Files of records: one JSON object per line. docs/records.md lists every field.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-namespace attn {
+#include "common/base/json.h"
 
-using Json = nlohmann::ordered_json;
+namespace attn {
 
 /// Throws std::runtime_error for NaN and infinity, with the path of the first such number. (nlohmann would write the
 /// number as null.)

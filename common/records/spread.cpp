@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/source/kernel_source.h"
 
 namespace attn {
@@ -72,7 +73,7 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind) {
   static const Json fitted = [] {
-    const Json read = Json::parse(read_file(source_root() + "/findings/spread.json").value_or("{}"), nullptr, false);
+    const Json read = parse_json(read_file(source_root() + "/findings/spread.json").value_or("{}"), false);
     return read.is_object() ? read : Json::object();
   }();
   return spread_in(fitted, device, experiment, kind);

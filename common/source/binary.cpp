@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
+
+#include "common/base/json.h"
 
 namespace attn {
 namespace {
@@ -30,17 +31,17 @@ constexpr int format = 2;
 }  // namespace
 
 std::string serialize(const std::string& cache_key, const Binary& binary) {
-  const nlohmann::ordered_json head = {{"format", format},
-                                       {"cache_key", cache_key},
-                                       {"key", binary.key},
-                                       {"source_sha256", binary.source_sha256},
-                                       {"code_sha256", binary.code_sha256},
-                                       {"front_end_s", binary.times.front_end_s},
-                                       {"optimizer_s", binary.times.optimizer_s},
-                                       {"code_generation_s", binary.times.code_generation_s},
-                                       {"registers", binary.registers},
-                                       {"spill_bytes", binary.spill_bytes},
-                                       {"threadgroup_bytes", binary.threadgroup_bytes}};
+  const Json head = {{"format", format},
+                     {"cache_key", cache_key},
+                     {"key", binary.key},
+                     {"source_sha256", binary.source_sha256},
+                     {"code_sha256", binary.code_sha256},
+                     {"front_end_s", binary.times.front_end_s},
+                     {"optimizer_s", binary.times.optimizer_s},
+                     {"code_generation_s", binary.times.code_generation_s},
+                     {"registers", binary.registers},
+                     {"spill_bytes", binary.spill_bytes},
+                     {"threadgroup_bytes", binary.threadgroup_bytes}};
   const std::string body = head.dump() + "\n" + binary.code;
   return checksum(body) + "\n" + body;
 }
@@ -51,7 +52,7 @@ std::optional<Binary> deserialize(const std::string& cache_key, std::string_view
   const std::string_view body = text.substr(sum_end + 1);
   if (checksum(body) != text.substr(0, sum_end)) return std::nullopt;
   const size_t head_end = body.find('\n');
-  const auto head = nlohmann::json::parse(body.substr(0, head_end), nullptr, false);
+  const auto head = parse_json(body.substr(0, head_end), false);
   try {
     if (head.at("format") != format || head.at("cache_key") != cache_key) return std::nullopt;
     Binary binary;

@@ -10,13 +10,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/temporary_folder.h"
 #include "common/device/device.h"
 
@@ -51,19 +51,19 @@ class ProgramTest : public testing::Test {
     std::ofstream(path(name), std::ios::binary) << text;
     return path(name);
   }
-  std::vector<nlohmann::ordered_json> records(const std::string& name) const {
-    std::vector<nlohmann::ordered_json> all;
+  std::vector<Json> records(const std::string& name) const {
+    std::vector<Json> all;
     std::ifstream stream(path(name));
-    for (std::string line; std::getline(stream, line);) all.push_back(nlohmann::ordered_json::parse(line));
+    for (std::string line; std::getline(stream, line);) all.push_back(parse_json(line));
     return all;
   }
 
   /// Returns the findings in findings.jsonl, without the headers of runs. Expects that each finding names the run of a
   /// header before it.
-  std::vector<nlohmann::ordered_json> findings() const {
-    std::vector<nlohmann::ordered_json> all;
+  std::vector<Json> findings() const {
+    std::vector<Json> all;
     std::set<std::string> runs;
-    for (nlohmann::ordered_json& record : records("findings.jsonl")) {
+    for (Json& record : records("findings.jsonl")) {
       if (record["schema"] == "run/1") {
         runs.insert(record["run"]["id"].get<std::string>());
         continue;

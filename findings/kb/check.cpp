@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "common/base/json.h"
 #include "findings/kb/schema.h"
 
 namespace attn::kb {
@@ -50,7 +51,7 @@ void check_emulated(const Json& record, std::vector<std::string>& problems) {
 bool is_emulated(std::string_view device) { return device == "emulated" || device.starts_with("emulated, "); }
 
 std::vector<std::string> check_schema(const Json& record) {
-  static const Json text = Json::parse(record_schema);
+  static const Json text = parse_json(record_schema);
   static const Schema schema(text);
   const Json& known = text.at("/properties/schema/enum"_json_pointer);
   const Json stated = record.is_object() ? record.value("schema", Json()) : Json();

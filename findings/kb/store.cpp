@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "findings/kb/check.h"
 
@@ -288,7 +289,7 @@ std::string id_of_line(std::string_view line, const std::string& id) {
   }
   // Another program may have written the record with blanks or in another order. In this case the id follows from the
   // line that RecordFile would write.
-  const Json record = Json::parse(line, nullptr, false);
+  const Json record = parse_json(line, false);
   return record.is_object() ? record_id(record) : std::string();
 }
 

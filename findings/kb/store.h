@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/records/finding.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/sqlite.h"
@@ -35,7 +36,7 @@ struct Record {
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the header (run/1) of a finding in finding/2; null if it is missing
-  Json json() const { return Json::parse(line); }
+  Json json() const { return parse_json(line); }
   /// Returns the record. A finding in finding/2, the second format of findings, gets the fields data.run and data.env
   /// from its header; a finding/1 has them itself.
   Json joined() const;

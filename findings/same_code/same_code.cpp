@@ -18,6 +18,7 @@
 #include "common/backends/cuda/compiler.h"
 #include "common/backends/cuda/cubin.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/parallel.h"
 #include "common/base/progress.h"
 #include "common/base/sha256.h"
@@ -106,7 +107,7 @@ std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& fil
   for (const std::string& file : files) {
     RecordInput lines(file);
     for (std::string line; std::getline(lines, line);) {
-      const Json record = Json::parse(line, nullptr, false);
+      const Json record = parse_json(line, false);
       if (record.is_discarded()) throw BadInput(file + ": a line is no JSON");
       if (const Json::json_pointer device("/data/env/device"); record.contains(device)) {
         devices[record.at("data").at("device")] = record.at(device);

@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "common/base/json.h"
 #include "common/cases/reference.h"
 #include "common/data/tensor.h"
 #include "common/testing/program.h"
@@ -22,7 +22,6 @@
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 class CliTest : public test::CpuProgramTest {
@@ -87,8 +86,9 @@ TEST_F(CliTest, ASweepIsReplayed) {
 }
 
 TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
+  const std::vector<std::string> few_and_resume = {"--resume", "--samples", "6"};
   for (const auto& [signal, wanted] : {std::pair{SIGINT, 1}, {SIGKILL, 7}}) {
-    const pid_t child = start(small_sweep() + std::vector<std::string>{"--resume"});
+    const pid_t child = start(small_sweep() + few_and_resume);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     const auto lines = [&] {
       const std::string text = text_of(path("measurements.jsonl"));
@@ -106,13 +106,13 @@ TEST_F(CliTest, InterruptedAndKilledInMidSweepThenResumed) {
   }
   // A kill in the middle of a write leaves an incomplete line.
   std::ofstream(path("measurements.jsonl"), std::ios::app) << R"({"schema":"measurement/1","id":"0)";
-  const Outcome outcome = run(small_sweep() + std::vector<std::string>{"--resume", "--samples", "6"});
+  const Outcome outcome = run(small_sweep() + few_and_resume);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   std::vector<Json> whole;
   int torn = 0;
   std::ifstream stream(path("measurements.jsonl"));
   for (std::string line; std::getline(stream, line);) {
-    const Json record = Json::parse(line, nullptr, false);
+    const Json record = parse_json(line, false);
     if (record.is_discarded()) {
       ++torn;
     } else if (record["time"].empty() || record["time"][0]["stop"] != "interrupted") {

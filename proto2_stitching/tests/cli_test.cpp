@@ -1,19 +1,18 @@
 // Runs the program as a user runs it, with the user's own score function.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/testing/program.h"
 
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 class StitchCliTest : public test::CpuProgramTest {

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 
 namespace attn {

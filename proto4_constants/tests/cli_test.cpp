@@ -2,17 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 class ConstantsCliTest : public test::CpuProgramTest {

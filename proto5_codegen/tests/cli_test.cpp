@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 #include "proto5_codegen/tuning.h"
 

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "common/base/command_line.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/run_program.h"
 #include "common/base/standard_streams.h"
 #include "common/base/stopwatch.h"
@@ -27,8 +27,6 @@
 
 namespace attn {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int launches = 3;       // the most launches of a candidate
 constexpr int turns = 20;         // rounds of in_turn() at the end, after a first round

@@ -1,10 +1,10 @@
 // Runs the program as a user runs it: a short run and its records, a search for the crossover, and refused arguments.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 
 namespace attn {

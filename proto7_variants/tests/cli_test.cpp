@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/testing/program.h"
 
@@ -121,7 +121,7 @@ class GuardCliTest : public VariantsCliTest {
         std::string(mask ? "--mask-function" : "--score-function") + " wrong.cpp");
     EXPECT_EQ(outcome.status, 1) << text << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    std::map<std::string, nlohmann::ordered_json> found;
+    std::map<std::string, Json> found;
     for (const auto& record : records("measurements.jsonl"))
       found[record["case"][mask ? "mask_function" : "score_function"]] = record;
     ASSERT_EQ(found.size(), 2u) << outcome.err;

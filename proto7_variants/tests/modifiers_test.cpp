@@ -170,9 +170,11 @@ TEST_P(KernelModifiers, AllAtOnce) {
 }
 
 TEST_P(KernelModifiers, ALaunchOrTheKernelRotatesRows) {
+  test::Some some(5);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {33, 20}, {65, 65}}) {
     for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
       for (const char* by : {"before", "query", "kernel"}) {
+        if (some.skips()) continue;
         config_.shape.q_len = q_len;
         config_.shape.kv_len = kv_len;
         config_.layout = pairing == RopePairing::interleaved ? Layout::bshd : Layout::bhsd;

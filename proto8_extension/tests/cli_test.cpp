@@ -2,16 +2,15 @@
 // test checks the records. If this build cannot call the kernel in one of the ways, the record must say why.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 class ExtensionCliTest : public test::CpuProgramTest {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 
 namespace attn {
@@ -66,12 +66,12 @@ double assembler_seconds(const std::string& log) {
 
 std::optional<CompileTimes> read_trace(const std::string& path) {
   CompileTimes times;
-  const nlohmann::json trace = nlohmann::json::parse(std::ifstream(path), nullptr, false);
+  const Json trace = parse_json(read_file(path).value_or(""), false);
   if (!trace.is_object() || !trace.contains("traceEvents")) return std::nullopt;
-  for (const nlohmann::json& event : trace["traceEvents"]) {
+  for (const Json& event : trace["traceEvents"]) {
     if (!event.is_object() || !event.contains("name") || !event.contains("dur")) continue;
     const double seconds = event["dur"].get<double>() * 1e-6;
-    const nlohmann::json& name = event["name"];
+    const Json& name = event["name"];
     if (name == "NVVM Optimizer") times.optimizer_s += seconds;
     if (name == "NVVM CodeGen" || name == "Total PTXAS Time") times.code_generation_s += seconds;
   }

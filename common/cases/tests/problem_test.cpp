@@ -73,9 +73,11 @@ TEST_P(Variants, EveryHeadDim) {
 }
 
 TEST_P(Variants, EveryTypeAndLayout) {
+  test::Some some(5);
   for (const DType in : {DType::f32, DType::f16, DType::bf16}) {
     for (const DType out : {DType::f32, DType::f16, DType::bf16}) {
       for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
+        if (some.skips()) continue;
         FlashConfig config = small(GetParam());
         config.dtype = in;
         config.out_dtype = out;
@@ -208,7 +210,7 @@ TEST_P(Variants, LargeScores) {
 }
 
 TEST_P(Variants, RandomShapes) {
-  test::Some some(3);
+  test::Some some(7);
   std::mt19937 random(42);
   const auto pick = [&](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(random); };
   for (int i = 0; i < 40; ++i) {

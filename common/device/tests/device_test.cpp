@@ -15,12 +15,12 @@
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/stopwatch.h"
 #include "common/device/pipeline_cache.h"
 #include "common/device/tests/support.h"
@@ -76,7 +76,7 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   EXPECT_FALSE(info.has("no such feature"));
   EXPECT_FALSE(info.has(""));
 
-  const nlohmann::ordered_json json = info.json();
+  const Json json = info.json();
   EXPECT_EQ(json.at("spec"), info.spec);
   EXPECT_EQ(json.at("arch"), info.arch);
   EXPECT_EQ(json.at("units"), info.units);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/temporary_folder.h"
 #include "common/source/kernel_source.h"
 
@@ -99,7 +100,7 @@ TEST_F(AnswerTest, ALongAnswerFitsOneScreen) {
 
 // scripts/tests/pages_test reads the same file: the pages have the same rule.
 TEST(PickTest, IsTheRuleOfThePages) {
-  for (const Json& pick : Json::parse(read_file(source_root() + "/scripts/tests/picks.json").value())) {
+  for (const Json& pick : parse_json(read_file(source_root() + "/scripts/tests/picks.json").value())) {
     std::vector<Measurement> measurements;
     for (const Json& option : pick.at("options")) {
       measurements.push_back(measured({{"page_size", option[0].get<int64_t>()}}, 1));

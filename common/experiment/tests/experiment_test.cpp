@@ -20,6 +20,7 @@
 #include "common/backends/cpu/operations.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/base/shell.h"
 #include "common/base/temporary_folder.h"
@@ -1269,7 +1270,7 @@ TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
   const Outcome outcome = run({"--json", "--axis", "n=8", "--axis", "tile=16,32"});
   std::istringstream lines(outcome.out);
   std::vector<Json> printed;
-  for (std::string line; std::getline(lines, line);) printed.push_back(Json::parse(line));
+  for (std::string line; std::getline(lines, line);) printed.push_back(parse_json(line));
   std::vector<Json> recorded = measurements();
   for (const Json& finding : findings()) recorded.push_back(finding);
   EXPECT_EQ(recorded.size(), 3u);
@@ -1827,7 +1828,7 @@ TEST_F(ExperimentTest, ListShowsAxesValuesAndHypotheses) {
   EXPECT_FALSE(fs::exists(path("measurements.jsonl")));
   std::istringstream lines(run({"--list", "--json"}).out);
   std::vector<std::string> claims;
-  for (std::string line; std::getline(lines, line);) claims.push_back(Json::parse(line)["hypothesis"]);
+  for (std::string line; std::getline(lines, line);) claims.push_back(parse_json(line)["hypothesis"]);
   EXPECT_NE(std::ranges::find(claims, "tile32"), claims.end());
 }
 
@@ -1837,7 +1838,7 @@ TEST_F(ExperimentTest, DryRunSaysWhatIsSkipped) {
   EXPECT_NE(outcome.out.find("2 of 4 cases in 2 groups"), std::string::npos) << outcome.out;
   std::istringstream lines(run({"--dry-run", "--json"}).out);
   int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) EXPECT_EQ(Json::parse(line)["runs"], true);
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_EQ(parse_json(line)["runs"], true);
   EXPECT_EQ(count, 6);
 }
 

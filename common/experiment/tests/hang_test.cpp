@@ -10,8 +10,6 @@
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 class HangProgramsTest : public test::ProgramTest {
  protected:
   HangProgramsTest() : ProgramTest("hanging_experiment") {}

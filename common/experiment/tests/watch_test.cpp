@@ -12,19 +12,18 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/stopwatch.h"
 #include "common/base/temporary_folder.h"
 
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Arguments = std::vector<std::string>;
 
 const Json notes = {

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 
 namespace attn {
 namespace {
@@ -144,11 +144,11 @@ TEST(Case, KeySelectsAndOrders) {
 
 TEST(Case, RoundTripsThroughJson) {
   const Case config = make_case({{"variant", "tuned"}, {"offset", INT64_MIN}, {"q_len", INT64_MAX}});
-  EXPECT_EQ(Case::from_json(nlohmann::ordered_json::parse(config.json().dump())), config);
+  EXPECT_EQ(Case::from_json(parse_json(config.json().dump())), config);
   EXPECT_EQ(config.json().dump(), R"({"variant":"tuned","offset":-9223372036854775808,"q_len":9223372036854775807})");
   EXPECT_EQ(Case().json().dump(), "{}");
   for (const char* text : {R"({"a":1.5})", R"({"a":null})", R"({"a":true})", R"([1])", "null"}) {
-    EXPECT_THROW(Case::from_json(nlohmann::ordered_json::parse(text)), BadInput) << text;
+    EXPECT_THROW(Case::from_json(parse_json(text)), BadInput) << text;
   }
 }
 

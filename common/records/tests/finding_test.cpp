@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/records/tests/support.h"
 
@@ -11,7 +12,7 @@ namespace attn {
 namespace {
 
 TEST(Render, FillsPathsAndFormats) {
-  const Json data = Json::parse(R"({"x": 0.12345, "n": 80, "big": 18446744073709551615, "minus": -3, "yes": true,
+  const Json data = parse_json(R"({"x": 0.12345, "n": 80, "big": 18446744073709551615, "minus": -3, "yes": true,
     "s": "tuned", "a": {"b": [{"c": 1.5}, {"c": 2.5}]}, "none": null})");
   const std::pair<const char*, const char*> good[]{
       {"", ""},
@@ -123,7 +124,7 @@ TEST(JoinRuns, CopiesTheHeaderOfARunIntoTheFindingsOfTheRun) {
 }
 
 TEST(MakeFinding, ARecordRendersTheSameTextsAgain) {
-  const Json finding = Json::parse(finding_of(compared()).dump());
+  const Json finding = parse_json(finding_of(compared()).dump());
   const Json& data = finding["data"];
   EXPECT_EQ(finding["title"], render(data["template"]["title"], data));
   EXPECT_EQ(finding["content"], render(data["template"]["content"], data));
@@ -132,7 +133,7 @@ TEST(MakeFinding, ARecordRendersTheSameTextsAgain) {
 
 TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
   const Comparison made = *compared().compare;
-  const std::optional<Comparison> read = comparison_of(Json::parse(finding_of(compared()).dump()));
+  const std::optional<Comparison> read = comparison_of(parse_json(finding_of(compared()).dump()));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->hypothesis, "bc80");
   EXPECT_EQ(read->baseline, made.baseline);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/records/tests/support.h"
 
 namespace attn {
@@ -49,7 +50,7 @@ TEST(Measurement, RatesFollowTheScope) {
 
 TEST(Measurement, JsonHasEveryField) {
   const Json json = to_json(measured(), ceilings);
-  const Json expected = Json::parse(R"({
+  const Json expected = parse_json(R"({
     "schema": "measurement/1", "run_id": "r1", "experiment": "proto1_flash", "device": "A CPU",
     "case": {"head_dim": 64, "variant": "tuned"}, "dtype": "bf16", "status": "ok", "reason": "",
     "check": {"ok": true, "max_abs": 1e-6, "max_rel": 1e-4, "rows_checked": 128, "worst": ""},
@@ -88,7 +89,7 @@ TEST(Measurement, RoundTrips) {
   wrong.time.clear();
   for (const Measurement& m : {measured(), skipped, wrong}) {
     const Json json = to_json(m, ceilings);
-    const Measurement back = measurement_from_json(Json::parse(json.dump()));
+    const Measurement back = measurement_from_json(parse_json(json.dump()));
     EXPECT_EQ(to_json(back, ceilings).dump(), json.dump());
     EXPECT_EQ(json["id"], back.id);
     EXPECT_EQ(back.status, m.status);

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/json.h"
+
 namespace attn {
 namespace {
 
 TEST(Spread, TakesTheEntryThatFitsBest) {
-  const Json fitted = Json::parse(R"({
+  const Json fitted = parse_json(R"({
     "A CPU": {"proto1_flash": {"ratio": {"scale": 0.02, "freedom": 3, "pairs": 40}},
               "*": {"ratio": {"scale": 0.03, "freedom": 4}}},
     "NVIDIA X": {"*": {"share": {"scale": 0.004, "freedom": 2}}},

@@ -3,17 +3,16 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
 #include <string>
 
+#include "common/base/json.h"
 #include "common/testing/program.h"
 
 namespace attn {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using test::few_samples;
 using test::Outcome;
 

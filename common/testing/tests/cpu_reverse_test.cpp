@@ -8,7 +8,6 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include "common/api/engine.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/data/tensor.h"
 #include "common/testing/program.h"
 
@@ -23,7 +23,6 @@ namespace attn {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 using test::Outcome;
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -105,7 +104,7 @@ TEST_P(ReverseTest, ThePlanOfEveryCaseSaysWhyItDoesNotRun) {
       std::istringstream lines(outcome.out);
       size_t cases = 0, run = 0;
       for (std::string line; std::getline(lines, line); ++cases) {
-        const Json one = Json::parse(line);
+        const Json one = parse_json(line);
         EXPECT_TRUE(one["runs"] || is_honest(one["reason"])) << line;
         run += one["runs"].get<bool>();
       }
@@ -170,7 +169,7 @@ TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
   std::istringstream lines(outcome.out);
   std::map<std::string, size_t> count;
   for (std::string line; std::getline(lines, line);) {
-    const Json one = Json::parse(line);
+    const Json one = parse_json(line);
     EXPECT_EQ(one["runs"], one["case"]["variant"] == "naive") << line;
     ++count[one["case"]["variant"]];
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "common/base/file.h"
+#include "common/base/json.h"
 #include "findings/kb/schema.h"
 #include "findings/kb/tests/support.h"
 
@@ -27,8 +29,7 @@ Json note() {
 class SchemaWalk {
  public:
   explicit SchemaWalk(Json record) : record_(std::move(record)) {
-    std::ifstream file(ATTN_SOURCE_DIR "/findings/record.schema.json");
-    schema_ = Json::parse(file);
+    schema_ = parse_json(read_file(ATTN_SOURCE_DIR "/findings/record.schema.json").value());
   }
 
   std::vector<Json> walk(const std::string& definition) {
@@ -225,11 +226,11 @@ TEST(CheckSchema, AProblemNamesThePathTheValueAndWhatIsAllowed) {
          "schema: null is not allowed; one of finding/1, finding/2, measurement/1, note/1, run/1"},
         {R"({"schema":"finding/3"})",
          "finding/3 is not known; kb knows finding/1, finding/2, measurement/1, note/1, run/1"}}) {
-    EXPECT_EQ(check_schema(Json::parse(text)), std::vector<std::string>{problem}) << text;
+    EXPECT_EQ(check_schema(parse_json(text)), std::vector<std::string>{problem}) << text;
   }
   for (const char* text : {R"({"schema":["finding/1"]})", R"({"schema":"finding/1","data":[]})",
                            R"({"schema":"measurement/1","case":3,"time":{},"check":"no"})"}) {
-    EXPECT_FALSE(check_schema(Json::parse(text)).empty()) << text;
+    EXPECT_FALSE(check_schema(parse_json(text)).empty()) << text;
   }
 }
 
@@ -238,9 +239,9 @@ TEST(CheckSchema, ASchemaWithAnUnknownKeywordOrFormIsRefused) {
                            R"({"additionalProperties": false})", R"({"type": "text"})", R"({"minLength": -1})",
                            R"({"$ref": "#/$defs/nowhere"})", R"({"$ref": "other.json"})", R"({"const": {}})",
                            R"({"required": "a"})", R"({"anyOf": [{"minimum": 1}]})", R"({"pattern": "("})"}) {
-    EXPECT_ANY_THROW(Schema{Json::parse(text)}) << text;
+    EXPECT_ANY_THROW(Schema{parse_json(text)}) << text;
   }
-  EXPECT_EQ(Schema(Json::parse(R"({"minLength": 3})")).problems("\u00e4\u00f6"),
+  EXPECT_EQ(Schema(parse_json(R"({"minLength": 3})")).problems("\u00e4\u00f6"),
             std::vector<std::string>{"must have at least 3 characters"});
 }
 

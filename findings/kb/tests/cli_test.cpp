@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "common/base/json.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {
@@ -27,7 +28,7 @@ class KbCliTest : public KbTest {
 
   static std::vector<Json> json_lines(const std::string& text) {
     std::vector<Json> all;
-    for (const std::string& line : lines_of(text)) all.push_back(Json::parse(line));
+    for (const std::string& line : lines_of(text)) all.push_back(parse_json(line));
     return all;
   }
   /// Compresses a file with gzip into a new file, and returns the new file's path.
@@ -66,7 +67,7 @@ TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   EXPECT_NE(outcome.out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos) << outcome.out;
   outcome = run({"ingest", "-", "--json"}, records_);
   EXPECT_EQ(outcome.status, 0);
-  const Json report = Json::parse(outcome.out);
+  const Json report = parse_json(outcome.out);
   EXPECT_EQ(report["added"], 0);
   EXPECT_EQ(report["known"], 3);
   EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin is the default";
@@ -79,8 +80,8 @@ TEST_F(KbCliTest, GzipIsReadAsItsText) {
   EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
   // kb recognizes gzip by the bytes, not by the name.
   const std::string renamed = write_text("renamed.jsonl", text_of(packed));
-  EXPECT_EQ(Json::parse(run({"ingest", renamed, "--json"}).out)["known"], 3);
-  EXPECT_EQ(Json::parse(run({"ingest", "-", "--json"}, packed).out)["known"], 3);
+  EXPECT_EQ(parse_json(run({"ingest", renamed, "--json"}).out)["known"], 3);
+  EXPECT_EQ(parse_json(run({"ingest", "-", "--json"}, packed).out)["known"], 3);
   const std::string more = gzip(write_text("more.jsonl", many_records(2000, "more")));
   const std::string joined = write_text("joined.jsonl.gz", text_of(packed) + text_of(more));
   EXPECT_NE(run({"ingest", joined}).out.find("2000 added, 3 known already, 0 bad, of 2003 lines"), std::string::npos);
@@ -182,7 +183,7 @@ TEST_F(KbCliTest, ReportsBadLinesByNumberAndKeepsTheRest) {
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.err.find("line 1: no JSON"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("line 3: domain: is missing (and"), std::string::npos) << outcome.err;
-  const Json report = Json::parse(outcome.out);
+  const Json report = parse_json(outcome.out);
   EXPECT_EQ(report["bad"].size(), 2u);
   EXPECT_EQ(report["bad"][1]["line"], 3);
   EXPECT_EQ(ids().size(), 1u);
@@ -198,7 +199,7 @@ TEST_F(KbCliTest, TwoIngestersAtOnceLoseNothing) {
     const Outcome one = finish(first, "first"), other = finish(second, "second");
     EXPECT_EQ(one.status, 0) << one.err;
     EXPECT_EQ(other.status, 0) << other.err;
-    const Json stats = Json::parse(run({"--db", db, "stats", "--json"}).out);
+    const Json stats = parse_json(run({"--db", db, "stats", "--json"}).out);
     EXPECT_EQ(stats["records"]["note"], 900);
     EXPECT_EQ(run({"--db", db, "verify"}).status, 0);
   }
@@ -215,14 +216,14 @@ TEST_F(KbCliTest, AKillInMidIngestLeavesTheDatabaseWhole) {
     const Outcome outcome = finish(child, "killed");
     killed += outcome.status == 128 + SIGKILL;
     // The knowledge base has all records of the file or none.
-    const int64_t notes = Json::parse(run({"stats", "--json"}).out)["records"].value("note", 0);
+    const int64_t notes = parse_json(run({"stats", "--json"}).out)["records"].value("note", 0);
     EXPECT_TRUE(notes == 0 || notes == 20000) << notes << " after " << delay_ms << " ms";
     if (outcome.status == 0) break;
   }
   EXPECT_GT(killed, 0);
   EXPECT_EQ(run({"verify"}).status, 0);
   EXPECT_EQ(run({"ingest", large}).status, 0);
-  EXPECT_EQ(Json::parse(run({"stats", "--json"}).out)["records"]["note"], 20000);
+  EXPECT_EQ(parse_json(run({"stats", "--json"}).out)["records"]["note"], 20000);
   EXPECT_EQ(lines_of(run({"search", "large", "--json"}).out).size(), 20000u);
 }
 
@@ -402,8 +403,8 @@ TEST_F(KbCliTest, AddsNotesOnce) {
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::string id = lines_of(outcome.out).at(0);
   EXPECT_EQ(run(note).out, id + ", known already\n");
-  const Json record = Json::parse(run({"show", id, "--json"}).out);
-  EXPECT_EQ(record["tags"], Json::parse(R"(["a", "b"])"));
+  const Json record = parse_json(run({"show", id, "--json"}).out);
+  EXPECT_EQ(record["tags"], parse_json(R"(["a", "b"])"));
   EXPECT_EQ(record["confidence"], 0.8);
   EXPECT_EQ(record["source"], "Title");
   EXPECT_EQ(run({"verify"}).status, 0);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {
@@ -274,7 +275,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].device, "A CPU, 2 units");
   EXPECT_EQ(runs[0].experiment, "proto1_flash");
-  EXPECT_EQ(store_.stats()["records"], Json::parse(R"({"finding": 3, "run": 1})"));
+  EXPECT_EQ(store_.stats()["records"], parse_json(R"({"finding": 3, "run": 1})"));
 }
 
 TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
@@ -282,7 +283,7 @@ TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
   EXPECT_EQ(store_.list({.min_confidence = 0.99}).size(), 1u);
   EXPECT_TRUE(store_.list({}).at(0).exact());
   EXPECT_FALSE(store_.list({}).at(1).exact());
-  EXPECT_EQ(store_.stats()["findings"]["by_confidence"], Json::parse(R"({"0.8": 1, "exact": 1})"));
+  EXPECT_EQ(store_.stats()["findings"]["by_confidence"], parse_json(R"({"0.8": 1, "exact": 1})"));
 }
 
 TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
@@ -305,8 +306,8 @@ TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
 TEST_F(StoreTest, CountsWhatItHas) {
   take_records({finding(1.5), finding(1.1, "r2"), finding(1.25, "r3"), measurement(shape(64), 1e-3), note("claim")});
   const Json stats = store_.stats();
-  EXPECT_EQ(stats["records"], Json::parse(R"({"finding": 3, "measurement": 1, "note": 1})"));
-  EXPECT_EQ(stats["findings"]["by_verdict"], Json::parse(R"({"inconclusive": 1, "refuted": 1, "supported": 1})"));
+  EXPECT_EQ(stats["records"], parse_json(R"({"finding": 3, "measurement": 1, "note": 1})"));
+  EXPECT_EQ(stats["findings"]["by_verdict"], parse_json(R"({"inconclusive": 1, "refuted": 1, "supported": 1})"));
   EXPECT_EQ(stats["measurements"]["by_status"]["ok"], 1);
   const auto topics = store_.topics();
   ASSERT_EQ(topics.size(), 2u);

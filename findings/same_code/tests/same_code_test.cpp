@@ -2,17 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/backends/cpu/target.h"
+#include "common/base/json.h"
 #include "common/source/kernel_source.h"
 #include "common/testing/program.h"
 
 namespace attn::kb {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 class SameCodeTest : public test::ProgramTest {
  protected:

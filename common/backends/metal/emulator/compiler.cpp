@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "common/backends/metal/emulator/rewrite.h"
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json.h"
 #include "common/base/sha256.h"
 #include "common/base/stopwatch.h"
 #include "common/source/kernel_source.h"
@@ -237,7 +237,7 @@ struct Kernel::Parts {
 Kernel::Kernel(const Binary& binary) {
   auto parts = std::make_unique<Parts>();
   const size_t end = binary.code.find('\n');
-  const nlohmann::json facts = nlohmann::json::parse(binary.code.substr(0, end), nullptr, false);
+  const Json facts = parse_json(binary.code.substr(0, end), false);
   if (end == std::string::npos || facts.is_discarded()) throw CompileError("this is no kernel of the emulator");
   Binary object = binary;
   object.code = binary.code.substr(end + 1);
