@@ -496,6 +496,11 @@ def main():
     parser.add_argument("--log", type=pathlib.Path, default=KEPT / "tuning.log.json")
     options = parser.parse_args()
     options.generator = options.generator or NAMES
+    if not 0 < options.minutes < 1e6 or options.jobs < 1:
+        sys.exit("generate_cuda: --minutes is a number above 0 and below 1000000, --jobs an integer from 1")
+    made = [name for name in options.generator if (options.candidates / f"{name}.json").is_file()]
+    if options.step in ("tune", "keep") and not made:
+        sys.exit(f"generate_cuda: {options.candidates} has no candidates; generate_cuda.py compile makes them")
     return {"compile": compile_all, "tune": tune, "keep": keep, "check": check}[options.step](options)
 
 

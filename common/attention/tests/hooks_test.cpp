@@ -620,7 +620,7 @@ class HookMutationsTest : public testing::Test {};
 
 TEST_F(HookMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    expect_texts_in_sources(mutations(of_cuda), [](const HookMutation& mutation) { return mutation.file; });
+    test::expect_texts_in_sources(mutations(of_cuda), [](const HookMutation& mutation) { return mutation.file; });
   }
 }
 

@@ -511,8 +511,9 @@ TEST_F(MaskCudaCompileTest, MutationsCompileToOtherCode) {
 
 TEST(MaskMutationsTest, TextsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
-    expect_texts_in_sources(mask_mutations(of_cuda),
-                            [](const MaskMutation& mutation) { return std::string(kernel_folder) + mutation.file; });
+    test::expect_texts_in_sources(mask_mutations(of_cuda), [](const MaskMutation& mutation) {
+      return std::string(kernel_folder) + mutation.file;
+    });
   }
 }
 
