@@ -44,21 +44,11 @@ std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const S
   return pairs;
 }
 
-/// Returns the cases that have a record neither in this run nor in the run that this run resumes.
-std::vector<Case> unmeasured(const Experiment& lab, const std::vector<Case>& cases) {
-  std::vector<Case> missing;
-  for (const Case& config : cases) {
-    if (std::ranges::find(lab.results(), config, &Measurement::config) == lab.results().end())
-      missing.push_back(config);
-  }
-  return missing;
-}
-
 /// Measures the two cases of a pair at a length. Returns the time of linear attention / the time of softmax attention,
 /// or nothing if one of the two cases cannot run or the budget is spent.
 std::optional<Estimate> probe(Experiment& lab, Pair pair, int64_t tokens) {
   for (Case* config : {&pair.softmax, &pair.linear}) config->set("q_len", tokens);
-  const std::vector<Case> missing = unmeasured(lab, {pair.softmax, pair.linear});
+  const std::vector<Case> missing = lab.unmeasured({pair.softmax, pair.linear});
   if (!missing.empty()) lab.measure(lab.verify(missing), share_of_cases);
   const size_t before = lab.comparisons().size();
   lab.compare({{crossover_hypothesis, pair.softmax, pair.linear}}, share_of_comparison);
@@ -162,7 +152,7 @@ int run_with_crossovers(Experiment& lab) {
     }
   }
   for (const std::vector<Case>& cases : lab.groups()) {
-    if (const std::vector<Case> missing = unmeasured(lab, cases); !missing.empty()) lab.measure(lab.verify(missing));
+    if (const std::vector<Case> missing = lab.unmeasured(cases); !missing.empty()) lab.measure(lab.verify(missing));
   }
   return lab.compare_and_conclude();
 }

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
@@ -110,6 +111,15 @@ void Experiment::compile(const std::function<void()>& step) {
   std::optional<CompilationLimit> limit;
   if (state_->options.worker) limit.emplace(state_->options.worker->activity);
   step();
+}
+
+std::vector<Case> Experiment::unmeasured(const std::vector<Case>& cases) {
+  std::vector<Case> missing;
+  std::ranges::copy_if(cases, std::back_inserter(missing), [&](const Case& config) {
+    return std::ranges::find(state_->results, config, &Measurement::config) == state_->results.end() &&
+           !state_->takes_over(config);
+  });
+  return missing;
 }
 
 std::vector<Trial> Experiment::verify(const std::vector<Case>& cases) {

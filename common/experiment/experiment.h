@@ -145,6 +145,9 @@ class Experiment {
   /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends with
   /// status 2.
   void compile(const std::function<void()>& step);
+  /// Returns the cases that have a record neither in this run nor in the run that --resume continues. A body asks for
+  /// cases that are not in groups().
+  std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
   /// Times the verified cases, which take turns, checks them again and records them.

@@ -323,7 +323,6 @@ void Experiment::State::resume() {
   const auto records = read_records(options.measurements_path, problems);
   note_problems(options.measurements_path, problems);
 
-  std::map<std::string, Measurement> latest;
   for (const Json& record : records) {
     try {
       if (record.at("schema") != "measurement/1" || record.at("experiment") != spec.name ||
@@ -341,7 +340,7 @@ void Experiment::State::resume() {
       }
       Measurement measurement = measurement_from_json(record);
       run["id"] = measurement.run_id;
-      latest[measurement.config.key()] = std::move(measurement);
+      recorded_before[measurement.config.key()] = std::move(measurement);
     } catch (const OtherSession& other) {
       throw BadInput(
           fmt::format("--resume: {} has a run with another {} ({}, now {}); start a new run without --resume",
@@ -352,17 +351,11 @@ void Experiment::State::resume() {
     }
   }
 
+  std::erase_if(recorded_before, [&](const auto& entry) { return !is_done(entry.second); });
   for (auto& cases : groups) {
-    std::erase_if(cases, [&](const Case& config) {
-      const auto record = latest.find(config.key());
-      if (record == latest.end() || !is_done(record->second)) return false;
-      results.push_back(record->second);
-      --cases_left;
-      return true;
-    });
+    cases_left -= std::erase_if(cases, [&](const Case& config) { return takes_over(config); });
   }
   std::erase_if(groups, [](const auto& cases) { return cases.empty(); });
-  cases_resumed = results.size();
   resume_comparisons();
   if (!options.quiet) {
     progress.note(fmt::format("resumed: cases recorded {}, left {}, pairs compared {}", results.size(), cases_left,
@@ -370,9 +363,18 @@ void Experiment::State::resume() {
   }
 }
 
+bool Experiment::State::takes_over(const Case& config) {
+  const auto before = recorded_before.extract(config.key());
+  if (before.empty()) return false;
+  results.push_back(std::move(before.mapped()));
+  ++cases_resumed;
+  return true;
+}
+
 void Experiment::State::resume_comparisons() {
   std::set<std::string> ids;
   for (const Measurement& result : results) ids.insert(result.id);
+  for (const auto& [key, record] : recorded_before) ids.insert(record.id);
   std::vector<std::string> problems;  // conclude() shows them
   for (const Json& finding : read_records(options.findings_path, problems)) {
     if (!is_finding(finding)) continue;

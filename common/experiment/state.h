@@ -85,6 +85,8 @@ struct Experiment::State {
   void resume();
   /// Prints the problems that read_records() found in a file.
   void note_problems(const std::string& path, const std::vector<std::string>& problems);
+  /// Takes over the case's record of the run that --resume continues. Returns whether there is one.
+  bool takes_over(const Case& config);
   /// Takes over the comparisons of those findings whose measurements --resume has taken over.
   void resume_comparisons();
   /// Whether --resume can take over the record, so that its case is not measured again.
@@ -275,6 +277,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
+  std::map<std::string, Measurement> recorded_before;  // by the case's key: what --resume has found and not taken over
   std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
   Processes processes;
