@@ -3,6 +3,8 @@
 // Every function throws BadInput with one line that says what is wrong and what is allowed.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 
 #include "common/api/engine.h"
@@ -34,10 +36,14 @@ void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-/// Returns the number of elements of a dense tensor.
+constexpr int64_t most_elements = int64_t{1} << 59;  // 8 bytes each are below 2^63, and more than any memory has
+/// Returns the number of elements of a dense tensor, at most most_elements.
 constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(product, size, &product)) product = most_elements;
+    product = std::min(product, most_elements);
+  }
   return product;
 }
 

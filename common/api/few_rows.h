@@ -1,5 +1,5 @@
-// The calls of attention with so few rows that a kernel of decoding serves them, if the device's kernel takes their types
-// and width. Engine::flash and the operators of PyTorch, which tell the drop-in, share this file.
+// The calls of attention with so few rows that a kernel of decoding serves them, if the device's kernel takes their
+// types and width. Engine::flash and the operators of PyTorch, which tell the drop-in, share this file.
 #pragma once
 
 #include <cstdint>

@@ -24,6 +24,13 @@ std::optional<std::string> DeviceInfo::lacks_threadgroup_memory(size_t needed) c
   return fmt::format("needs {} bytes of threadgroup memory, {} has {}", needed, spec, threadgroup_memory_bytes);
 }
 
+std::optional<std::string> DeviceInfo::lacks_grid(const Grid& grid) const {
+  const Grid& most = operations->most_threadgroups;
+  if (grid.x <= most.x && grid.y <= most.y && grid.z <= most.z) return std::nullopt;
+  return fmt::format("needs {} x {} x {} threadgroups, {} launches at most {} x {} x {}", grid.x, grid.y, grid.z, spec,
+                     most.x, most.y, most.z);
+}
+
 namespace {
 
 /// If the kernel has no file in the device's dialect, returns the reason why the device cannot run the kernel. Else
@@ -44,6 +51,7 @@ std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& devic
   if (!plan.unable.empty()) return plan.unable;
   for (const Launch& launch : plan.launches) {
     if (auto reason = lacks_kernel(launch.source, device)) return reason;
+    if (auto reason = device.lacks_grid(launch.grid)) return reason;
     if (auto reason = device.lacks_threadgroup_memory(launch.threadgroup_bytes)) return reason;
   }
   return std::nullopt;

@@ -49,11 +49,13 @@ struct DeviceInfo {
   /// Returns, in one line, the reason why a threadgroup that needs `needed` bytes does not fit. Returns nothing if the
   /// threadgroup fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
+  /// Returns, in one line, the reason why the device launches no such grid. Returns nothing if the device does.
+  std::optional<std::string> lacks_grid(const Grid& grid) const;
   nlohmann::ordered_json json() const;
 };
 
 /// Returns the reason why a plan cannot run on the device: Plan::unable, a kernel without a file in the device's
-/// dialect, or threadgroup memory that does not fit. Returns nothing if the plan can run.
+/// dialect, too many threadgroups, or threadgroup memory that does not fit. Returns nothing if the plan can run.
 std::optional<std::string> skip_reason(const Plan& plan, const DeviceInfo& device);
 
 /// Returns the plan's launch of phase `phase`. Throws BadInput with skip_reason() if the plan cannot run on the device,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/data/tensor.h"
+#include "common/launch/plan.h"
 #include "common/source/kernel_source.h"
 
 namespace attn {
@@ -88,6 +89,7 @@ struct Operations {
   std::optional<ElementKernel> expand = {};         // converts a cache of 8 bits to Q's type; an element is a key
   std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
+  Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // of a launch, along each dimension
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
   SweepSpan span = {};

@@ -65,7 +65,7 @@ class DecodeOperation {
   /// Returns the threadgroup memory of the launch "join". attend_bytes is the threadgroup memory of the launch
   /// "attend".
   virtual size_t join_bytes(size_t attend_bytes) const = 0;
-  /// Adds the constants, the threads and the threadgroup memory that only this device needs to the kernel that joins the result over a shared prefix and the result over each
+  /// Does what complete() does, for the kernel that joins the result over a shared prefix and the result over each
   /// sequence's own keys.
   virtual void complete_merge(Launch& merge, const DecodeConfig& config, const DeviceInfo& device) const = 0;
 };

@@ -76,8 +76,8 @@ def _with_bias(position_bias, mask):
 
 
 def _goes_with_bias(structure, sizes):
-    """Whether the kernels take a position bias beside a mask of a call of these sizes. A call with few queries and
-    `ends` is no call of decoding, so its mask becomes a part of the bias."""
+    """Whether the kernels take a position bias and this mask of a call of these sizes as two arguments. A call with few
+    queries and `ends` is no call of decoding, so its mask becomes a part of the bias."""
     if structure is None:
         return True
     if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:

@@ -719,9 +719,7 @@ TORCH_LIBRARY(attn, m) {
   define("prepared(Tensor like) -> int");
   define("launches(Tensor like) -> int");
   m.def("has_backend", [](std::string backend) { return attn_has_backend(backend.c_str()) != 0; });
-  m.def("few_rows", [] {
-    return std::vector<int64_t>{attn::few_rows.queries, attn::few_rows.rows};
-  });
+  m.def("few_rows", [] { return std::vector<int64_t>{attn::few_rows.queries, attn::few_rows.rows}; });
 }
 
 TORCH_LIBRARY_IMPL(attn, Autograd, m) {

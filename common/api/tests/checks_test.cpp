@@ -414,5 +414,13 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
   }
 }
 
+TEST(ChecksTest, CountsElementsThatNoMemoryHas) {
+  constexpr int64_t most = int64_t{1} << 30;
+  EXPECT_EQ(elements({2, 3, 5, 7}), 210);
+  EXPECT_EQ(elements({1, 65535, most, most}), most_elements);
+  EXPECT_EQ(elements({most, most, most, most, 0}), 0);
+  EXPECT_GT(8 * most_elements, 0);
+}
+
 }  // namespace
 }  // namespace attn

@@ -448,6 +448,7 @@ class CudaDevice : public Device {
     check_parameters(kernel, dispatch);
     const Grid grid = dispatch.grid;
     if (grid.count() == 0) return;
+    if (const auto reason = info_.lacks_grid(grid)) throw BadInput(fmt::format("{} {}", kernel.entry, *reason));
     const auto place = [](const std::vector<std::byte>& value) { return const_cast<std::byte*>(value.data()); };
     void* single = place(dispatch.parameters);
     std::vector<void*> list;

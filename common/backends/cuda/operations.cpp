@@ -15,6 +15,7 @@ const Operations& cuda_operations() {
                                         .expand = ElementKernel{.threads = 256, .elements = 64},
                                         .stage = ElementKernel{.threads = 256, .elements = 1024},
                                         .user_function = ElementKernel{.threads = 128, .elements = 128},
+                                        .most_threadgroups = {INT32_MAX, 65535, 65535},
                                         .ahead_of_time = "cubin",
                                         .span = {.load = SweepSpan::Load::large,
                                                  .dtype = "bf16",

@@ -55,6 +55,21 @@ TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
             fmt::format("needs 1001 bytes of threadgroup memory, {} has 1000", info.spec));
 }
 
+TEST_F(AnyDeviceTest, SaysWhatGridIsTooLarge) {
+  const Grid most = device_->info().operations->most_threadgroups;
+  EXPECT_EQ(device_->info().lacks_grid(most), std::nullopt);
+  Operations operations = *device_->info().operations;
+  operations.most_threadgroups = {70000, 300, 20};
+  DeviceInfo info = device_->info();
+  info.operations = &operations;
+  for (const Grid& grid : {Grid{70001, 1, 1}, {1, 301, 1}, {1, 1, 21}}) {
+    EXPECT_EQ(info.lacks_grid(grid),
+              fmt::format("needs {} x {} x {} threadgroups, {} launches at most 70000 x 300 x 20", grid.x, grid.y,
+                          grid.z, info.spec));
+    EXPECT_EQ(skip_reason({.launches = {{.source = {}, .grid = grid}}}, info), info.lacks_grid(grid));
+  }
+}
+
 /// A separate source tree with one kernel. Each compilation reads the kernel's file anew.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const bool cuda = device_->info().backend == "cuda";

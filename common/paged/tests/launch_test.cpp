@@ -46,6 +46,32 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
+/// A grid's second and third dimension on a GPU of CUDA have at most 65535 threadgroups.
+TEST(PagedLaunchTest, ABatchThatNoGridHoldsIsRefused) {
+  const DeviceInfo info = test::hopper();
+  const auto reason = [&](int64_t batch, auto plan_of) {
+    DecodeConfig config = config_of(40);
+    config.shape.batch = batch;
+    config.cache_dtype = DType::int8;
+    return skip_reason(plan_of(config), info).value_or("");
+  };
+  const auto prompts = [&](DecodeConfig config) {
+    config.dtype = config.out_dtype = DType::bf16;
+    config.block_c = 0;
+    return prefill_plan(config, info, 0, all_keys);
+  };
+  const auto appending = [&](DecodeConfig config) {
+    config.cache_dtype = config.dtype;
+    return append_plan(config, info);
+  };
+  EXPECT_EQ(reason(65535, appending), "");
+  EXPECT_EQ(reason(65536, appending),
+            "needs 40 x 65536 x 1 threadgroups, cuda:0 launches at most 2147483647 x 65535 x 65535");
+  EXPECT_EQ(reason(65535, prompts), "");
+  EXPECT_EQ(reason(65536, prompts),
+            "needs 8 x 2 x 65536 threadgroups, cuda:0 launches at most 2147483647 x 65535 x 65535");
+}
+
 TEST(PagedLaunchTest, AppendingRunsItsPlan) {
   const DecodeConfig config = config_of(2);
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
