@@ -339,8 +339,12 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
          local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, use_vmap=False, device="cpu", config=None,
          **kwargs):
     """Takes the arguments of transformers' mask interface. Returns a Structure, or what sdpa_mask() returns."""
-    rules = (_rules_in_trace(mask_function, local_size, config, allow_is_causal_skip, use_vmap) if torch.compiler.is_compiling()
-             else _rules(mask_function))
+    if torch.compiler.is_compiling():
+        rules = _rules_in_trace(mask_function, local_size, config, allow_is_causal_skip, use_vmap)
+    elif torch.jit.is_tracing():  # the graph would keep the numbers of this call for all calls
+        rules = None
+    else:
+        rules = _rules(mask_function)
     found = None
     if rules is not None:
         sizes = (rules, batch_size, q_length, kv_length)

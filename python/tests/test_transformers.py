@@ -6,6 +6,7 @@ import itertools
 import re
 import types
 import unittest
+import warnings
 
 import torch
 import transformers
@@ -546,6 +547,24 @@ class Generates(Case):
 
 
 class Compiled(Case):
+    def test_a_trace_of_torch_jit_serves_other_lengths(self):
+        class Logits(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.model = model
+
+            def forward(self, ids, padding):
+                return self.model(ids, attention_mask=padding, use_cache=False).logits
+
+        (ids, padding), (others, of_others) = ((tokens(2, count), torch.ones(2, count, dtype=torch.long)) for count in (20, 13))
+        padding[1, :4], of_others[0, :3] = 0, 0
+        for kind in ("llama", "mistral"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                traced = torch.jit.trace(Logits(model(kind, "attn_proto")), (ids, padding), check_trace=False)
+            want = model(kind, "eager")(others, attention_mask=of_others).logits
+            self.near(traced(others, of_others)[of_others.bool()], want[of_others.bool()])
+
     def test_one_graph(self):
         ids = tokens(2, 20)
         padding = torch.ones(2, 20, dtype=torch.long)
