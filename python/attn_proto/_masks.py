@@ -156,7 +156,7 @@ def _rules(function):
         return None
     own = _cells(function)
     if kind == "sliding_window_overlay":
-        return {"left": own.sliding_window - 1}
+        return {"left": own.sliding_window - 1} if own.sliding_window > 0 else None  # -1 would be no limit
     if kind == "sliding_window_bidirectional_overlay":
         return {"left": own.sliding_window, "right": own.sliding_window}
     if kind == "chunked_overlay":
@@ -191,7 +191,7 @@ def _rules_in_trace(function, local_size, config, skip, use_vmap):
         return {"causal": True}
     if function is bidirectional_mask_function:
         return {}
-    only_local = skip and not use_vmap and local_size is not None  # then the model adds no rule, documents or blocks
+    only_local = skip and not use_vmap and local_size  # then the model adds no rule, documents or blocks
     if only_local and local_size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None):
         return {"causal": True, "left": local_size - 1}
     return None

@@ -126,13 +126,14 @@ class Masks(Case):
                             "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
             self.assertGreaterEqual(found[name], least, name)
 
-    def test_functions_that_are_no_functions_of_transformers(self):
+    def test_functions_that_are_no_structure(self):
         """A function of a model may be an object without a name. A wrapper has the names of the function that it wraps."""
         blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
         wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
         whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
         for function in (masking.or_masks(causal_mask_function, functools.partial(lambda past, b, h, q, k: k > past, 5)),
-                         masking.or_masks(causal_mask_function, wrapper), masking.and_masks(causal_mask_function, wrapper), whole):
+                         masking.or_masks(causal_mask_function, wrapper), masking.and_masks(causal_mask_function, wrapper), whole,
+                         sliding_window_causal_mask_function(0)):  # nothing is seen; 0 must not become "no window"
             sizes = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": function}
             self.assertTrue(torch.equal(support._mask(**sizes), sdpa_mask(**sizes, allow_is_causal_skip=False)))
 
