@@ -156,7 +156,7 @@ def _rules(function):
         return None
     own = _cells(function)
     if kind == "sliding_window_overlay":
-        return {"left": own.sliding_window - 1}
+        return {"left": own.sliding_window - 1} if own.sliding_window > 0 else None  # -1 would be no limit
     if kind == "sliding_window_bidirectional_overlay":
         return {"left": own.sliding_window, "right": own.sliding_window}
     if kind == "chunked_overlay":
@@ -191,7 +191,7 @@ def _rules_in_trace(function, local_size, config, skip, use_vmap):
         return {"causal": True}
     if function is bidirectional_mask_function:
         return {}
-    only_local = skip and not use_vmap and local_size is not None  # then the model adds no rule, documents or blocks
+    only_local = skip and not use_vmap and local_size  # then the model adds no rule, documents or blocks
     if only_local and local_size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None):
         return {"causal": True, "left": local_size - 1}
     return None
@@ -339,8 +339,12 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
          local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, use_vmap=False, device="cpu", config=None,
          **kwargs):
     """Takes the arguments of transformers' mask interface. Returns a Structure, or what sdpa_mask() returns."""
-    rules = (_rules_in_trace(mask_function, local_size, config, allow_is_causal_skip, use_vmap) if torch.compiler.is_compiling()
-             else _rules(mask_function))
+    if torch.compiler.is_compiling():
+        rules = _rules_in_trace(mask_function, local_size, config, allow_is_causal_skip, use_vmap)
+    elif torch.jit.is_tracing():  # the graph would keep the numbers of this call for all calls
+        rules = None
+    else:
+        rules = _rules(mask_function)
     found = None
     if rules is not None:
         sizes = (rules, batch_size, q_length, kv_length)

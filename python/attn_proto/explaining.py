@@ -49,6 +49,9 @@ def explain(model, **inputs):
     prompts of 24 tokens, of which the second one is padded on the left, and then generates a token.
 
     Lines that differ only in the layer are printed once, with the number of calls."""
+    if not inputs and (model.main_input_name != "input_ids" or model.config.is_encoder_decoder):
+        raise ValueError(f"attn_proto: explain() has inputs only for models that read input_ids alone; give {type(model).__name__} its "
+                         f"inputs, as explain(model, {model.main_input_name}=...)")
     calls = []
     with torch.no_grad():
         if inputs:

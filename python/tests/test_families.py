@@ -165,6 +165,11 @@ class Families(unittest.TestCase):
             calls, text = explained(model("llama", "attn_proto", torch.float32, device), input_ids=torch.ones(1, 9, dtype=torch.long, device=device))
         self.assertEqual({call.why for call in calls}, {"widths 20, 20, 20"})
         self.assertIn("9 x 9, causal -> PyTorch, for: widths 20, 20, 20", text)
+        seeing = transformers.ViTModel._from_config(transformers.ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2))
+        translating = transformers.BartModel._from_config(transformers.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=9))
+        for each, name in ((seeing, "pixel_values"), (translating, "input_ids")):
+            with self.assertRaisesRegex(ValueError, f"give {type(each).__name__} its inputs, as explain\\(model, {name}=...\\)"):
+                attn_proto.explain(each)
         calls, text = explained(model("llama", "sdpa", torch.float32, device))
         self.assertEqual(calls, [])
         self.assertIn("no call of attention reached attn_proto", text)

@@ -6,6 +6,7 @@ import itertools
 import re
 import types
 import unittest
+import warnings
 
 import torch
 import transformers
@@ -125,13 +126,14 @@ class Masks(Case):
                             "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
             self.assertGreaterEqual(found[name], least, name)
 
-    def test_functions_that_are_no_functions_of_transformers(self):
+    def test_functions_that_are_no_structure(self):
         """A function of a model may be an object without a name. A wrapper has the names of the function that it wraps."""
         blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
         wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
         whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
         for function in (masking.or_masks(causal_mask_function, functools.partial(lambda past, b, h, q, k: k > past, 5)),
-                         masking.or_masks(causal_mask_function, wrapper), masking.and_masks(causal_mask_function, wrapper), whole):
+                         masking.or_masks(causal_mask_function, wrapper), masking.and_masks(causal_mask_function, wrapper), whole,
+                         sliding_window_causal_mask_function(0)):  # nothing is seen; 0 must not become "no window"
             sizes = {"batch_size": 2, "q_length": 9, "kv_length": 9, "mask_function": function}
             self.assertTrue(torch.equal(support._mask(**sizes), sdpa_mask(**sizes, allow_is_causal_skip=False)))
 
@@ -570,6 +572,24 @@ class Generates(Case):
 
 
 class Compiled(Case):
+    def test_a_trace_of_torch_jit_serves_other_lengths(self):
+        class Logits(torch.nn.Module):
+            def __init__(self, model):
+                super().__init__()
+                self.model = model
+
+            def forward(self, ids, padding):
+                return self.model(ids, attention_mask=padding, use_cache=False).logits
+
+        (ids, padding), (others, of_others) = ((tokens(2, count), torch.ones(2, count, dtype=torch.long)) for count in (20, 13))
+        padding[1, :4], of_others[0, :3] = 0, 0
+        for kind in ("llama", "mistral"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                traced = torch.jit.trace(Logits(model(kind, "attn_proto")), (ids, padding), check_trace=False)
+            want = model(kind, "eager")(others, attention_mask=of_others).logits
+            self.near(traced(others, of_others)[of_others.bool()], want[of_others.bool()])
+
     def test_one_graph(self):
         ids = tokens(2, 20)
         padding = torch.ones(2, 20, dtype=torch.long)
