@@ -278,7 +278,7 @@ struct Experiment::State {
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
   std::map<std::string, Measurement> recorded_before;  // by the case's key: what --resume has found and not taken over
-  std::vector<Comparison> compared_before;  // comparisons of the run that --resume continues, each pair once
+  std::vector<Comparison> compared_before;             // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
   Processes processes;
   PartRunner run_part_process;
