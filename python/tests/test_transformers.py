@@ -186,7 +186,7 @@ class Masks(Case):
                     with self.subTest(kind, parts=parts, mask=mask is not None, cache=type(cache).__name__):
                         self.near(self.logits(ours, ids, cache, parts, mask)[seen], want[seen])
 
-    def test_chunks_beside_a_sequence_of_padding(self):
+    def test_chunks_and_a_sequence_of_padding(self):
         """A batch may be filled up with sequences that are padding alone."""
         ids, padding = tokens(3, 20), torch.ones(3, 20, dtype=torch.long)
         padding[0], padding[1, :4] = 0, 0
