@@ -374,7 +374,8 @@ Verification verify(const Store& store) {
       codes[record.id] = code_of(json);
     }
     if (record.kind == "finding") {
-      measurements[record.id] = json.at("data").at("measurements").get<std::vector<std::string>>();
+      const Json ids = json.value("/data/measurements"_json_pointer, Json::array());
+      measurements[record.id] = ids.get<std::vector<std::string>>();
       claims[pooling_key(json)].push_back(std::move(record));
     }
   }
