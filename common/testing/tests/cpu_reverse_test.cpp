@@ -260,16 +260,23 @@ class ReverseEngineTest : public testing::Test {
 
 TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
   Engine engine("reverse");
-  for (const auto& [rows, wanted] : {std::pair{64, "this device has no kernel for variant tuned; it has naive"},
-                                     {1, "this device has no kernel for decoding"}}) {
+  for (const int64_t rows : {64, 1}) {
     Tensor q = Tensor::zeros(1, 2, rows, 64, DType::f32, Layout::bhsd), o = q;
     Tensor k = Tensor::zeros(1, 2, 64, 64, DType::f32, Layout::bhsd), v = k;
-    FlashCall call;
-    call.q = view_of(q);
-    call.k = view_of(k);
-    call.v = view_of(v);
-    call.o = view_of(o);
-    EXPECT_EQ(message_of([&] { engine.flash(call); }), wanted);
+    const auto fill = [&](auto& call) {
+      call.q = view_of(q);
+      call.k = view_of(k);
+      call.v = view_of(v);
+      call.o = view_of(o);
+    };
+    FlashCall flash;
+    fill(flash);
+    EXPECT_EQ(message_of([&] { engine.flash(flash); }), "this device has no kernel for variant tuned; it has naive");
+    const int length = 64;
+    CacheCall decode;
+    fill(decode);
+    decode.lengths = &length;
+    EXPECT_EQ(message_of([&] { engine.decode(decode); }), "this device has no kernel for decoding");
   }
   // Without tokens only the state is copied, by the kernel that copies tables of a caller.
   Tensor none = Tensor::zeros(1, 1, 0, 8, DType::f32, Layout::bhsd);
