@@ -71,7 +71,8 @@ struct SmallFloat {
     if (shift > 53) return static_cast<Bits>(sign);  // less than half of the smallest step
     const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
     const uint64_t to_even = (uint64_t{1} << (shift - 1)) - 1 + (significand >> shift & 1);
-    const uint64_t rounded = (significand + to_even) >> shift;  // with the implicit bit, which adds 1 to the exponent
+    // `rounded` still has the implicit bit. In the sum below this bit adds 1 to the exponent, hence bias - 1.
+    const uint64_t rounded = (significand + to_even) >> shift;
     const uint64_t magnitude = (static_cast<uint64_t>(exponent + subnormal_by + bias - 1) << mantissa_bits) + rounded;
     return static_cast<Bits>(sign | std::min(magnitude, most));
   }
@@ -120,8 +121,8 @@ uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// The quantile function of the standard normal distribution: linear between the values of a table, and by bisection in
-/// the two outermost of the `steps` intervals.
+/// The quantile function of the standard normal distribution. A table divides [0, 1] into `steps` intervals. Between
+/// the table's values the function is linear; in the first and the last interval it is found by bisection.
 class NormalQuantiles {
  public:
   static constexpr int bits = 12, steps = 1 << bits;

@@ -4,7 +4,7 @@
 // a function comes from a visible_function_table, and a function that is compiled apart needs the Metal library's own
 // linker. The emulator has neither.
 //
-// Accumulators a lane: none of its own. With `noinline` a call may have to save the accumulators of `tuned`.
+// Accumulators of a lane: none of its own. With `noinline` a call may have to save the accumulators of `tuned`.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -5,7 +5,7 @@
 // Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. Grid for scores and values: (columns
 // / 128, q_len, heads); for the other works: (q_len / 128, heads). 128 threads.
 //
-// Accumulators a lane: 1 for scores, softmax and values; HEAD_DIM for an attention, more than the registers from
+// Accumulators of a lane: 1 for scores, softmax and values; HEAD_DIM for an attention, more than the registers from
 // HEAD_DIM=128 on, so that a compiler keeps them in memory.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"

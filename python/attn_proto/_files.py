@@ -1,4 +1,5 @@
-"""Finds the package's files: in the package's folder if it is installed, else in a build of the source tree."""
+"""Finds the package's files: in the folder that $ATTENTION_PROTO_LIBRARIES names, in the package's folder if it is
+installed, or in a build of the source tree."""
 
 import ctypes
 import glob

@@ -1,8 +1,8 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
-// gets it wrong (exact_row.h says when). Numbers that are not finite are found by their bits, because Metal's default
+// gets it wrong (tuned.metal says when). Numbers that are not finite are found by their bits, because Metal's default
 // mathematics assumes that there are none.
 //
-// A kernel includes the hooks first, because a hook must not be included twice.
+// This file calls the hooks and does not include them. The kernel includes the hooks before this file.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -75,7 +75,7 @@ INLINE Softmax joined(Softmax own) {
   return all;
 }
 
-/// Stores the log-sum-exp of a row; sum: 0 if the row sees no key and has no sink.
+/// Stores the log-sum-exp of a row. `sum` is 0 if the row sees no key and has no sink.
 INLINE void store_lse(device float* to, float maximum, float sum, bool strange) {
   if (strange) {
     *reinterpret_cast<device uint*>(to) = 0x7fc00000u;
@@ -92,7 +92,7 @@ INLINE void store_lse(device float* to, float maximum, float sum, bool strange) 
 ///   float value_of(int key, int d)       an element of V
 ///   float sink()                         -infinity: there is no sink
 ///   void store(int d, float, bool nan), store_lse(float maximum, float sum, bool nan)
-/// Accumulators a lane: HEAD_DIM / 32, rounded up, and as many words of flags.
+/// Accumulators of a lane: HEAD_DIM / 32 sums, rounded up, and a word of flags for each sum.
 template <typename Row>
 static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
   constexpr int COLUMNS = (HEAD_DIM + SIMD - 1) / SIMD;

@@ -3,7 +3,7 @@
 // does not. The kernel has not run on Apple hardware yet.
 //
 // The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that
-// have lists of their own; mask_blocks_threads threads. Accumulators a lane: none.
+// have lists of their own; mask_blocks_threads threads. Accumulators of a lane: none.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_blocks_metal.h"

@@ -4,7 +4,7 @@
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE. All hooks.
 // Threadgroup memory: scores [kv_len], then three numbers of each simdgroup, in floats: at most 8180 keys fit 32 KB.
-// Grid: (q_len, q_heads, batch); naive_threads threads. Accumulators a lane: 1.
+// Grid: (q_len, q_heads, batch); naive_threads threads. Accumulators of a lane: 1.
 #include "common/attention/kernels/attention_row_metal.h"
 #include "common/attention/kernels/naive.h"
 #include "common/kernel/metal.h"

@@ -16,8 +16,9 @@
 // OUT_TYPE. Grid: (query tiles, q_heads, batch); causal tiles run from the last rows to the first. Threads and
 // threadgroup memory: MetalTunedLayout.
 //
-// Accumulators a lane: HEAD_DIM / 4 of outputs and BLOCK_C / 4 of scores, and HEAD_DIM / 4 elements of Q if HEAD_DIM is
-// at most 128. With BLOCK_C=32 these take 72 registers with f32 at HEAD_DIM=128, and 72 at 256; a lane has about 128.
+// Accumulators of a lane: HEAD_DIM / 4 of outputs and BLOCK_C / 4 of scores, and HEAD_DIM / 4 elements of Q if HEAD_DIM
+// is at most 128. With BLOCK_C=32 these take 72 registers with f32 at HEAD_DIM=128, and 72 at 256; a lane has about
+// 128.
 #include "common/attention/kernels/attention_row_metal.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/tuned_metal.h"

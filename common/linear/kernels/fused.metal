@@ -6,8 +6,8 @@
 // sequence is not cut. Without CAUSAL all steps are added before the first output.
 //
 // Function constants: those of linear.h but CHUNK. Threadgroup memory: MetalFusedLayout. Grid: (sequences, heads,
-// slices of the columns); metal_linear_threads threads. Accumulators a lane: 8 (4 if HEAD_DIM is above 216), and with
-// GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 72 registers.
+// slices of the columns); metal_linear_threads threads. Accumulators of a lane: 8 (4 if HEAD_DIM is above 216), and
+// with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 72 registers.
 #include "common/linear/kernels/outputs_metal.h"
 #include "common/linear/kernels/phases_metal.h"
 

@@ -7,8 +7,8 @@
 // chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts, whether or
 // not it is finite.
 //
-// Function constants: those of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators a lane: COLUMNS * 2, and with
-// GATE_CHANNEL HEAD_DIM / 4 of `since`.
+// Function constants: those of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators of a lane: COLUMNS * 2, and
+// with GATE_CHANNEL HEAD_DIM / 4 of `since`.
 #pragma once
 
 #include "common/linear/kernels/tokens_metal.h"

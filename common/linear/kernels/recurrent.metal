@@ -6,7 +6,7 @@
 //
 // Function constants: those of linear.h. Threadgroup memory, in floats: [2][simdgroups][33]. Tokens with even numbers
 // use the first half, tokens with odd numbers the second half. Of 33 elements the last is the part of the divisor.
-// Grid: (sequences, heads, groups of 32 columns); 32 threads for each 32 rows of the state. Accumulators a lane: 33.
+// Grid: (sequences, heads, groups of 32 columns); 32 threads for each 32 rows of the state. Accumulators of a lane: 33.
 #include "common/linear/kernels/tokens_metal.h"
 
 constexpr constant int PARTS = (HEAD_DIM + SIMD - 1) / SIMD, PART_FLOATS = SIMD + 1;

@@ -3,7 +3,7 @@
 //
 // A thread has some elements of the rows' states, and computes each element for all chunks, one chunk after the other.
 // Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS);
-// with PASS_STARTS (sequences, ...); any number of threads. Accumulators a lane: 2.
+// with PASS_STARTS (sequences, ...); any number of threads. Accumulators of a lane: 2.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "common/linear/kernels/linear.h"
