@@ -21,6 +21,7 @@ GZIP = b"\x1f\x8b"
 IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
+BUDGET_SPENT = "budget spent"  # the reason in the record of a case that a run's budget did not reach
 
 
 # Modifiers of attention (proto7_variants), each with the value that turns it off.
@@ -178,10 +179,11 @@ def pooled(findings):
         yield finding
 
 
-def latest_measurements(measurements):
-    """Returns the latest measurement of each configuration on each device."""
-    return list(latest(measurements, lambda record: (record["experiment"], record["device"],
-                                                     case_key(record["case"]))).values())
+def latest_measurements(measurements, case=lambda record: (record["experiment"], record["device"], case_key(record["case"]))):
+    """Returns the latest measurement of each case: of each configuration on each device, or what `case` tells apart.
+    A record that says only that a run's budget did not reach the case replaces no other record."""
+    measured = latest([record for record in measurements if record["reason"] != BUDGET_SPENT], case)
+    return [measured.get(key, record) for key, record in latest(measurements, case).items()]
 
 
 def case_key(case, without=()):
