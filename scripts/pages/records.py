@@ -181,9 +181,8 @@ def pooled(findings):
 
 def latest_measurements(measurements, case=lambda record: (record["experiment"], record["device"], case_key(record["case"]))):
     """Returns the latest measurement of each case: of each configuration on each device, or what `case` tells apart.
-    A record that says only that a run's budget did not reach the case replaces no other record."""
-    measured = latest([record for record in measurements if record["reason"] != BUDGET_SPENT], case)
-    return [measured.get(key, record) for key, record in latest(measurements, case).items()]
+    Records that say only that a run's budget did not reach the case are left out."""
+    return list(latest([record for record in measurements if record["reason"] != BUDGET_SPENT], case).values())
 
 
 def case_key(case, without=()):
