@@ -40,7 +40,7 @@ TEST_P(Mutations, AreCaught) {
   const auto passes = [&](Device& here) {
     const std::unique_ptr<Device> host = test::host_of(mutation.file, here);
     Device& on = host ? *host : here;
-    PipelineCache pipelines(on, ATTN_TEST_KERNELS);  // does not keep the texts of kernels, which change
+    PipelineCache pipelines(on, ATTN_TEST_KERNELS);  // a new cache each time: a cache reads each kernel's text once
     return run(config, random_inputs(config, on), {}, on, pipelines).ok;
   };
   ASSERT_TRUE(passes(device()));
