@@ -26,12 +26,12 @@ struct FlashConfig {
   DType dtype = DType::f32;      // of Q, K, V
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
-  int64_t block_r = 0, block_c = 0;
-  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. While the kernel
-  /// computes scores, a row is a key; while it computes outputs, a row is a column. 0: the tile that suits the host.
+  int64_t block_r = 0, block_c = 0;  // query rows and keys of a tile; 0: choose_tile() sets the size
+  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. In the product Q K^T a
+  /// row is a key, in the product P V a row is a column of V. 0: the tile that suits the host.
   int64_t tile_vectors = 0, tile_rows = 0;
-  /// For a pages hook: K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook gives places in these
-  /// tensors. 0: K and V have the sizes that `shape` gives.
+  /// If a hook replaces kernels/pages.h, K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook says
+  /// where in these tensors a key lies. 0: K and V have the sizes that `shape` gives.
   int64_t page_size = 0, pool_pages = 0;
 
   /// Returns into how many tiles the query rows of a head are cut.
@@ -60,8 +60,8 @@ class FlashOperation {
   virtual ~FlashOperation() = default;
   /// Returns the variants that the device has, from textbook to tuned.
   virtual std::vector<std::string> variants() const = 0;
-  /// Returns the launch of the kernel that `hooks` need. The launch does not have the texts of the hooks yet;
-  /// add_hooks() adds them. `hooks` is null if there are no hooks.
+  /// Returns the launch of the kernel for this configuration and these hooks. The launch does not have the texts of the
+  /// hooks yet; add_hooks() adds them. `hooks` is null if there are no hooks.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
   /// Returns why the kernel does not take this configuration, or nullopt if the kernel takes it. This function does not
@@ -73,8 +73,8 @@ class FlashOperation {
   /// Replaces each tile size that is 0 by the size that is expected to be the fastest for the shape.
   virtual void choose_tile(FlashConfig& /*config*/, const DeviceInfo& /*device*/,
                            const TileHints& /*hints*/ = {}) const {}
-  /// Returns the query at which the first tile of a head begins. If rows are cut into tiles from the last row on, the
-  /// first tile may begin before query 0, and the result is then negative. Otherwise the result is 0.
+  /// Returns the query at which the first tile of a head begins. A kernel that cuts rows into tiles from the last row
+  /// backwards may begin its first tile before query 0; the result is then negative. Otherwise the result is 0.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
   /// A function that gives the lists of key blocks for a launch with these parameters (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
@@ -97,7 +97,8 @@ class FlashOperation {
 /// Returns in one line why the device does not have this variant. Returns an empty text if the device has the variant.
 std::string variant_unable(const std::string& variant, const DeviceInfo& device);
 
-/// Calls FlashOperation::choose_tile() of the device. If the device has no attention, the tile stays as it is.
+/// Calls FlashOperation::choose_tile() of the device. If the device has no kernel for attention, the tile stays as it
+/// is.
 void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& hints = {});
 
 }  // namespace attn

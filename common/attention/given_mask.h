@@ -11,11 +11,11 @@
 namespace attn {
 
 /// Returns the launch, without its grid, of the kernel that makes the lists and the bits for the launch `attention`.
-/// The device takes masks (Operations::mask_bits).
+/// The device must take masks: Operations::mask_bits is set.
 Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device);
 
-/// Memory for the lists and the bits of a mask, and the kernel that fills it. The device and the pipelines must outlive
-/// the GivenMask.
+/// Memory for the lists and the bits of a mask, and the kernel that fills this memory. The device and the pipelines
+/// must outlive the GivenMask.
 class GivenMask {
  public:
   /// For the launch "attention" of the plan, whose hooks have Modifiers::mask_bits. `mask` says which axes the mask
@@ -24,8 +24,8 @@ class GivenMask {
   GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan, const MaskView& mask,
             bool for_each_sequence);
 
-  /// Has the device read the mask. The mask has the axes that were given to the constructor. `data` is the data of the
-  /// hooks, which begin with a ModifiersWithMask that has bits().
+  /// Encodes the launch that makes the lists and the bits from `mask`. `mask` has the same axes as the constructor's
+  /// mask. `data` is the data of the hooks, which begin with a ModifiersWithMask that has bits().
   void encode(CommandEncoder& encoder, const MaskView& mask, const void* data) const;
 
   const MaskLists& lists() const { return filled_.lists; }

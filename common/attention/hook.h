@@ -1,5 +1,5 @@
 // Hooks: the texts with which a caller replaces score.h, keys.h, mask.h, pages.h, rotate.h and sink.h of
-// common/attention/kernels in a kernel, and the functions that stand for these texts in the oracle.
+// common/attention/kernels in a kernel, and the functions that do the same in the oracle, the reference in double.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,7 @@ ScoreFunction each_score(Function function) {
 
 /// How a score hook, with the values of its constants, changes scores.
 ///   none    leaves scores as they are
-///   linear  only adds slope * (k - own), where own is the query's own key; the text defines score_slope
-///           (kernels/score.h)
+///   linear only adds slope * (k - (q + kv_len - q_len)); the text defines score_slope (kernels/score.h)
 ///   any     may change scores in any way
 enum class ScoreChange { none, linear, any };
 

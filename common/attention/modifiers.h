@@ -32,11 +32,11 @@ struct Modifiers {
   /// function that is called for each score.
   std::string score_by = "constant";
   Rotary rotary = {};
-  /// How many per cent of the blocks of 128 x 128 positions are seen, on average, apart from the blocks on the
-  /// diagonal, which are always seen. 0: all blocks are seen.
+  /// How many per cent of the blocks of 128 x 128 positions are seen, on average. The blocks on the diagonal are always
+  /// seen, and do not count. 0: all blocks are seen.
   int64_t block_sparse = 0;
   bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
-  bool lists = true;            // with a rule in the mask hook, tiles walk lists of key blocks
+  bool lists = true;            // if the mask hook has a rule, tiles walk lists of key blocks
   bool mask_bits = false;       // a caller's mask gives the lists, and a bit for each pair (given_mask.h)
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none" || tree; }
@@ -54,7 +54,7 @@ struct Modifiers {
 /// the oracle. `dtype` is the type of Q, K and V.
 AttentionHooks modifier_hooks(const Modifiers& modifiers, DType dtype);
 
-/// Returns hooks of modifiers without the mask hook, which kernels over a cache do not take.
+/// Returns the hooks without the mask hook: kernels over a cache do not take a mask hook.
 AttentionHooks without_mask(AttentionHooks hooks);
 
 /// Returns the slopes of ALiBi, one for each head (Press et al. 2022, and the authors' code). If `heads` is a power of

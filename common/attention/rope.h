@@ -83,7 +83,7 @@ struct RopeShape {
   int64_t batch = 1, q_heads = 1, kv_heads = 1;  // batch at most 65535; a tensor with 0 heads is left alone
   int64_t rows = 1;
   DType dtype = DType::f32;
-  int64_t table_positions = 0;  // in the table that the kernel reads; 0: the kernel computes cosines and sines itself
+  int64_t table_positions = 0;  // positions in the kernel's table; 0: the kernel computes cosines and sines
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].

@@ -7,9 +7,10 @@
 // fill the eight registers:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// Rows of the first operand are rows of memory. A word of the second operand has the values of two rows of the matrix.
-// So K is transposed by words, and a word of V has the values of two neighbouring keys. K and V are copied in this form
-// once a block, for all rows of the tile. The softmax runs along rows.
+// A row of the first operand lies in memory as a row. The second operand consists of words of 32 bits: a word has two
+// values of one column, from two neighbouring rows. So K is transposed by words, and a word of V has the values of two
+// neighbouring keys. K and V are copied in this form once a block, for all rows of the tile. The softmax runs along
+// rows.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
 // 32. Elements beyond the last query, head_dim and the last key are zero:
@@ -132,8 +133,8 @@ struct Tile {
   unsigned *k, *v;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  // An element of `scores` times `unit` is a score in base e, and times `factor` a score in base 4. unit and
-  // factor are positive.
+  // If s is an element of `scores`, the score is unit * s, and e^(unit * s) = 4^(factor * s). unit and factor are
+  // positive.
   float unit, factor;
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {

@@ -20,7 +20,7 @@ struct TensorStrides {
 /// weight of a hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are
 /// NaN, infinity or 1e36. Every other pair is seen, and its score counts, however large or small it is. A row that sees
 /// no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and
-/// its log-sum-exp is NaN. A NaN or an infinity in V reaches only the rows that see its key, in its own column.
+/// its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the rows that see its key.
 struct AttentionParams {
   const GLOBAL void *q, *k, *v;
   GLOBAL void* o;
@@ -44,7 +44,7 @@ typedef ScoreContext HookContext;         // for members of structs and results 
 #endif
 
 // Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (common/attention/kernels/score.h). The
-// values are macros, because a hook defines only the function of its own grain.
+// values are macros for #if, because a hook defines only the function of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2

@@ -1,5 +1,5 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
-// gets it wrong (tuned.metal says when). Numbers that are not finite are found by their bits, because Metal's default
+// gets it wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's default
 // mathematics assumes that there are none.
 //
 // This file calls the hooks and does not include them. The kernel includes the hooks before this file.

@@ -15,7 +15,8 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false. True: rows see the keys from 0 up to kv_len, or to causal_end with CAUSAL.
+/// Whether rows see the keys from 0 up to kv_len or, with CAUSAL, up to causal_end(). Every keys hook defines this
+/// macro.
 #define KEYS_ARE_DEFAULT 1
 /// Whether all ranges begin at key 0. If so, kernels have no code that masks the keys before a range.
 #define KEYS_BEGIN_AT_ZERO 1

@@ -1,7 +1,7 @@
 // The mask hook says which pairs of a query and a key take part, within the ranges of the keys hook. A pair takes part
 // if its key is in the row's range (keys.h) and visible() is true. This file has no mask. An experiment replaces this
 // file by another text (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows
-// with global tokens, blocks of a table, functions of a user ...
+// with global tokens, blocks of a table, a user's function.
 //
 // With another text, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list of key blocks,
 // which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about every pair.
@@ -11,7 +11,7 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// A hook that masks a pair defines this as false.
+/// A hook that hides pairs defines this macro as 0.
 #define MASK_IS_NONE 1
 #define MASK_LISTS 0
 

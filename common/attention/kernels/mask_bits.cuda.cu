@@ -1,5 +1,5 @@
-// Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup looks at one block of one list. The
-// threadgroup that ends last among those of a list puts the list together.
+// Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup looks at one block of one list. Of the
+// threadgroups of a list, the last to end puts the list together.
 //
 // The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks, heads, batches), counting only
 // heads and batches that have lists of their own; 256 threads.
@@ -17,7 +17,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;
 constexpr int BITS = BLOCK_C / 4;     // of a word
-constexpr int AT_ONCE = WARP / BITS;  // rows that a warp looks at at once; BITS lanes look at a row
+constexpr int AT_ONCE = WARP / BITS;  // rows that a warp reads at once; BITS lanes read a row
 constexpr int STEP = THREADS / WARP * AT_ONCE;
 constexpr int AHEAD = RULES ? 1 : 4;  // how often a lane reads before it uses what it has read
 constexpr unsigned FULL = BITS == 32 ? ~0u : (1u << BITS % 32) - 1;
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_bits(const __grid_con
   some = __syncthreads_or(some);
   all = __syncthreads_and(all);
 
-  // Until the list is put together, entry `block` is what was found: 0, or 1 if all pairs take part, or else 2.
+  // Until the list is put together, entry `block` says which pairs of the block take part: 0 none, 1 all, 2 some.
   const long long list = number_of_list(p.lists, batch, head, first_query);
   volatile int* const entries = p.lists.entries + list * p.lists.capacity;
   if (threadIdx.x == 0) {

@@ -1,15 +1,15 @@
-// The bits of a caller's mask, which has a byte for each pair of a query and a key, for the host and for kernels. The
-// kernel `mask_bits` reads the mask and the hooks' other rules once. It writes the lists of key blocks that attention
-// walks (mask_lists.h), and a bit for each pair. This file includes only headers of kernels.
+// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the mask and the hooks'
+// other rules once. It writes the lists of key blocks that attention walks (mask_lists.h), and a bit for each pair. The
+// host and kernels include this file, so it includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/modifiers/later.h"
 
-/// A row has four words for each block of BLOCK_C keys. Word i has the keys of the block whose number modulo 8 is 2 i
-/// or 2 i + 1, the first key at the lowest bit: the scores that a thread has of one row of a matrix product
-/// (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks that are not in the list of the row's
-/// tile may be anything.
+/// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key of the block whose number modulo
+/// 8 is 2 i or 2 i + 1; the first of these keys has the lowest bit. In a matrix product, one thread has a row's scores
+/// for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks that are not in
+/// the list of the row's tile may be anything.
 struct MaskBits {
   GLOBAL void* words;  // [batches][heads][q_len][blocks][4], counting only batches and heads with rows of their own
   INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share rows
@@ -49,10 +49,11 @@ struct ModifiersWithMask {
   MaskBits mask;
 };
 
-/// Parameters of `mask_bits`. The cpu has a threadgroup for each list, a GPU one for each block of each list.
+/// Parameters of `mask_bits`. The cpu runs a threadgroup for each list, a GPU runs a threadgroup for each block of each
+/// list.
 struct MaskBitsParams {
   int q_heads, q_len, kv_len;
-  int in_eights;                     // 1: eight bytes of the mask, from a key that 8 divides, may be read at once
+  int in_eights;                     // 1: eight bytes of the mask may be read at once, from key 0, 8, 16 ...
   const GLOBAL void* data;           // of the hooks
   const GLOBAL unsigned char* mask;  // the byte of a pair that takes part is not 0
   INT64 strides[4];                  // of the mask's batch, head, query and key, in bytes

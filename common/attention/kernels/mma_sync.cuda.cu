@@ -2,8 +2,8 @@
 // FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers from the first key to
 // the last. Its threads exchange only row maxima.
 //
-// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. Blocks
-// are walked from the last key to the first, so that the blocks that need a mask come first.
+// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. The
+// warps walk the blocks from the last key to the first, so that the blocks that need a mask come first.
 //
 // A number x of f32 is split into two numbers of tf32, x = high + low, of 11 bits each. A product x y is computed as
 // three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). Each block's contribution to the
@@ -135,7 +135,7 @@ struct Warp {
   const int quarter = lane % 4;
   const float scale_log2 = p.scale * log2_e;
 
-  unsigned list;                // MASK_LISTS: index of the tile's first entry; an index takes fewer registers
+  unsigned list;                // MASK_LISTS: index of the tile's first entry; a pointer takes more registers
   const char *k_rows, *v_rows;  // where this thread's next copies begin
   float o[TILES][DIM / 8][4];
   float s[TILES][BLOCK_C / 8][4];  // scores, then weights
@@ -165,7 +165,8 @@ struct Warp {
 
   // ---- copies, by all threads of the threadgroup
 
-  // Eight threads copy a row. This function gives the address of this thread's part of the first row that it copies.
+  // Eight threads copy a row. This function returns the address of this thread's part of the first row that the thread
+  // copies.
   DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
     const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
     return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
@@ -214,7 +215,7 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        if (lost) {  // a store and no copy, because a copy might end after the store
+        if (lost) {  // only a store, because an asynchronous copy might end after it
           store_ones(to + u * 16);
         } else {
           copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);

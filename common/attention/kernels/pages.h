@@ -4,14 +4,14 @@
 //
 // A kernel asks only for keys that exist. If the keys hook has KEYS_END_EARLY, only keys before end_of_keys() exist.
 //
-// With another text `tuned` on the cpu needs COPY_K. `wgmma` copies boxes of whole pages, or of BLOCK_C keys if a page
-// has more. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for such boxes: in a KeyPlace
-// .batch is then the page, and .row the key's place on the page.
+// With another text, `tuned` on the cpu must be compiled with COPY_K=1. `wgmma` copies boxes of whole pages, or of
+// BLOCK_C keys if a page has more keys. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for
+// such boxes: in a KeyPlace .batch is then the page, and .row the key's place on the page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false. True: a key's row is at (batch, kv_head, key).
+/// Whether a key's row is at (batch, kv_head, key). Other pages hooks define this macro as 0.
 #define PAGES_ARE_DEFAULT 1
 /// Keys of a page: from each multiple of PAGE_KEYS on, PAGE_KEYS keys lie next to each other, strides.row apart. For
 /// `wgmma` PAGE_KEYS is a multiple of 8 that divides BLOCK_C, or a multiple of BLOCK_C.

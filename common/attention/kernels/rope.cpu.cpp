@@ -1,9 +1,9 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup
 // rotates a tile of rows of all heads, and computes the angles of the rows once.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP
-// (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
+// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
+// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
+// computed), GROUP (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
 // Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
 // batch).
 #include "common/attention/kernels/rope.h"
@@ -32,8 +32,8 @@ INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long 
   }
 }
 
-// Finds the factors of a row's elements. With INTERLEAVED each of the two neighbours of a pair has a cosine and a sine,
-// and the first sine is negative.
+// Finds the factors of a row's elements. With INTERLEAVED each of the two neighbouring elements of a pair has a cosine
+// and a sine; the sine of the first element is negated.
 INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
   constexpr int first = FACTORS - HALF;
   find_angles(cosines + first, sines + first, p, position);

@@ -6,9 +6,10 @@
 // every pair, or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only
 // copies.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (in and out), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0:
-// elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are computed), GROUP
-// (divides ROTARY_DIM / 2; a group has at most 16 bytes, and addresses and strides are multiples of its size).
+// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
+// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
+// computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes, and addresses and strides are multiples of
+// its size).
 // Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); threads: tile_rows times the units.
 //
 // Checked: rope_rotate[GROUP=8,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,ROTARY_DIM=128,TABLE=0] without spills

@@ -10,8 +10,8 @@ struct RopeStrides {
   int head, row;
 };
 
-/// [batch, heads, rows, HEAD_DIM]. `out` may be `in`, with the same strides. If there are no heads, nothing is read or
-/// written.
+/// Q or K, before and after the rotation: [batch, heads, rows, HEAD_DIM]. `out` may be `in`, with the same strides. If
+/// there are no heads, nothing is read or written.
 struct RopeTensor {
   const GLOBAL void* in;
   GLOBAL void* out;

@@ -1,19 +1,20 @@
-// The rotate hook gives the rows that a kernel multiplies in place of the rows of Q and K. This file leaves the rows as
-// they are. An experiment replaces this file by another text
-// (KernelSource::includes["common/attention/kernels/rotate.h"]) for rotary positions.
+// The rotate hook changes the rows of Q and K before a kernel multiplies them. This file leaves the rows as they are.
+// An experiment replaces this file by another text (KernelSource::includes["common/attention/kernels/rotate.h"]) for
+// rotary positions.
 //
 // load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in `tuned` on the cpu and
 // in `wgmma`, else 1; d is a multiple of this number. The result of load() is a float, or a type that consists of 4
 // floats, one after the other. The result of the hook has the same type. load() always gives elements as they were
 // before the rotation, also elements before d.
 //
-// With another text `tuned` on the cpu needs COPY_K and no BF16_DOT. `mma_sync` and `wgmma` round the hook's results to
-// the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes only this file.
+// With another text, `tuned` on the cpu must be compiled with COPY_K=1 and BF16_DOT=0. `mma_sync` and `wgmma` round the
+// hook's results to the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes only
+// this file.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false.
+/// Other rotate hooks define this macro as 0.
 #define ROTATE_IS_IDENTITY 1
 /// Whether rotate_key leaves keys as they are.
 #define ROTATE_LEAVES_KEYS 1

@@ -1,8 +1,8 @@
 // The score hook changes a scaled score before the softmax. The hook in this file returns the score unchanged. An
 // experiment replaces this file by another text (KernelSource::includes["common/attention/kernels/score.h"]) to add
-// ALiBi, a soft cap, a window ... without a second kernel. A hook that returns -INFINITY hides the pair; no other
-// number hides a pair. For ranges of keys the keys hook (keys.h) is better: with it, kernels leave out blocks of keys
-// that no row sees.
+// ALiBi, a soft cap or a window without a second kernel. A hook that returns -INFINITY hides the pair; no other number
+// hides a pair. For ranges of keys the keys hook (keys.h) is better: with it, kernels leave out blocks of keys that no
+// row sees.
 //
 // A hook defines `score`. This function may take q and k as float, which is exact up to 2^24 and spares `wgmma`
 // conversions. If the hook also defines SCORE_GRAIN, it gets many scores at once, in place, from kernels that support
@@ -29,7 +29,8 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false. True lets a kernel fold log2(e) into the scale of Q.
+/// Whether the hook returns every score unchanged. If so, a kernel may fold log2(e) into the scale of Q. Every score
+/// hook defines this macro.
 #define SCORE_IS_IDENTITY 1
 
 /// s: scale * (q . k); q and k count from the start of their sequence.

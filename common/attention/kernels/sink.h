@@ -8,7 +8,7 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// Other hooks define this as false.
+/// Whether no head has a sink. Every sink hook defines this macro.
 #define SINK_IS_NONE 1
 
 /// Returns the logit, in the units of scaled scores. -INFINITY: this head has no sink.

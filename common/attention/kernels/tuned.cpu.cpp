@@ -190,13 +190,13 @@ struct Tile {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // Counts, among the `keys` keys from `first_key` on, the keys that are not after the last key that the query may see.
+  // Returns how many of the `keys` keys from `first_key` on lie before the end of the query's range.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // Counts, among the `keys` keys from `first_key` on, the keys that are before the first key that the query may see.
+  // Returns how many of the `keys` keys from `first_key` on lie before the first key of the query's range.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -317,8 +317,8 @@ struct Tile {
     const char* next_v = static_cast<const char*>(p.v) +
                          (PAGES_ARE_DEFAULT ? row_of(p.v_strides, first_key + BLOCK_C) : 0) * ELEMENT_BYTES;
     const long next_step = p.v_strides.row * ELEMENT_BYTES;
-    // `visible`: how many keys of the block are not after the last key that the lane may see. `hidden`: how many keys
-    // of the block are before the first key that the lane may see. Both numbers may be negative.
+    // `visible`: how many keys of the block lie before the end of the lane's range. `hidden`: how many keys of the
+    // block lie before the first key of the lane's range. Both numbers may be negative.
     Ints visible[VECTORS];
     [[maybe_unused]] Ints hidden[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {

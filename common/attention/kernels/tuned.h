@@ -5,9 +5,9 @@
 #include "common/attention/kernels/round_up.h"
 
 /// Threadgroup memory: offsets and size, in 4-byte words; every region starts on a cache line. The register tile is
-/// tile_vectors vectors of queries by tile_rows rows. While the kernel computes scores, a row is a key; while it
-/// computes outputs, a row is a column. bf16_dot says that the kernel multiplies pairs of bf16. copy_k says that the
-/// kernel works on a copy of a block of K.
+/// tile_vectors vectors of queries by tile_rows rows. In the product Q K^T a row is a key, in the product P V a row is
+/// a column of V. bf16_dot says that the kernel multiplies pairs of bf16. copy_k says that the kernel works on a copy
+/// of a block of K.
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 

@@ -3,14 +3,14 @@
 //
 // A simdgroup has 8 query rows. It keeps their outputs, scores and weights in registers from the first key to the last.
 // All simdgroups of a threadgroup share the blocks of K and V, which lie in threadgroup memory. Keys that do not exist
-// are zeros there. The four lanes that hold a row of a matrix (fragment_row() in common/kernel/metal.h) exchange only
-// the row's maximum and sum. Blocks are walked from the first key to the last.
+// are zeros in these blocks. The four lanes that hold a row of a matrix (fragment_row() in common/kernel/metal.h)
+// exchange only the row's maximum and sum. Blocks are walked from the first key to the last.
 //
-// Threadgroup memory has 0 in place of an element that is not finite, and a flag says so. A row that sees such an
-// element is computed anew (exact_row_metal.h), and so is a row with a score or a result that is not finite, or with a
-// score so large that differences of scores may overflow.
+// In threadgroup memory, 0 replaces each element that is not finite, and a flag records this. The kernel computes a row
+// anew (exact_row_metal.h) if the row sees such an element, if a score or a result of the row is not finite, or if a
+// score is so large that differences of scores may overflow.
 //
-// The kernel takes all hooks but before.h; score hooks get single scores.
+// The kernel takes all hooks except before.h; score hooks get single scores.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 8), CAUSAL, IN_TYPE,
 // OUT_TYPE. Grid: (query tiles, q_heads, batch); causal tiles run from the last rows to the first. Threads and
@@ -77,8 +77,8 @@ struct Tile {
     }
     return finite;
   }
-  /// Copies a block of K. A key whose page does not exist is not finite. Returns whether this thread's elements are
-  /// finite.
+  /// Copies a block of K. A key whose page does not exist counts as not finite. Returns whether this thread's elements
+  /// are finite.
   bool copy_k(threadgroup Element* to, int first_key, int thread_number) const {
     bool finite = true;
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {
@@ -98,7 +98,8 @@ struct Tile {
     }
     return finite;
   }
-  /// Does for V what copy_k() does for K.
+  /// Copies a block of V. A key whose page does not exist becomes zeros. Returns whether this thread's elements are
+  /// finite.
   bool copy_v(threadgroup Element* to, int first_key, int thread_number) const {
     bool finite = true;
     for (int i = thread_number; i < BLOCK_C * STEPS; i += THREADS) {
@@ -171,8 +172,8 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
 
   Sums o[STEPS];
   UNROLL for (int j = 0; j < STEPS; ++j) o[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  // These variables are of the lane's row. `maximum` is in base 2: a score times log2(e). `sum` is the lane's part of
-  // the row's sum.
+  // These variables belong to the lane's row. `maximum` is in base 2: a score times log2(e). `sum` is the lane's part
+  // of the row's sum.
   float maximum = lowest_score, sum = 0;
   bool strange = (KEYS_END_EARLY && tile.keys_there < 0) || odd_rows[first_row + fragment_row(lane)] != 0;
   if (!SINK_IS_NONE) {

@@ -230,8 +230,9 @@ using Params = ParamsWithLists<MASK_LISTS, WgmmaParams>::type;
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// Returns x, which must be the same in all threads of the warp. The reduction tells the compiler so. The compiler then
-// keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 % faster at head_dim 64).
+// Returns x, which must be the same in all threads of the warp. The reduction tells the compiler that x is uniform. The
+// compiler then keeps values that depend on x, above all indices of rings, in uniform registers (8 to 12 % faster at
+// head_dim 64).
 DEVICE int uniform(int x) { return __reduce_max_sync(~0u, x); }
 
 /// A place in a sequence, for hooks that take it as int and for hooks that take it as float (exact up to 2^24).
@@ -418,7 +419,7 @@ DEVICE void produce(const WgmmaParams& p, int number) {
     if (tile.blocks == no_more_tiles) break;
     const int first_key = KEYS_BEGIN_AT_ZERO ? 0 : bars.first_block * BLOCK_C;
     [[maybe_unused]] const int* const list = bars.list;
-    if constexpr (PRODUCERS > 1) __syncwarp();  // all lanes have read the tile before the first arrives at tile_empty
+    if constexpr (PRODUCERS > 1) __syncwarp();  // all lanes have read the tile before lane 0 arrives at tile_empty
     const bool leads = PRODUCERS == 1 || threadIdx.x % 32 == 0;
     bool first = true;
 #pragma unroll 1  // this warpgroup has few registers
@@ -479,7 +480,7 @@ struct Consumer {
   // Returns the score in the units of shifts. Without FOLD a score already has all factors except SCORE_OUT and
   // log2(e).
   DEVICE float scaled(float s) const { return ONE_ROUNDING ? s * (FOLD ? p.scale_log2 : SCORE_OUT * log2_e) : s; }
-  // Converts a difference of shifts and scores to base 2.
+  // Converts the difference of a scaled score and a shift to base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
   // Issues S = Q K^T of a block. If no block exists, this function issues the first step nevertheless, and nobody uses
@@ -766,7 +767,7 @@ struct Consumer {
     int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
     if constexpr (MASK_LISTS) last = 0;
     const int visible = key_end(a, tile, query) / BLOCK_C;  // blocks from `visible` on need a mask
-    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // and so do blocks before `hidden`
+    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // blocks before it too
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
     // An iteration issues Q K^T of a block, and P V of the block before it in the walk. The first iteration has no P V.
@@ -868,7 +869,7 @@ struct Consumer {
   DEVICE void write_kept_rows() const {
     sync_consumer();
     const int* const of_warps = barriers().first_kept + 4 * index;
-    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // all bits are ones
+    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // whose bits are all 1
     if (OUT_PANELS > 0 && thread == 0) {  // a threadgroup must not end before the copies have read its memory
       if (none)
         wait_stores_read();

@@ -22,8 +22,8 @@ static inline int most(int a, int b) { return a > b ? a : b; }
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   const LaterModifiers& data = later_of(context);
   const int* const queries = table_at<int>(context, data.cu_seqlens_q);
-  // The query's sequence is the last one that begins at the query or before it. So sequences without queries are passed
-  // over.
+  // The query's sequence is the last sequence that begins at the query or before it. So the search skips sequences
+  // without queries.
   int sequence = 0, beyond = data.sequences;
   while (beyond - sequence > 1) {
     const int middle = (sequence + beyond) / 2;

@@ -1,12 +1,13 @@
-// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of all other hooks. (The
-// text of modifiers.h is a part of the identity of recorded kernels, so it does not grow.)
+// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of all other hooks.
+// (modifiers.h does not grow: recorded figures hold only for the text with which the kernel was compiled.) As in
+// ModifierData, the members give the tables' offsets in bytes.
 #pragma once
 
 #include "common/attention/kernels/modifiers/run_time.h"
 
 struct LaterModifiers {
   RunTimeModifiers before;  // the first member: all hooks find it at the start of their data
-  int starts;               // STARTS: int [batch], the first key that is seen of each sequence; an offset in bytes
+  int starts;               // int [batch], the first key of each sequence that queries may see
   int tree;                 // long long [batch, q_len], the new tokens that a new token sees: bit i is token i
   int cu_seqlens_q;         // RAGGED: int [sequences + 1], where the queries of each sequence begin, and where the last
                             // sequence's queries end
