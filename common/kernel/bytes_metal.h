@@ -4,7 +4,7 @@
 #include "common/kernel/byte_types.h"
 #include "common/kernel/metal.h"
 
-/// E4M3 has no infinities. All its numbers are numbers of half, bfloat and float too.
+/// E4M3 has no infinities. half, bfloat and float can hold every number of E4M3 exactly.
 INLINE float float_of_e4m3(uchar byte) {
   const uint exponent = byte >> 3 & 15, fraction = byte & 7;
   if (exponent == 15 && fraction == 7) return not_a_number();

@@ -5,7 +5,7 @@
 // 0 below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within a namespace.
 #ifdef __METAL_VERSION__
 
-// `precise`, because the fast variants of these functions have larger errors than the errors above.
+// The code calls metal::precise, because the fast variants of these functions have larger errors than the errors above.
 static inline float fabsf(float x) { return metal::fabs(x); }
 static inline float fminf(float a, float b) { return a < b ? a : b; }
 static inline float fmaxf(float a, float b) { return a > b ? a : b; }

@@ -1,5 +1,6 @@
-// Computes for each chunk the state (linear.h) that the chunk's tokens alone leave at the chunk's end, beginning with a
-// state of zeros. The chunk adds this to the state before the chunk, decayed to the chunk's end.
+// Computes, for each chunk, what the chunk's tokens add to the state (linear.h): the state at the chunk's end if the
+// state before the chunk were zeros. The whole state at the chunk's end is this sum plus the state before the chunk,
+// decayed to the chunk's end.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
 #include "common/linear/kernels/steps.h"

@@ -1,9 +1,9 @@
-// Computes what each chunk adds to the state (linear.h), decayed to the chunk's end, with simdgroup matrices of f32. It
-// has not run on Apple hardware yet.
+// Computes what each chunk adds to the state (linear.h), decayed to the chunk's end, with simdgroup matrices of f32.
+// The kernel has not run on Apple hardware yet.
 //
 // A simdgroup has 8 rows of the state at a time, in registers. Tokens come to threadgroup memory in steps, from the
-// chunk's last token to its first. While it copies keys, thread d multiplies element d by the decay from the token to
-// the chunk's end.
+// chunk's last token to its first. Thread d copies element d of each key, and multiplies the element by the decay from
+// the token to the chunk's end.
 //
 // Threadgroup memory: MetalChunkLayout. Grid: (chunk numbers, heads); metal_linear_threads threads. Accumulators a
 // lane: VALUE_DIM / 4, so at most 64 registers.
