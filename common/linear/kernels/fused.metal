@@ -1,11 +1,12 @@
-// Linear attention in one pass (linear.h): the state stays in threadgroup memory. It has not run on Apple hardware yet.
+// Linear attention in one pass (linear.h): the state stays in threadgroup memory. The kernel has not run on Apple
+// hardware yet.
 //
 // A threadgroup has a slice of the state's columns, and takes the sequence step by step from its first token to its
 // last. A step is 8 tokens for each simdgroup. The simdgroups first compute the step's outputs from the state before
 // it (outputs_metal.h), then each adds the step to its own rows of the state. No threadgroup waits for another, so a
 // sequence is not cut. Without CAUSAL all steps are added before the first output.
 //
-// Function constants: those of linear.h but CHUNK. Threadgroup memory: MetalFusedLayout. Grid: (sequences, heads,
+// Function constants: all of linear.h except CHUNK. Threadgroup memory: MetalFusedLayout. Grid: (sequences, heads,
 // slices of the columns); metal_linear_threads threads. Accumulators of a lane: 8 (4 if HEAD_DIM is above 216), and
 // with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 72 registers.
 #include "common/linear/kernels/outputs_metal.h"
@@ -56,7 +57,7 @@ INLINE void add_step(thread const Tokens& tokens, int rows, int first_column, th
   }
 }
 
-/// As add_step(), to row d of the key sums.
+/// Adds the step to row d of the key sums, as add_step() does for the state.
 INLINE void add_keys(thread const Tokens& tokens, int rows, threadgroup float* key_sums, int d) {
   float sum = key_sums[d];
   for (int token = 0; token < rows; ++token) {

@@ -1,14 +1,14 @@
 // The outputs of a group of 8 tokens of a chunk, in the Metal dialect, with simdgroup matrices of f32.
 //
 // A simdgroup has the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of operands straight
-// from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens from its own back
-// to the chunk's first. `since` has the logarithms of the decays from the group's end to the lane's own token. Both
-// factors of a product then decay towards the group's end, so that none is above 1. Last comes the state before the
-// chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts, whether or
-// not it is finite.
+// from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens, from its own group
+// back to the chunk's first group. `since` has the logarithms of the decays from the group's end to the lane's own
+// token. Both factors of a product then decay towards the group's end, so that none is above 1. Last comes the state
+// before the chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts,
+// whether or not it is finite.
 //
-// Function constants: those of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators of a lane: COLUMNS * 2, and
-// with GATE_CHANNEL HEAD_DIM / 4 of `since`.
+// Function constants: the constants of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators of a lane: COLUMNS *
+// 2, and with GATE_CHANNEL HEAD_DIM / 4 of `since`.
 #pragma once
 
 #include "common/linear/kernels/tokens_metal.h"

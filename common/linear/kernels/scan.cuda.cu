@@ -10,9 +10,9 @@
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
 //                  of the spans before it, back to the nearest span that has published the state after itself. Let
-//                  d1 be the logarithm of a span's decay and S1 its sum, and d2 and S2 those of the next span. Both
-//                  spans together have d1 + d2 and exp(d2) S1 + S2. A span of at most held_chunks chunks is read once.
-//                  Of a longer span the chunks after the first held_chunks are read twice.
+//                  d1 be the logarithm of a span's decay and S1 its sum, and d2 and S2 the logarithm and the sum of the
+//                  next span. Both spans together have d1 + d2 and exp(d2) S1 + S2. A span of at most held_chunks
+//                  chunks is read once. Of a longer span the chunks after the first held_chunks are read twice.
 // With look-back a threadgroup takes the number of its span from a counter, its ticket. So all spans for which it waits
 // have begun. Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second
 // span waits before it sets a flag.

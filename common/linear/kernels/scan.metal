@@ -1,5 +1,5 @@
-// Scans: compute the state before each chunk from what chunks add (linear.h), in passes. It has not run on Apple
-// hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
+// Scans: compute the state before each chunk from what chunks add (linear.h), in passes. The kernel has not run on
+// Apple hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
 //
 // A thread has some elements of the rows' states, and computes each element for all chunks, one chunk after the other.
 // Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS);

@@ -46,7 +46,7 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
       }
     }
   }
-  // One pointer serves three rows, which are reached by multiples of a_row.
+  // One pointer serves three rows, at multiples of a_row from it.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * a_row;
 #pragma clang loop unroll_count(2)
