@@ -175,7 +175,7 @@ typedef struct {
   /* int32 [batch], from 0 to kv_len: the first key of each sequence; keys before it are padding, which no query sees.
    * Queries and keys keep their positions. With causal, queries before the first key see nothing */
   const DLTensor* starts;
-  /* /* cu_seqlens_q and cu_seqlens_k are int32 [sequences + 1]; a call sets both or neither. With both, the batch is 1,
+  /* cu_seqlens_q and cu_seqlens_k are int32 [sequences + 1]; a call sets both or neither. With both, the batch is 1,
    * and its tokens belong to several sequences, one after the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i +
    * 1], and the keys between the same elements of cu_seqlens_k, are sequence i. The first element is 0, and no element
    * is less than the previous element. A query sees only keys of its sequence. The last query of a sequence stands at
@@ -233,8 +233,8 @@ typedef struct {
   const DLTensor* k_scales;
   const DLTensor* v_scales;
   /* The q_len tokens that the call appends, in the type of the cache, which is the type of q; NULL: the cache has them
-   * already. Token i becomes key (length - q_len + i); if this number is negative, the token is left out. The call must
-   * not append tokens of two sequences to one page; the cpu checks this. */
+   * already. Token i becomes key (length - q_len + i); if this number is negative, the token is left out. Two entries
+   * of the table that get new tokens must not name one page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
@@ -347,12 +347,12 @@ typedef struct {
   int64_t rotary_dim;
   /* as in attn_cache_options */
   int interleaved;
-  /* /* the base of the frequencies, above 1 */
+  /* the base of the frequencies, above 1 */
   double theta;
   attn_rope_scaling scaling;
   /* the factor of a scaling, at least 1 */
   double factor;
-  /* /* of YaRN and Llama 3: how many tokens the sequences of the training had */
+  /* of YaRN and Llama 3: how many tokens the sequences of the training had */
   double original_length;
   /* int32 [batch]: positions of the first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros
    * */

@@ -35,7 +35,7 @@ ScoreFunction each_score(Function function) {
 
 /// How a score hook, with the values of its constants, changes scores.
 ///   none    leaves scores as they are
-///   linear only adds slope * (k - (q + kv_len - q_len)); the text defines score_slope (kernels/score.h)
+///   linear  only adds slope * (k - (q + kv_len - q_len)); the text defines score_slope (kernels/score.h)
 ///   any     may change scores in any way
 enum class ScoreChange { none, linear, any };
 

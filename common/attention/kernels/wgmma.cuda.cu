@@ -767,7 +767,7 @@ struct Consumer {
     int last = KEYS_BEGIN_AT_ZERO ? 0 : max(first_block, min(key_begin(a, tile, query) / BLOCK_C, own - 1));
     if constexpr (MASK_LISTS) last = 0;
     const int visible = key_end(a, tile, query) / BLOCK_C;  // blocks from `visible` on need a mask
-    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // blocks before it too
+    const int hidden = (key_begin(a, tile, last_query) + BLOCK_C - 1) / BLOCK_C;  // blocks before `hidden` too
     [[maybe_unused]] const int there = keys_there(a, tile);
     hand_back(tile.blocks, own, kv);
     // An iteration issues Q K^T of a block, and P V of the block before it in the walk. The first iteration has no P V.

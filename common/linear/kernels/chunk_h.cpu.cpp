@@ -1,5 +1,5 @@
 // Computes, for each chunk, what the chunk's tokens add to the state (linear.h): the state at the chunk's end if the
-// state before the chunk were zeros. The whole state at the chunk's end is this sum plus the state before the chunk,
+// state before the chunk were zeros. The state at the chunk's end is this addition plus the state before the chunk,
 // decayed to the chunk's end.
 //
 // Threadgroup memory: StepsLayout. Grid: (chunk numbers, heads).
