@@ -62,8 +62,9 @@ std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
   return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
 
-/// Returns how many sequences a launch of prefill serves. A cache of 8 bits is copied in Q's type before the launch;
-/// the copies of these sequences have room together in most_expanded_bytes, unless a single sequence has more.
+/// Returns how many sequences a launch of prefill serves. Before the launch, the device copies a cache of 8 bits in Q's
+/// type. The copies of a launch's sequences take at most most_expanded_bytes() together, or the launch serves only one
+/// sequence.
 int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
   const int64_t bytes = expanded_bytes(config_of(call));
   if (bytes == 0) return call.q.batch;

@@ -30,7 +30,7 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
   if (!holds) refuse(text, std::forward<Values>(values)...);
 }
 
-constexpr int64_t most_in_tree = 64;  // the bits of a word
+constexpr int64_t most_in_tree = 64;  // a token's word has a bit for each new token
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // the limit of a GPU's grid in two of its dimensions
 constexpr double most_scale = 0x1p127;
@@ -208,7 +208,7 @@ void check_tensor(const char* name, const TensorView& t, bool gpu, int64_t most_
   if (t.empty()) return;
   require(t.data != nullptr, "{} has no data", name);
   if (!gpu) return;
-  constexpr int64_t alignment = 16;  // of tensor copies and 16-byte loads
+  constexpr int64_t alignment = 16;  // bytes; tensor copies and loads of 16 bytes need it
   const auto size = static_cast<int64_t>(size_bytes(t.dtype));
   const auto fits = [&](int64_t stride, int64_t count) { return count == 1 || stride % (alignment / size) == 0; };
   require(reinterpret_cast<uintptr_t>(t.data) % alignment == 0 && fits(t.strides.batch, t.batch) &&
@@ -294,8 +294,8 @@ void check_modifiers(const FlashCall& call) {
   require(call.soft_cap == 0 || std::abs(call.scale) <= most_scale * call.soft_cap,
           "scale {} is not allowed; with a soft_cap of {} its magnitude must be at most {}", call.scale, call.soft_cap,
           most_scale * call.soft_cap);
-  require(call.prefix == 0 || call.causal, "prefix {}: it goes with causal; without causal every query sees all keys",
-          call.prefix);
+  require(call.prefix == 0 || call.causal,
+          "prefix {} is allowed only with causal; without causal every query sees all keys", call.prefix);
   require(!call.cu_seqlens_q == !call.cu_seqlens_k, "cu_seqlens_q and cu_seqlens_k go together");
   if (call.cu_seqlens_q) {
     require(call.q.batch <= 1,
@@ -337,7 +337,7 @@ void check_documents(const int* documents, int64_t queries, int64_t keys) {
 
 /// Checks the numbers of cu_seqlens_q or cu_seqlens_k, for a tensor of `tokens` tokens.
 void check_sequences(const char* name, const int* starts, int64_t sequences, int64_t tokens) {
-  require(starts[0] == 0, "{}[0] is {}; 0 is allowed", name, starts[0]);
+  require(starts[0] == 0, "{}[0] is {}; it must be 0", name, starts[0]);
   for (int64_t i = 1; i <= sequences; ++i) {
     require(starts[i] >= starts[i - 1] && starts[i] <= tokens, "{}[{}] is {}; {} to {} are allowed", name, i, starts[i],
             starts[i - 1], tokens);
@@ -527,11 +527,11 @@ bool check(const LinearCall& call, bool gpu) {
            attn::name(q.dtype));
   const int64_t rows = count_rows(q);
   require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
-  require(call.causal || call.gate == GATE_NONE, "gate: it goes with causal");
+  require(call.causal || call.gate == GATE_NONE, "gate is allowed only with causal");
   check_scale(call.scale);
   require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: 'normalised' has no scale", call.scale);
   require(!call.normalised || !call.initial_state,
-          "initial_state: not with normalised, because the sum of keys has no initial value");
+          "initial_state is not allowed with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;
   const int64_t gates = call.gate == GATE_HEAD ? q.heads : rows * (call.gate == GATE_CHANNEL ? q.width : 1);
   Places written, read;

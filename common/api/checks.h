@@ -36,7 +36,7 @@ void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
 
-constexpr int64_t most_elements = int64_t{1} << 59;  // 8 bytes each are below 2^63, and more than any memory has
+constexpr int64_t most_elements = int64_t{1} << 59;  // 8 * most_elements fits int64_t; no memory has so many bytes
 /// Returns the number of elements of a dense tensor, at most most_elements.
 constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
   int64_t product = 1;

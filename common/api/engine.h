@@ -78,7 +78,8 @@ struct CacheCall {
 #include "common/attention/options.def"
 };
 
-/// Linear attention (common/linear/kernels/linear.h). q, k: [batch, heads, tokens, head_dim]; v, o: [..., value_dim].
+/// Linear attention (common/linear/kernels/linear.h). q, k: [batch, heads, tokens, head_dim]; v, o: [batch, heads,
+/// tokens, value_dim].
 struct LinearCall {
   TensorView q, k, v, o;
   bool causal = true, normalised = false;

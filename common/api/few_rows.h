@@ -1,5 +1,6 @@
 // The calls of attention with so few rows that a kernel of decoding serves them, if the device's kernel takes their
-// types and width. Engine::flash and the operators of PyTorch, which tell the drop-in, share this file.
+// types and width. Engine::flash uses these limits. PyTorch's operator few_rows() gives them to the Python code
+// (python/attn_proto/dropin.py).
 #pragma once
 
 #include <cstdint>

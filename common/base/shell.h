@@ -11,8 +11,8 @@ namespace attn {
 std::string shell_command(const std::vector<std::string>& arguments);
 
 /// Returns the command line after a label, as lines that a POSIX shell takes: one line if it has at most `width`
-/// characters. Else the label stands alone, and the command line is broken between arguments, each line but the last
-/// with a backslash at its end. An argument that is longer than `width` is not broken.
+/// characters. Else the label stands on its own line, and the command line is broken between arguments; each line
+/// except the last ends with a backslash. An argument that is longer than `width` is not broken.
 std::string labelled_command(const std::string& label, const std::vector<std::string>& arguments, size_t width);
 
 }  // namespace attn

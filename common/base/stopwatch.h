@@ -1,4 +1,4 @@
-// Seconds since a moment, by a clock that never jumps.
+// Seconds since a moment, by a monotonic clock.
 #pragma once
 
 #include <chrono>

@@ -20,7 +20,7 @@ std::vector<AxisInfo> flash_axes();
 /// Sets the axes that a case leaves out: kv_len to q_len, kv_heads to q_heads, and the tile by the shape. The tile axes
 /// are 0 for the variant `naive`, which has no tile.
 void complete_flash(Case& config, const DeviceInfo& device);
-/// Does what complete_flash() does, for hooks that change which tile is fastest.
+/// Does what complete_flash() does, and also uses `hints` when it chooses the tile.
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
 /// Returns the plan of a case, which has one launch of attention and the case's FlashConfig. Throws BadInput for a case

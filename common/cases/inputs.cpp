@@ -21,8 +21,9 @@ constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
 
-constexpr int64_t signature_keys = 64;
-constexpr double needle_margin = 4;  // log of (weight of the needle / weight of all other keys together)
+// For InputKind::needles. The comment of InputKind explains needles and signatures.
+constexpr int64_t signature_keys = 64;  // keys of a block that has one signature
+constexpr double needle_margin = 4;     // log of (weight of the needle / weight of all other keys together)
 
 /// Throws BadInput for a number that is not finite. The oracle's rows would be NaN or infinite where they see such a
 /// number, and a check of these rows would not show the kernel's errors. `bhsd` is the tensor `name` of the file
@@ -75,7 +76,7 @@ void change_rows(Tensor& tensor, const Change& change) {
 }
 
 // Adds `factor` times a key, the needle, to every second query. With the default scale this raises the needle's score
-// by about factor sqrt(dim). The scores of the other keys get a standard deviation of `factor`.
+// by about factor * sqrt(dim). The scores of the other keys get a standard deviation of `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {

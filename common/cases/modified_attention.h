@@ -40,7 +40,7 @@ class ModifiedAttention {
   bool block_seen(int64_t own, int64_t block) const;
   /// range() without the rule of starts, for a sequence that has `keys` keys.
   std::pair<int64_t, int64_t> range_of(int64_t q, int64_t keys) const;
-  /// Calls `add` for each range of keys that all rules but lengths and starts let a query see. The ranges do not
+  /// Calls `add` for each range of keys that query q sees under all rules except lengths and starts. The ranges do not
   /// overlap.
   void for_ranges(int64_t q, const std::function<void(int64_t begin, int64_t end)>& add) const;
 

@@ -47,8 +47,8 @@ Rotary rotary_of(const Case& config) {
   rope_frequencies(rotary.config);  // throws where the configuration is invalid
   if (rotary.in_kernel() && rotary.config.rotary_dim % 8 != 0) {
     throw BadInput(fmt::format(
-        "rope={}: rotary_dim={}: a kernel turns multiples of 8 elements as it loads a row; rope=before turns "
-        "any even number",
+        "rope={}: rotary_dim={}: a kernel that rotates loaded rows takes a multiple of 8; rope=before takes any even "
+        "number",
         rotary.by, rotary.config.rotary_dim));
   }
   if (rotary.in_place && rotary.by != "before") {
@@ -85,10 +85,10 @@ Modifiers modifiers_of(const Case& config) {
 
 std::string pointless(const Modifiers& m, const Case& config) {
   if (m.prefix > 0 && config.integer("causal") == 0) {
-    return fmt::format("prefix={}: without causal=1 every query sees those keys anyway", m.prefix);
+    return fmt::format("prefix={}: without causal=1 every query sees the keys of the prefix anyway", m.prefix);
   }
   if (m.global_tokens > 0 && !m.window()) {
-    return fmt::format("global_tokens={}: without window_left or window_right every query sees those keys anyway",
+    return fmt::format("global_tokens={}: without window_left or window_right global tokens change nothing",
                        m.global_tokens);
   }
   if (m.window_by_mask && !m.window()) return "window_by=mask: there is no window_left or window_right";
@@ -136,8 +136,8 @@ std::vector<AxisInfo> modifier_infos() {
       {"soft_cap", "cap * tanh(score / cap); 0: none", {}, 0, 1000, 1},
       {"bias", "the axes of a tensor that is added to the scores", {"none", "k", "bk", "qk", "hqk", "bhqk"}, 0, 0, 1},
       {"score_by",
-       "how alibi, soft_cap and bias come into the kernel: as constants, where a modifier that is off is not compiled; "
-       "at run time, where one kernel has all modifiers and branches; or in a function that is never inlined",
+       "how a kernel gets alibi, soft_cap and bias; constant: only those that are on are compiled; run_time: all are "
+       "compiled, and the kernel branches; noinline: as constant, in a function that is called for each score",
        {"constant", "run_time", "noinline"},
        0,
        0,
@@ -146,13 +146,13 @@ std::vector<AxisInfo> modifier_infos() {
       {"window_left", "how many keys before its own key a query sees; -1: all", {}, -1, longest_sequence, 1},
       {"window_right", "how many keys after its own key a query sees; -1: all", {}, -1, longest_sequence, 1},
       {"prefix",
-       "how many first keys every query sees in addition to the causal keys; 0: none",
+       "how many of the first keys every query sees, in addition to the causal keys; 0: none",
        {},
        0,
        longest_sequence,
        1},
       {"documents",
-       "a query sees only its own document; the value: keys of a document on average; 0: no documents",
+       "average number of keys of a document; a query sees only its own document; 0: no documents",
        {},
        0,
        longest_sequence,
@@ -160,12 +160,12 @@ std::vector<AxisInfo> modifier_infos() {
       {"lengths", "1: each sequence has its own length, and padding after it", {}, 0, 1, 1},
       {"starts", "1: each sequence has its own first key, and padding before it", {}, 0, 1, 1},
       {"global_tokens",
-       "with a window: how many first tokens see all keys and are seen by all queries; 0: none",
+       "with a window: how many of the first tokens see all keys and are seen by all queries; 0: none",
        {},
        0,
        4096,
        1},
-      {"block_sparse", "per cent of the blocks of 128 x 128 positions that are seen; 0: all", {}, 0, 99, 1},
+      {"block_sparse", "per cent of the blocks of 128 queries x 128 keys that are seen; 0: all", {}, 0, 99, 1},
       {"window_by", "how a kernel applies the window: as a range of keys, or as a mask", {"range", "mask"}, 0, 0, 1},
       {"lists", "1: kernels read a mask's lists of key blocks; 0: they ask the mask for each pair", {}, 0, 1, 1}};
 }

@@ -37,15 +37,17 @@ struct ReferenceRows {
   std::vector<int64_t> tiny_weights;  // per row: how many keys have a w below 2^-22
 };
 
-/// O = softmax(scale * Q K^T) V for the given rows. The causal mask or a score of -infinity hides a query-key pair; no
-/// other score hides a pair. The values of V at a hidden pair do not matter. A row that sees no key has o = 0, and its
-/// lse is -infinity, or the sink if the head has one. A row that sees a score of NaN or +infinity is NaN, and its lse
-/// is NaN. A NaN or an infinity in V reaches the rows that see its key, and only in its own column.
-/// q is [batch, q_heads, q_len, head_dim]; k and v are [batch, kv_heads, kv_len, head_dim]; any dtype and layout.
+/// O = softmax(scale * Q K^T) V for the given rows. q is [batch, q_heads, q_len, head_dim]; k and v are [batch,
+/// kv_heads, kv_len, head_dim]; any dtype and layout. The function is fastest if the rows of one head are consecutive
+/// in `rows`. Throws std::invalid_argument if tensors or rows do not fit the shape.
+///
+/// The causal mask or a score of -infinity hides a query-key pair; no other score hides a pair. The values of V at a
+/// hidden pair do not matter. A row that sees no key has o = 0, and its lse is the head's sink, or -infinity if the
+/// head has no sink. A row that sees a score of NaN or +infinity is NaN, and its lse is NaN. A NaN or an infinity in V
+/// reaches the rows that see its key, and only in its own column.
+///
 /// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight. Such
-/// weights are denormals of f16, and the absolute rounding error of a denormal is that of the number 2^-14.
-/// The function is fastest if the rows of one head are consecutive in `rows`. Throws std::invalid_argument if tensors
-/// or rows do not fit the shape.
+/// weights are denormals of f16, and a denormal has the same absolute rounding error as the number 2^-14.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});

@@ -1,6 +1,6 @@
-// The threadgroup memory that the published study's kernels take, in f32, for --dry-run on Metal. The formulas are the
-// study's own. Its figures at head_dim 128 (40 KB for a tile of 16x32; 14, 22 and 38 KB for pages; 24 and 40 KB for
-// chunks) do not follow from them.
+// The threadgroup memory that the kernels of the published study (docs/study.md) take in f32, for --dry-run on Metal.
+// The formulas are the study's own. The study's figures at head_dim 128 (40 KB for a tile of 16x32; 14, 22 and 38 KB
+// for pages; 24 and 40 KB for chunks) do not follow from these formulas.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,8 @@ namespace attn {
 //   o = sum over the row's n keys of p v / sum of p,   p = 2^(log2(e) s - shift),   w = p / sum of p,
 //
 // and errs in six places. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
-// another type: 2^-11 for f16, 2^-8 for bf16.
+// another type: 2^-11 for f16, 2^-8 for bf16. A product has no sign: `unit spread` is
+// the product of unit and spread.
 //
 // 1. P is rounded to the 16 bits of V for the product P V. The error is at most one unit relative to the weight, in the
 //    numerator alone. The errors of different keys are independent, so in o they add up to a standard deviation of

@@ -64,9 +64,9 @@ class MaskOracle {
   using Range = std::function<std::pair<int64_t, int64_t>(int64_t batch, int64_t q)>;
   /// Whether the modifiers' other rules let a query see a key (ModifiedAttention::unmasked()).
   using Seen = std::function<bool(int64_t q, int64_t k)>;
-  /// Returns the number of query-key pairs within `range` that `seen` and the function let through, over all batch
-  /// entries and query heads. `seen` may be empty. If the shape has more than 2^28 pairs, only every n-th query is
-  /// counted, and the number is scaled. The user's text may have a function keys(), which gives a query's range of
+  /// Returns the number of query-key pairs within `range` that `seen` and the mask function let a query see, over all
+  /// batch entries and query heads. `seen` may be empty. If the shape has more than 2^28 pairs, only every n-th query
+  /// is counted, and the number is scaled. The user's text may have a function keys(), which gives a query's range of
   /// keys. Throws std::runtime_error if this range begins or ends at a lower key for a counted query than for the
   /// counted query before it.
   double visible_pairs(const Range& range, const Seen& seen = {}) const;

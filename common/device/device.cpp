@@ -82,8 +82,9 @@ Json DeviceInfo::json() const {
 
 void Device::limit_threadgroup_memory(size_t bytes) {
   if (bytes == 0 || bytes > info_.threadgroup_memory_bytes) {
-    throw BadInput(fmt::format("threadgroup memory: {} bytes are not allowed; 1 to {} are, the memory that {} has",
-                               bytes, info_.threadgroup_memory_bytes, info_.spec));
+    throw BadInput(
+        fmt::format("threadgroup memory: {} bytes are not allowed; allowed are 1 to {}, the memory that {} has", bytes,
+                    info_.threadgroup_memory_bytes, info_.spec));
   }
   info_.threadgroup_memory_bytes = bytes;
 }
@@ -101,10 +102,11 @@ void Device::enqueue(const CommandEncoder& encoder, void* /*stream*/) { enqueue(
 
 namespace {
 
-// The bytes of guard bands. These bytes differ from the NaN fill, so that a stray poison() also shows.
+// The value of every byte of a guard band. It is not the byte that poison() writes, so guards_intact() also notices a
+// poison() that writes too far.
 constexpr unsigned char guard_byte = 0xA5;
 
-// Lets the host touch a buffer's guard bands while a GuardAccess lives. Before and after that time, a build with
+// Lets the host touch a buffer's guard bands while a GuardAccess exists. Before and after that time, a build with
 // AddressSanitizer reports any touch of the bands. In other builds, and for memory that is not the host's, GuardAccess
 // does nothing.
 class GuardAccess {

@@ -49,7 +49,7 @@ struct DeviceInfo {
   /// Returns, in one line, the reason why a threadgroup that needs `needed` bytes does not fit. Returns nothing if the
   /// threadgroup fits.
   std::optional<std::string> lacks_threadgroup_memory(size_t needed) const;
-  /// Returns, in one line, the reason why the device launches no such grid. Returns nothing if the device does.
+  /// Returns, in one line, the reason why the device cannot launch the grid. Returns nothing if it can.
   std::optional<std::string> lacks_grid(const Grid& grid) const;
   nlohmann::ordered_json json() const;
 };
@@ -132,7 +132,7 @@ class Device {
   void limit_threadgroup_memory(size_t bytes);
 
   static constexpr size_t buffer_alignment = 4096;  // bytes
-  /// Memory that begins at a multiple of buffer_alignment. Throws OutOfMemory.
+  /// Returns memory of the device that begins at a multiple of buffer_alignment. Throws OutOfMemory.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
@@ -161,8 +161,8 @@ class Device {
   /// device of open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device must hold a Scope while it encodes: encoding may make tensor maps, which
-  /// needs the GPU's context. While the Scope lives, this context is current to the thread. The destructor restores the
-  /// previous context.
+  /// needs the GPU's context. While the Scope exists, this context is current to the thread. The destructor restores
+  /// the previous context.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -200,8 +200,8 @@ class Device {
 };
 
 /// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results have a NaN
-/// if a kernel does not write an element, or reads an element too early. A build with AddressSanitizer reports a touch
-/// of the cpu device's guard bands at once.
+/// if a kernel does not write an element, or reads an element before it is written. A build with AddressSanitizer
+/// reports a touch of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;

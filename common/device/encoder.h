@@ -18,8 +18,8 @@ namespace attn {
 class Kernel;
 
 /// Copies of a kernel's parameters, in their order, for a kernel that takes several parameters. A kernel that was
-/// written for this program takes only one. A cuda kernel gets the values as its parameters. A cpu kernel is extern "C"
-/// void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
+/// written for this program takes only one parameter. A cuda kernel gets the values as its parameters. A cpu kernel is
+/// extern "C" void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
 class Arguments {
  public:
   using Value = std::vector<std::byte>;
@@ -71,14 +71,14 @@ class CommandEncoder {
   };
   using Command = std::variant<Dispatch, Fill, Timestamp>;
 
-  /// One launch; `parameters` is copied now and handed to the kernel as its one argument.
+  /// Adds one launch. Copies `parameters` in this call; the kernel gets the copy as its one argument.
   template <typename Parameters>
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes,
                 const Parameters& parameters) {
     commands_.emplace_back(
         Dispatch{&kernel, grid, threads, threadgroup_bytes, Arguments::bytes_of(parameters), std::nullopt});
   }
-  /// One launch of a kernel that takes a list of arguments.
+  /// Adds one launch of a kernel that takes a list of arguments.
   void dispatch(const Kernel& kernel, Grid grid, uint32_t threads, size_t threadgroup_bytes, Arguments arguments) {
     commands_.emplace_back(Dispatch{&kernel, grid, threads, threadgroup_bytes, {}, std::move(arguments)});
   }

@@ -37,11 +37,11 @@ struct CeilingKernels {
   double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;            // bytes of the source, and bytes of the target; more than the caches hold
+  size_t copy_bytes;            // bytes of the source, and also of the target; more than the caches hold
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;         // each repetition copies the next slice; the other slices evict it before it is copied again
+  int copy_slices;         // slices of the source; each repetition copies the next one, so that no slice is cached
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };

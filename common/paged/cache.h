@@ -1,5 +1,6 @@
-// The host's side of a paged KV cache: which pages of a pool hold the tokens of which sequence. It never sees keys or
-// values. It says which pages the caller copies on the device, and which parts of the page table the caller uploads.
+// The host's side of a paged KV cache: which pages of a pool hold the tokens of which sequence. PagedKvCache never
+// sees keys or values. It says which pages the caller copies on the device, and which parts of the page table the
+// caller uploads.
 //
 // The method is PagedAttention (Kwon et al. 2023): a row of pages for each sequence, reference counts on pages that
 // sequences share, copy on write.

@@ -1,6 +1,6 @@
 // Attention of many queries of each sequence, a prompt or a chunk of a prompt, over its cached keys. The kernels are
 // the kernels of common/attention, with hooks for pages and lengths (kernels/prefill). These kernels read no cache of 8
-// bits, so a launch before them writes such a cache as a contiguous cache of Q's type (kernels/expand.h).
+// bits, so an earlier launch converts a cache of 8 bits to a contiguous cache of Q's type (kernels/expand.h).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ std::string prefill_unable(const DecodeConfig& config);
 int64_t expanded_bytes(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
-/// a cache of 8 bits the launch "expand" comes before it. The work follows from `pairs`, the pairs of a query and a key
+/// a cache of 8 bits the launch "expand" comes first. The work follows from `pairs`, the pairs of a query and a key
 /// over all heads, and `keys`, the tokens of all sequences together. A mask hook is left out. With `appends` the launch
 /// rotates the queries and the new keys, writes the new keys and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,

@@ -219,7 +219,9 @@ TEST_F(VariantsCliTest, RefusesInvalidArguments) {
   EXPECT_EQ(outcome.status, 2);
   outcome = run_line("--axis rope=kernel --axis rotary_dim=20");
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel turns multiples of 8"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("rotary_dim=20: a kernel that rotates loaded rows takes a multiple of 8"),
+            std::string::npos)
+      << outcome.err;
 }
 
 TEST_F(VariantsCliTest, SkipsCasesThatAreTooLarge) {

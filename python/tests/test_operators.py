@@ -313,7 +313,7 @@ class Flash(Case):
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
             self.refuses("'normalised' has no scale", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
             state = torch.zeros(2, 4, 64, 64, device=device)
-            self.refuses("not with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
+            self.refuses("not allowed with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
 
     @unittest.skipUnless("cpu" in DEVICES, "a build with the cpu device")
     def test_tables_out_of_range(self):

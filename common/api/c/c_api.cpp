@@ -151,7 +151,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
 }
 
 /// Returns the data of a dense table, or null if there is no tensor. `wanted` is the shape that the table must have; -1
-/// stands for any size. The elements must be integers if `integer` is true, else floats. Their size is T's.
+/// stands for any size. The elements must be integers if `integer` is true, else floats. An element has the size of T.
 template <typename T>
 T* table(const attn_engine& engine, const char* name, const DLTensor* tensor, std::initializer_list<int64_t> wanted,
          bool integer) {
@@ -361,7 +361,7 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1, as sequences + 1 is: any size
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1 is any size, also as sequences + 1
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
 #define ATTN_TABLE(element, name, ...) \

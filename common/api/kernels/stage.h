@@ -12,6 +12,7 @@ struct StagedTable {
   const GLOBAL unsigned* from;
   INT64 words, at;
 };
+/// The kernel copies `bytes` bytes of `head` to the beginning of `block`, and the first `tables` entries of `table`.
 struct StageParams {
   GLOBAL unsigned char* block;
   int bytes, tables;

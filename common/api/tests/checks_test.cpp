@@ -122,7 +122,7 @@ TEST(ChecksTest, SmallestAndLargestOptionsOfFlash) {
   REFUSED("window_left -2", call, c.window_left = -2);
   REFUSED("window_right -2", call, c.window_right = -2);
   REFUSED("prefix -1", call, c.causal = true, c.prefix = -1);
-  REFUSED("prefix 3: it goes with causal", call, c.prefix = 3);
+  REFUSED("prefix 3 is allowed only with causal", call, c.prefix = 3);
   REFUSED("global_tokens -1", call, c.window_left = 1, c.global_tokens = -1);
   REFUSED("global_tokens -1", call, c.global_tokens = -1);
   for (const double cap : {0.001, 0.5, 30.5, 1000.0}) PASSES(call, c.soft_cap = cap);
@@ -154,7 +154,7 @@ TEST(ChecksTest, ScalesThatKernelsCanHold) {
   normalised.normalised = true;
   PASSES(normalised, c.scale = 1);
   REFUSED("scale 3: 'normalised' has no scale", normalised, c.scale = 3);
-  REFUSED("initial_state: not with normalised", normalised, c.initial_state = memory + 10000);
+  REFUSED("initial_state is not allowed with normalised", normalised, c.initial_state = memory + 10000);
 }
 
 TEST(ChecksTest, SmallestAndLargestOptionsOfRope) {

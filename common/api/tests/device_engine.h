@@ -27,7 +27,7 @@ class EngineOnDevice : public testing::Test {
     }
   }
 
-  /// Copies a table, or a tensor's elements, to the device. The copy lives as long as the test.
+  /// Copies a table, or a tensor's elements, to the device. The copy exists until the test ends.
   template <typename T>
   T* on_device(const std::vector<T>& values) {
     Buffer& buffer = buffers_.emplace_back(*device_, values.size() * sizeof(T));

@@ -25,15 +25,16 @@ namespace {
 /// Whether query q of a head sees key k.
 using Sees = std::function<bool(int64_t batch, int64_t head, int64_t q, int64_t k)>;
 
-/// A call with a mask. `own` says along which axes the mask has bytes of its own. `order` are the mask's axes in
-/// memory, the outermost first. Along each axis of the mask `gap` more positions lie in memory than the mask has.
+/// A call with a mask. own[axis]: each position along the axis has its own bytes; if false, all positions share the
+/// same bytes. `order` lists the mask's axes in memory, the outermost first. `gap` is the number of unused positions
+/// that lie in memory after the mask's positions along an axis.
 struct MaskCase {
   int64_t batch = 2, q_heads = 4, kv_heads = 2, q_len = 70, kv_len = 150, width = 64;
   DType dtype = DType::f32;
   bool own[4] = {true, true, true, true};
   int order[4] = {0, 1, 2, 3};
   int64_t gap = 0;
-  bool expanded = false;  // along the other axes the mask has the call's size and stride 0, not size 1
+  bool expanded = false;  // along axes without own bytes the mask has the call's size and stride 0, not size 1
   std::function<void(FlashCall&)> change = {};
   ScoreFunction also = {};  // what `change` does to scores
   SinkFunction sink = {};
@@ -45,7 +46,7 @@ struct MaskCase {
   }
 };
 
-/// Draws a number from 0 to 99 for a pair, the same one for equal arguments.
+/// Returns a pseudo-random number from 0 to 99, which depends only on the arguments.
 int64_t drawn_percent(int64_t batch, int64_t head, int64_t q, int64_t k) {
   uint64_t x = static_cast<uint64_t>(((batch * 64 + head) * 4096 + q) * 4096 + k) * 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 31) * 0xBF58476D1CE4E5B9u;
@@ -64,8 +65,9 @@ bool first_and_last(int64_t, int64_t, int64_t q, int64_t k) { return k < 3 || k 
 
 class DeviceMaskTest : public test::EngineOnDevice {
  protected:
-  /// Returns the largest difference of o and lse from the oracle; infinity where one is NaN, or infinite and the other
-  /// is not. Runs the call twice, the first time with the opposite mask.
+  /// Returns the largest difference between an element of o or lse and the oracle's element. The difference is infinity
+  /// if one of the two elements is NaN, or if only one is infinite. Runs the call twice, the first time with the
+  /// opposite mask.
   double worst(const MaskCase& given, const Sees& sees) {
     const AttentionShape shape{given.batch, given.q_heads, given.kv_heads, given.q_len, given.kv_len, given.width};
     const Tensor q =
@@ -201,9 +203,9 @@ TEST_F(DeviceMaskTest, AxesThatShareBytesAndOtherStrides) {
       expect_right(given, half_of_all, "strides");
     }
   }
-  // Rows at multiples of eight bytes, with bytes between them.
-  expect_right({.kv_len = 152, .gap = 8}, half_of_all, "eights");
-  expect_right({.kv_len = 150, .gap = 2}, half_of_all, "eights, a last key that no eight ends with");
+  // Rows begin at multiples of 8 bytes, and unused bytes lie between the rows.
+  expect_right({.kv_len = 152, .gap = 8}, half_of_all, "rows of whole groups of 8 bytes");
+  expect_right({.kv_len = 150, .gap = 2}, half_of_all, "rows that end within a group of 8 bytes");
 }
 
 TEST_F(DeviceMaskTest, WithTheOtherOptions) {
@@ -234,7 +236,7 @@ TEST_F(DeviceMaskTest, WithTheOtherOptions) {
   expect_right(with_blocks(), half_of_all, "blocks");
 }
 
-// A launch is kept for all masks with the same axes, whatever their strides.
+// One launch serves all masks that have own bytes along the same axes, whatever their strides.
 TEST_F(DeviceMaskTest, OneLaunchForAllStrides) {
   EXPECT_LT(worst({}, half_of_all), 1e-4);
   const size_t prepared = engine_->prepared();
@@ -322,8 +324,11 @@ TEST_F(DeviceMaskTest, BrokenMasksAreCaught) {
       {"other rules are left out", bits.c_str(), "if (RULES", "if (RULES && p.q_len < 0", with_blocks(), all_pairs}};
   if (test::on_cuda) {
     mutations[3] = {"the bits of another row", seen_by_cuda.c_str(), "context.q_len - 1)", "context.q_len - 2)"};
-    mutations.push_back(
-        {"an eight is read from its second half", bits.c_str(), "bytes.x >> odd", "bytes.y >> odd", {.kv_len = 256}});
+    mutations.push_back({"a group of 8 bytes is read from its second half",
+                         bits.c_str(),
+                         "bytes.x >> odd",
+                         "bytes.y >> odd",
+                         {.kv_len = 256}});
     mutations.push_back({"a list with gaps",
                          bits.c_str(),
                          "__popc(listed & ((1u << threadIdx.x) - 1))",

@@ -491,8 +491,9 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
   }
 }
 
-// The sequences of a batch take turns if the copies of their keys and values would take too much memory. Of the three
-// sequences two have room, so the second turn computes the second sequence once more, or one has too much.
+// The sequences of a batch take turns if the copies of their keys and values would take too much memory. In the first
+// case two of the three sequences have room at once, so the second turn computes the second sequence once more. In the
+// second case even one sequence has no room, and each turn serves one sequence.
 TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
   const int64_t one_sequence = 1 << (test::on_cuda ? 18 : 16);  // tokens whose copies in f32 take the whole memory
   CacheCase one{.prefill = true, .q_len = 33, .cache_dtype = DType::int8, .sequences = 3};

@@ -220,10 +220,7 @@ TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
-  // With BF16_DOT, the factor for older outputs and sums has an exponent that is computed as a fused difference. If a
-  // block does not change the maximum, this exponent is not exactly 0. So the outputs and sums shrink or grow a little
-  // with every such block.
-  EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
+  EXPECT_LE(needles, 0.5);
 }
 
 }  // namespace

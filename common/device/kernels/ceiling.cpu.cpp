@@ -1,7 +1,8 @@
 // The ceilings of a host thread: a copy, a read, and multiply-adds that touch only registers.
 //
-// Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains; more than latency times pipes),
-// NON_TEMPORAL (copy past the caches). Launch: one threadgroup per part of the work, no threadgroup memory.
+// Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains of multiply-adds; more than the
+// latency in cycles times the number of pipes), NON_TEMPORAL (1: stores bypass the caches). Launch: one threadgroup per
+// part of the work, no threadgroup memory.
 #include "common/device/kernels/ceiling.h"
 
 #include "common/kernel/amx.h"
@@ -89,8 +90,8 @@ extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* 
 #endif
 
 #ifdef __AMX_BF16__
-// ceiling_amx_flops an iteration, in four tiles of sums. The operands are zeros; other operands in registers take the
-// same time.
+// An iteration does ceiling_amx_flops flops, in four tiles of sums. The operands are zeros; other operands in registers
+// take the same time.
 extern "C" void ceiling_amx(const ArithmeticParams* params, const Threadgroup* group) {
   static const TileShapes shapes;
   __builtin_ia32_tile_loadconfig(&shapes);

@@ -1,9 +1,10 @@
 // The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in shared
 // memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs).
 //
-// Function constants: NON_TEMPORAL (copy past the caches), ACCUMULATORS (independent chains of a thread; more than the
-// latency divided by the number of warps of a scheduler), IN_TYPE (of the matrices; F32 stands for tf32). Launch:
-// ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
+// Function constants: NON_TEMPORAL (1: loads and stores bypass the caches), ACCUMULATORS (independent chains of
+// multiply-adds of a thread; more than the latency in cycles divided by the number of warps of a scheduler), IN_TYPE
+// (the element type of the matrices; F32 stands for tf32). Launch: ceiling_threads threads per threadgroup
+// (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills
 // Checked: ceiling_read[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills

@@ -2,8 +2,9 @@
 // operands stay in registers. These kernels have not run on Apple hardware yet.
 //
 // Function constants: NON_TEMPORAL (changes nothing), ACCUMULATORS (independent chains of a thread), IN_TYPE
-// (of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read: copy_threads), no
-// threadgroup memory. A lane has ACCUMULATORS floats as accumulators, in ceiling_mma twice as many.
+// (the element type of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read:
+// copy_threads), no threadgroup memory. A lane has ACCUMULATORS floats as accumulators, and 2 * ACCUMULATORS floats in
+// ceiling_mma.
 #include "common/device/kernels/ceiling.h"
 #include "common/kernel/metal.h"
 

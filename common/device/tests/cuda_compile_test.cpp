@@ -175,8 +175,8 @@ TEST_F(CudaCompileTest, TellsRegistersSpillsAndThreadgroupMemory) {
   EXPECT_GT(small.times.front_end_s, 0);
   EXPECT_GT(small.times.code_generation_s, 0);
 
-  // With 1024 threads, a thread has 64 registers for its 120 sums. The figures must be those of the entry `crowded`,
-  // not those of `run`, which is in the same file.
+  // With 1024 threads, a thread has 64 registers for its 120 sums. The figures must belong to the entry `crowded`, not
+  // to the kernel `run`, which is in the same file.
   KernelSource source = stores("1");
   source.entry = "crowded";
   source.includes[source.path] += R"(

@@ -211,7 +211,8 @@ TEST_F(PipelineCacheTest, AFailureIsNotKept) {
   EXPECT_EQ(cache.get(source_number(1)).origin, "compiled");
 }
 
-// An entry whose file is cut or lengthened, or has a flipped bit at any place, is compiled again, and repaired on disk.
+// If an entry's file is cut or lengthened, or has a flipped bit at any place, the cache compiles the kernel again and
+// repairs the entry on disk.
 TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
   const KernelSource source = source_number(1);
   origin_in_a_new_run(source);

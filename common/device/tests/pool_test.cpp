@@ -1,5 +1,6 @@
 // The pool that runs the cpu device's threadgroups. ThreadSanitizer sees all code of these tests, because the pool
 // runs lambdas here. It would not see the code of kernels, which are not instrumented for ThreadSanitizer.
+// A wave is one call of run().
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,7 @@ TEST(ThreadPoolTest, EachThreadTakesItemsInRisingOrder) {
   EXPECT_EQ(order, expected);
 }
 
-// Each item waits until all other items have begun, so the test fails if a thread sleeps through the wave.
+// Each item waits until all other items have begun, so the test fails if a thread does not take part in the wave.
 TEST(ThreadPoolTest, AllThreadsTakePart) {
   ThreadPool pool(5);
   for (int repetition = 0; repetition < 20; ++repetition) {

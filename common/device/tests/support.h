@@ -95,7 +95,7 @@ class TemporaryFolder : public attn::TemporaryFolder {
   }
 };
 
-/// Sets an environment variable (or, without a value, unsets it) while a Variable lives.
+/// Sets an environment variable (or, without a value, unsets it) while a Variable exists.
 class Variable {
  public:
   Variable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {

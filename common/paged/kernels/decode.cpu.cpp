@@ -11,9 +11,9 @@
 // 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid:
 // workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// The kernel converts a cache of 8 bits when it loads registers. The key's scores are multiplied by the scale of its
-// page in K, the key's weights by the scale of its page in V. Rows with an output that is not finite are computed anew,
-// as common/attention/kernels/repair.h says.
+// The kernel converts a cache of 8 bits when it loads registers. It multiplies a key's scores by the scale of the
+// key's page in K, and the key's weights by the scale of the page in V. It computes a row anew if an output of the row
+// is not finite (common/attention/kernels/repair.h).
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
 // values from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
@@ -87,8 +87,8 @@ INLINE float largest_lane(Vector<float, N> v) {
   return most;
 }
 
-/// A sequence and its blocks on the line. All tiles of the sequence have the same number of blocks. The blocks have the
-/// keys that some query of the sequence may see.
+/// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
+/// blocks. The blocks have the keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
@@ -522,7 +522,7 @@ struct Worker {
               [&](int d, float output) { store_float<OUT_TYPE>(p.o, at + d, output); });
   }
 
-  /// Leaves the rows of the tile as a part.
+  /// Writes the tile's rows to the part, for the worker that joins the parts.
   INLINE void leave(long long part) const {
     float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
     for (int row = 0; row < rows; ++row) {

@@ -6,9 +6,9 @@
 // At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al. 2023).
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
-// instructions than a conversion to bf16. With such a cache the kernel also converts Q of bf16 to f16, and divides each
-// row by a power of 2, so that the row fits. A key's scores are multiplied by the scale of its page in K, its weights
-// by the scale of its page in V.
+// instructions than a conversion to bf16. With a cache of 8 bits the kernel also converts Q of bf16 to f16, and divides
+// each row by a power of 2, so that the row's elements fit f16. It multiplies a key's scores by the scale of the key's
+// page in K, and the key's weights by the scale of the page in V.
 //
 // With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
 // team rotates the keys. All threads rotate the tile's queries. The workers of a sequence's first tile write new keys

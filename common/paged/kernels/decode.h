@@ -33,8 +33,8 @@ struct KvCacheView {
   const GLOBAL int* table;
   int max_pages;
   int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
-  /// Caches of 8 bits: an element is its stored number times the scale of its page and head. [pages, kv_heads]; [batch,
-  /// kv_heads] if the cache is contiguous.
+  /// Caches of 8 bits: an element is the stored number times the scale of the element's page and head. The scales are
+  /// [pages, kv_heads], or [batch, kv_heads] if the cache is contiguous.
   const GLOBAL float *k_scales, *v_scales;
 };
 

@@ -62,8 +62,8 @@ constexpr constant float MOST_SCORE = 1.0e37f;  // a larger score makes the row 
 INLINE constant NewTokens* tokens_of(constant DecodeParams& /*params*/) { return nullptr; }
 INLINE constant NewTokens* tokens_of(constant FusedDecodeParams& params) { return &params.tokens; }
 
-/// A sequence and its blocks on the line. All tiles of the sequence have the same number of blocks. The blocks have the
-/// keys that some query of the sequence may see.
+/// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
+/// blocks. The blocks have the keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;  // keys: -1 if the sequence's length is not allowed
   KeyRange seen;
@@ -471,7 +471,7 @@ struct Worker {
     }
   }
 
-  /// Leaves the rows of the tile as a part. A row that must be computed anew has a sum of NaN.
+  /// Writes the tile's rows to the part. A row that must be computed anew gets a sum of NaN.
   void leave(long part) {
     if (team != 0) return;
     device float* const outputs = p.part_o + (part * ROWS + row) * HEAD_DIM + column;

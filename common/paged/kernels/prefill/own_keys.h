@@ -1,4 +1,4 @@
-// The keys hook of a call without one: the rule of CAUSAL, for a sequence with kv_len keys.
+// The keys hook for a call that has no keys hook: the rule of CAUSAL, for a sequence with kv_len keys.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
