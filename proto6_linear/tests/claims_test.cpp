@@ -92,8 +92,8 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
-  // The next comparisons are those of one search for the crossover. By linear_seconds(), linear and softmax attention
-  // take the same time at 500 tokens if chunks have 32 tokens, and at 550 tokens if chunks have another size.
+  // The next comparisons belong to one search for the crossover. By linear_seconds(), linear and softmax attention take
+  // the same time at 500 tokens if chunks have 32 tokens, and at 550 tokens if chunks have another size.
   Case softmax, linear;
   for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
     config->set("variant", std::string(variant));
@@ -269,7 +269,7 @@ TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
-// claims `chunk_64` and `chunk_128` are about the chunks for heads of width 64 and 128.
+// claims `chunk_64` and `chunk_128` are about the chunks at head_dim 64 and at head_dim 128.
 TEST(LinearFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
