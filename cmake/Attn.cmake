@@ -6,7 +6,7 @@ target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 gives these warnings falsely, for string + string (PR 105651).
   target_compile_options(attn_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
-  # gcc frees memory less often. A file compiles in six sevenths of the time, and takes a fifth more memory.
+  # These parameters make gcc collect garbage less often: a file compiles in 6/7 of the time, and takes 1/5 more memory.
   target_compile_options(attn_flags INTERFACE "SHELL:--param ggc-min-expand=1000"
                                               "SHELL:--param ggc-min-heapsize=1000000")
 endif()
@@ -20,7 +20,7 @@ if(ATTN_SANITIZE)
 endif()
 
 # GNU's ld takes a second to link one program, because it reads all names in LLVM's libraries. lld and gold take a
-# quarter of a second. A linker that cannot link with this compiler's libraries is left out.
+# quarter of a second. The build takes the first of lld and gold that can link this compiler's libraries.
 include(CheckLinkerFlag)
 foreach(linker lld gold)
   check_linker_flag(CXX -fuse-ld=${linker} ATTN_LINKS_WITH_${linker})
@@ -36,8 +36,8 @@ add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -Og)
 
 # The headers on which the compiler spends most time. These headers are precompiled three times: for the libraries, for
-# bookkeeping and for the tests, because a file and its precompiled header must be compiled with the same -O. The asan
-# preset builds without precompiled headers, and so finds files that lack an #include.
+# bookkeeping and for the tests, because a file and its precompiled header must be compiled with the same flags. The
+# asan preset builds without precompiled headers, and so finds files that lack an #include.
 set(ATTN_SLOW_HEADERS <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream> <string>
                       <vector> <fmt/format.h> ${PROJECT_SOURCE_DIR}/common/base/json.h)
 file(WRITE ${PROJECT_BINARY_DIR}/empty.cpp "")
@@ -188,8 +188,8 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# Tests of a kernel's other forms: their text is the text of a form that `scripts/test` tests, or they are compiled for
-# another host than a form that `scripts/test` tests.
+# Filters of tests that only `scripts/test --all` runs. The tests of `scripts/test` include the same kernels with other
+# function constants, or compiled for another host.
 set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */x86_64_v2 */x86_64_v4 */cascadelake
                      */znver4)
 
@@ -210,8 +210,8 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
 # ctest these are N tests (eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the selected tests.
 # ctest begins with the libraries that have the most parts.
-# With ALONE, no other test runs while one of these N runs. The binary exits with 77 if every test that it should run
-# was skipped.
+# With ALONE, no other test runs while one of these N tests runs. The binary exits with 77 if every test that it should
+# run was skipped. With NO_DEVICE, the binary is linked without the compiler of GPU kernels (testing/cuda_compiler.h).
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)

@@ -21,7 +21,7 @@ foreach(file ${FILES})
 endforeach()
 if(wrong)
   string(REPLACE ";" ", " folders "${FOLDERS}")
-  message(FATAL_ERROR "includes outside of ${folders} (KNOWS in CMakeLists.txt names the libraries whose headers are "
-                      "allowed):${wrong}")
+  message(FATAL_ERROR "only headers of ${folders} are allowed here (KNOWS in CMakeLists.txt names the libraries whose "
+                      "headers are allowed):${wrong}")
 endif()
 file(WRITE ${STAMP} "")

@@ -1,5 +1,5 @@
 // Searches for the length from which on linear attention is faster than softmax attention, by powers of two, then by
-// bisection. Each probe of a length is a comparison A B A' of linear and softmax attention on the same inputs.
+// bisection. Each probe of a length is a comparison A B A' (softmax, linear, softmax again) on the same inputs.
 #pragma once
 
 #include <cstdint>

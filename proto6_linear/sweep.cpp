@@ -28,7 +28,8 @@ std::vector<AxisInfo> linear_axes() {
       {"scan",
        "how the variant phases makes the state before each chunk from the sums of the chunks; host: on the host, "
        "between two copies; "
-       "passes: in passes; lookback: in one pass that looks back",
+       "passes: in passes over the chunks; lookback: in one pass, in which a threadgroup looks back at the sums of "
+       "earlier threadgroups",
        {"host", "passes", "lookback", "none"},
        0,
        0,
@@ -188,9 +189,9 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("state", int64_t{variant == "recurrent"});
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu linear_chunk() is small for the variant `fused`: a step keeps its tokens in the first cache, and longer
-  // chunks take more products. linear_chunk() is larger for the variant `phases`, because `phases` writes and reads a
-  // state for each chunk.
+  // On a cpu linear_chunk() is small for the variant `fused`: a step then keeps its tokens in the first-level cache,
+  // and longer chunks take more products. linear_chunk() is larger for the variant `phases`, because `phases` writes
+  // and reads a state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

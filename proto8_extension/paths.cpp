@@ -119,7 +119,7 @@ void checked(attn_status status) {
 
 std::string path_missing(const std::string& path) {
 #ifndef ATTN_HAS_TORCH
-  if (path == "torch") return "path torch: this build has no PyTorch; -DATTN_TORCH=... names one";
+  if (path == "torch") return "path torch: this build has no PyTorch; configure it with -DATTN_TORCH=FOLDER";
 #endif
   (void)path;
   return {};

@@ -77,7 +77,7 @@ void kernel_source_hash(benchmark::State& state) {
 }
 BENCHMARK(kernel_source_hash);
 
-// Looks a kernel up among `range` kernels, as a long sweep does.
+// Looks a kernel up among state.range(0) kernels, as a long sweep does.
 void pipeline_memory_hit(benchmark::State& state) {
   PipelineCache& cache = pipelines();
   KernelSource wanted = source();
@@ -127,7 +127,7 @@ void pipeline_disk_load_tuned(benchmark::State& state) {
 }
 BENCHMARK(pipeline_disk_load_tuned)->Unit(benchmark::kMicrosecond);
 
-// Loads an archive of `range` variants.
+// Loads an archive of state.range(0) variants.
 void archive_load(benchmark::State& state) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "archive";
@@ -161,8 +161,8 @@ void encode_dispatch(benchmark::State& state) {
 }
 BENCHMARK(encode_dispatch);
 
-// Submits `range` dispatches at once. Each has an empty grid. The slope of the time over `range` is the time of a
-// dispatch.
+// Submits state.range(0) dispatches at once. Each dispatch has an empty grid. The slope of the time over the number of
+// dispatches is the time of a dispatch.
 void submit_empty(benchmark::State& state) {
   const Kernel& kernel = *pipelines().get(source()).kernel;
   CommandEncoder encoder;

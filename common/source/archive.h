@@ -1,4 +1,4 @@
-// Pipeline archives.
+// Archives of compiled kernels.
 #pragma once
 
 #include <cstddef>

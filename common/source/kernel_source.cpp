@@ -302,7 +302,7 @@ std::string without_comments(std::string_view text) {
 
 constexpr std::string_view words_of_metal = "common/kernel/spaces.h";
 
-/// Returns the line in which the meaning that dialects other than Metal give to a word of spaces.h replaces the word.
+/// Returns the line with each word of spaces.h replaced by the word's meaning in the dialects other than Metal.
 std::string without_words(std::string line) {
   const auto of_name = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
   for (const auto& [word, meaning] :

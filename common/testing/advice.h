@@ -14,8 +14,8 @@
 
 namespace attn::test {
 
-/// The way that an advice chooses. The figures of most claims are quotients: the time of the second way divided by the
-/// time of the first way. So a small figure speaks for the second way.
+/// Most claims compare two ways to do the same work. Their figures are quotients: the time of the second way divided by
+/// the time of the first way. So a small figure speaks for the second way. A Choice is the way that an advice chooses.
 enum class Choice { none, first, second };
 
 /// What the advice must say where the figure lies on one side of the threshold: a part of its words, and the way that
@@ -25,8 +25,8 @@ struct AdviceSide {
   Choice chooses = Choice::none;
 };
 
-/// A row of the table: what the advice of a claim must say below and above the threshold. The row knows neither the
-/// claim's operator nor its order of advices, so that a mistake in either of them shows.
+/// A row of the table: what the advice of a claim must say below and above the threshold. A row does not depend on the
+/// claim's operator or on the order of the claim's two advices, so the checks find a mistake in either of them.
 struct AdviceRow {
   std::string id;
   AdviceSide below, above;
@@ -57,14 +57,15 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
   std::smatch found;
   if (!names) return;
   if (!std::regex_search(words, found, quantity)) {
-    EXPECT_TRUE(supported) << where << ": says the threshold without a side";
+    EXPECT_TRUE(supported) << where << ": names the threshold, but no side of it";
     return;
   }
   const std::string word = found[1];
   if (word.ends_with("expect") || word.ends_with("plan")) {
     EXPECT_FALSE(supported) << where << ": does not expect what the claim supports";
   } else {
-    EXPECT_EQ(word == "at least" || word == "more than" || word == "above", above) << where << ": says " << word;
+    EXPECT_EQ(word == "at least" || word == "more than" || word == "above", above)
+        << where << ": names the wrong side, '" << word << "'";
   }
 }
 
@@ -78,7 +79,7 @@ inline void expect_advice(const std::vector<Claim>& claims, const std::vector<Ad
     const Hypothesis& hypothesis = claim.hypothesis;
     const auto row = std::ranges::find(table, hypothesis.id, &AdviceRow::id);
     if (claim.advice.holds.empty() && claim.advice.refuted.empty()) {
-      EXPECT_EQ(row, table.end()) << hypothesis.id << " advises nothing";
+      EXPECT_EQ(row, table.end()) << hypothesis.id << " has a row, but no advice";
       continue;
     }
     ++advising;
@@ -107,7 +108,7 @@ inline void expect_advice(const std::vector<Claim>& claims, const std::vector<Ad
     }
     EXPECT_NE(claim.advice.holds, claim.advice.refuted) << hypothesis.id;
   }
-  EXPECT_EQ(advising, table.size()) << "a row for each claim that advises";
+  EXPECT_EQ(advising, table.size()) << "the table must have one row for each claim that advises";
 }
 
 }  // namespace attn::test

@@ -111,8 +111,8 @@ void for_each_changed(const PlanOrCasePlan& plan, const Visit& visit) {
 }
 
 /// Changes each function constant of the plan in turn. make_launch(device, pipelines, plan) makes a launch of the plan,
-/// and encode(launch, encoder) encodes it. Expects that the device then runs the kernels of the changed plan, on the
-/// grids of that plan.
+/// and encode(launch, encoder) encodes the launch. Expects that the device then runs the kernels of the changed plan,
+/// on the grids of the changed plan.
 template <typename MakeLaunch, typename Encode>
 void expect_plan_runs(const DeviceInfo& info, const Plan& plan, const MakeLaunch& make_launch, const Encode& encode) {
   SCOPED_TRACE(info.spec);

@@ -28,7 +28,7 @@ namespace {
 
 /// Returns a made-up time. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
 /// nanosecond for each 500 pairs of tokens. The variant `phases` takes two and a half times as long as one pass. A gate
-/// adds a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
+/// by head or by token adds a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
@@ -92,8 +92,8 @@ std::vector<Comparison> linear_comparisons(const DeviceInfo& device, std::vector
     return comparisons.back().ratio;
   };
   for (const Duel& duel : duels(linear_claims(device), results)) compare(duel);
-  // The next comparisons are those of one search for the crossover. By linear_seconds(), linear and softmax attention
-  // take the same time at 500 tokens if chunks have 32 tokens, and at 550 tokens if chunks have another size.
+  // The next comparisons belong to one search for the crossover. By linear_seconds(), linear and softmax attention take
+  // the same time at 500 tokens if chunks have 32 tokens, and at 550 tokens if chunks have another size.
   Case softmax, linear;
   for (auto [config, variant] : {std::pair{&softmax, "softmax"}, {&linear, "fused"}}) {
     config->set("variant", std::string(variant));
@@ -269,7 +269,7 @@ TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
-// claims `chunk_64` and `chunk_128` are about the chunks for heads of width 64 and 128.
+// claims `chunk_64` and `chunk_128` are about the chunks at head_dim 64 and at head_dim 128.
 TEST(LinearFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(

@@ -34,7 +34,7 @@ TEST_P(LinearHosts, CompileEveryKernel) {
   }
 }
 
-/// A host whose last-level cache has one byte, so that kernels store states past the caches.
+/// A host whose last-level cache has one byte, so that kernels store states with instructions that bypass the caches.
 class WithoutCaches : public test::OtherHost {
  public:
   WithoutCaches() : OtherHost(test::device(), "other", test::device().info().simd_width, 32) {

@@ -7,6 +7,7 @@
 namespace attn {
 namespace {
 
+/// The kernels that measure the device's ceilings: its highest rates of arithmetic, of copies and of reads.
 class CpuCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {

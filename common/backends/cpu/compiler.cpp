@@ -43,7 +43,7 @@ Binary CpuCompiler::compile(const KernelSource& source) const {
     } else if (source.linking == Linking::after_code_generation) {
       objects.push_back(generated_object(fragment, target_));
     } else {
-      throw CompileError(binary.key, fragment.path + " writes machine code, which is linked after code generation");
+      throw CompileError(binary.key, fragment.path + " writes machine code; it needs Linking::after_code_generation");
     }
   }
   binary.times.front_end_s = stopwatch.lap();

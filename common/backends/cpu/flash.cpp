@@ -56,8 +56,8 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
 
 // Whether the kernel copies rows of K. A kernel that does not copy them broadcasts each element directly from K. Rows
 // are copied if they must be converted, if they are rotated, or if they lie on pages. Rows that lie a multiple of 4 KiB
-// apart share a set of the L1 cache, and may evict each other, so they are copied too. The exception is a core of
-// Intel's with 512-bit vectors, if the set has a way for every row of a register tile.
+// apart share a set of the L1 cache, and may evict each other, so they are copied too. An Intel core with 512-bit
+// vectors needs no such copy if a set has a way for every row of a register tile.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);
@@ -164,12 +164,12 @@ class CpuFlash : public FlashOperation {
   }
 
  private:
-  // Returns the relative time of a launch. Its unit is the time of one row and one key. The time of a tile for one key
-  // is the number of the tile's rows plus `reading`, because the tile reads the key once, however many rows it has. (On
+  // Returns the relative time of a launch. The unit is the time that a thread takes for one row and one key. A tile
+  // takes the time rows + reading for each key, because it reads the key once, however many rows it has. (On
   // recorded CPUs without AMX, a launch with tiles of 16 rows takes 1.12 to 1.7 times as long as a launch with tiles of
   // 256 rows; with AMX, a launch with tiles of 128 rows takes 1.1 times as long.) A thread that is free takes the next
   // tile; of causal tiles the longest come first. At the end of the launch threads are idle until the last tile is
-  // done. For this the function adds the part `waiting` of the longest tile's time.
+  // done. For this idle time the function adds waiting * (time of the longest tile).
   static double expected_time(const FlashConfig& config, const DeviceInfo& device) {
     constexpr double waiting = 1 / 8.;
     const double reading = uses_amx(config, device, nullptr) ? 25 : 4;

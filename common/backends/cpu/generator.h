@@ -1,4 +1,4 @@
-// Fragments whose file is a program that writes machine code.
+// Runs programs that write machine code. A fragment of a kernel is compiled on its own, and may be such a program.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ constexpr std::array faults = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT
 constexpr int tick = SIGURG;  // a signal that has no effect on a process that does not handle it
 constexpr size_t handler_stack_bytes = size_t{1} << 16;
 constexpr rlim_t most_stack_bytes = rlim_t{1} << 26;  // limit of the main thread's stack, which grows as it is used
-constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this near to the stack pointer: a full stack
+constexpr uintptr_t near_bytes = size_t{1} << 16;     // a fault this close to the stack pointer means a full stack
 
 // A thread's call of a kernel: the place to continue after a fault, and the fault that ended the call.
 struct Call {
@@ -44,10 +44,10 @@ uintptr_t stack_end([[maybe_unused]] const void* context) {
 #endif
 }
 
-// Does what the action would do that was installed before the guard's.
+// Does what the signal did before the guard installed its own action.
 void pass_on(int number, siginfo_t* info, void* context) {
   struct sigaction& earlier = before[number];
-  const bool sent = info->si_code <= 0;  // by a process
+  const bool sent = info->si_code <= 0;  // a process sent the signal
   if (earlier.sa_handler == SIG_DFL || earlier.sa_handler == SIG_IGN) {
     if (number == tick || (sent && earlier.sa_handler == SIG_IGN)) return;
     // The signal ends the process. After the return from the guard's handler a faulty instruction runs again, and
@@ -100,8 +100,8 @@ bool install() {
   return true;
 }
 
-// The guard of a thread: a stack for handlers, because the thread's own stack may be full, and the signal `tick` for
-// each second of the thread's time.
+// The guard of a thread: a stack for signal handlers, because the thread's own stack may be full, and a timer that
+// sends the signal `tick` after each second of the thread's CPU time.
 class Watched {
  public:
   Watched() {

@@ -11,16 +11,17 @@ namespace attn {
 /// The fault that ended a kernel.
 struct KernelFault {
   std::string what;      // what the kernel did: "called abort()"
-  bool timeout = false;  // the kernel used guarded_seconds of its thread's time
+  bool timeout = false;  // the kernel used guarded_seconds of its thread's CPU time
 };
 
-/// Seconds of a thread's time that one call of a guarded kernel may take. A threadgroup usually takes milliseconds.
+/// Seconds of CPU time that one call of a guarded kernel may take. A call computes one threadgroup, which usually takes
+/// milliseconds.
 inline constexpr int guarded_seconds = 10;
 
 /// Calls a kernel on this thread. Returns nothing if the kernel returns, else the fault at which this function ended
 /// the kernel: an illegal address, a full stack, a division by zero, a trap, an illegal instruction, abort(), or
-/// guarded_seconds of the thread's time. Memory that the kernel wrote before the fault stays written, so after a fault
-/// no data of this process can be trusted.
+/// guarded_seconds of the thread's CPU time. Memory that the kernel wrote before the fault stays written, so after a
+/// fault no data of this process can be trusted.
 ///
 /// This function handles the signals of these faults, and the timer's signal SIGURG, only while a guarded kernel runs.
 /// At other times the signals have the effect that they had before the first call: the handler of this function calls

@@ -10,7 +10,7 @@ namespace {
 
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
-/// The register tile: rows by vectors of columns. A quarter of the registers is left to operands.
+/// The register tile has `rows` rows of `vectors` vectors each. It leaves a quarter of the registers to operands.
 struct ProductTile {
   int64_t rows, vectors;
 };
@@ -22,8 +22,9 @@ class CpuLinear : public LinearOperation {
  public:
   std::string unable(const LinearConfig& /*config*/) const override { return {}; }
 
-  /// With a gate by channel a step computes the decay of each pair of tokens. The cost for a token grows with the
-  /// step's length, so these steps are short. Steps are also short if the state has more than 128 x 128 elements.
+  /// Returns the length of a step: the number of tokens that a kernel processes at once. With a gate per channel a step
+  /// computes the decay of each pair of tokens. The cost for a token grows with the step's length, so these steps are
+  /// short. Steps are also short if the state has more than 128 x 128 elements.
   int64_t step(const LinearConfig& config) const override {
     const int64_t most = config.gate == GATE_CHANNEL || config.head_dim * config.value_dim > 128 * 128 ? 16 : 64;
     return std::min(config.chunk, most);

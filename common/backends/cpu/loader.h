@@ -28,12 +28,13 @@ class CpuLoader {
   struct Loaded {
     KernelFunction function = nullptr;
     std::shared_ptr<const void> code;
-    std::vector<const void*> addresses = {};  // of the symbols that the caller asked for
+    std::vector<const void*> addresses = {};  // addresses of the symbols `wanted`, in their order
   };
   using Symbols = std::vector<std::pair<std::string, const void*>>;
   /// Links the object, or all objects of an archive, into this process, and sets the constants that the code reads at
-  /// run time. The code lives as long as Loaded::code. The code finds `given` by their names; `wanted` are names of
-  /// further symbols whose addresses the caller needs. Throws CompileError.
+  /// run time. The code stays loaded as long as Loaded::code exists. `given` are names and addresses of symbols that
+  /// the code may use. `wanted` are names of the code's own symbols whose addresses the caller needs. Throws
+  /// CompileError.
   Loaded load(const Binary& binary, const std::string& entry, const Symbols& given = {},
               const std::vector<std::string>& wanted = {});
 

@@ -101,11 +101,11 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
   found.bytes = 0;
   for (const std::string& object : unpack(code)) {
     auto file = llvm::object::ObjectFile::createObjectFile(llvm::MemoryBufferRef(object, "object"));
-    if (!file) throw CompileError("no object file: " + llvm::toString(file.takeError()));
+    if (!file) throw CompileError("the code is not an object file: " + llvm::toString(file.takeError()));
     for (const llvm::object::SectionRef& section : (*file)->sections()) {
       if (!section.isText()) continue;
       auto text = section.getContents();
-      if (!text) throw CompileError("no object file: " + llvm::toString(text.takeError()));
+      if (!text) throw CompileError("the object file is damaged: " + llvm::toString(text.takeError()));
       const llvm::ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t*>(text->data()), text->size());
       found.bytes += static_cast<int64_t>(bytes.size());
       std::vector<Placed> placed;

@@ -8,10 +8,11 @@
 namespace attn {
 namespace {
 
+/// The kernels that measure the device's ceilings: its highest rates of arithmetic, of copies and of reads.
 class CudaCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {
-    constexpr int accumulators = 8;  // independent chains of multiply-adds; a latency of 4 cycles needs 4
+    constexpr int accumulators = 8;  // independent chains of multiply-adds; a latency of 4 cycles needs at least 4
     return {.file = "common/device/kernels/ceiling.cuda.cu",
             .constants = {{"ACCUMULATORS", accumulators}, {"IN_TYPE", BF16}, {"NON_TEMPORAL", 0}},
             .threads = ceiling_threads,

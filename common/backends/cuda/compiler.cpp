@@ -24,8 +24,8 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--std=c++20",
               "--generate-line-info",
               "--ftz=true",                           // denormals are zero, as on every device of this project
-              "--device-as-default-execution-space",  // code that both dialects share has no __device__
-              "--no-source-include",                  // source_sha256() hashes only the files of translate()
+              "--device-as-default-execution-space",  // code that the cpu and cuda dialects share has no __device__
+              "--no-source-include",                  // NVRTC may read only the files that source_sha256() hashes
               "--ptxas-options=-v"};
   is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
   // Turns off NVRTC's own cache, because it keeps code without the assembler's report.

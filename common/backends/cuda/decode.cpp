@@ -12,7 +12,7 @@ namespace {
 /// How threadgroups share a multiprocessor. `stages` is the number of buffers of keys: the largest number, up to four,
 /// that leaves room for two threadgroups, or else for one. With 8-bit keys the arithmetic for a block takes longer than
 /// the copy of the block, and threadgroups can hide each other's latency. So with 8-bit keys three threadgroups share a
-/// multiprocessor, if registers allow three.
+/// multiprocessor, if registers and memory allow three.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };

@@ -24,14 +24,14 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// A scale below this number is not applied inside the exponential: so small a scale would make masked scores equal to
-// other scores there.
+// The least scale that a kernel applies inside the exponential. A smaller scale would make masked scores equal to other
+// scores there.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup
 
-// Whether tensor copies can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that lies
-// on a page is then one box, or several boxes.
+// Whether tensor copies (TMA) can read tiles of 64 or 128 keys from pages of `page_size` keys. The part of a tile that
+// lies on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
 // Returns the kernel of a variant. The kernel of `tuned` is the best kernel that the device, the element type and the
@@ -42,9 +42,9 @@ std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   return config.dtype != DType::f32 && boxes && device.has("wgmma") ? "wgmma" : "mma_sync";
 }
 
-// Returns about how many registers a consumer's thread needs: outputs, scores, weights (two in a register), and 28
-// others.
-// proto1_flash/tests/cuda_compile_test.cpp checks this function against the compiler.
+// Returns about how many registers a thread of a consumer (a warpgroup that computes 64 rows) needs: outputs, scores,
+// weights (two in a register), and 28 others. proto1_flash/tests/cuda_compile_test.cpp checks this function against the
+// compiler.
 int64_t wgmma_registers(const FlashConfig& config) {
   return round_up(config.shape.head_dim, 16) / 2 + config.block_c / 2 + config.block_c / 4 + 28;
 }
@@ -52,6 +52,7 @@ int64_t wgmma_registers(const FlashConfig& config) {
 size_t wgmma_threadgroups(const FlashConfig& config) {
   return config.block_r == 64 && config.shape.head_dim <= 128 ? 2 : 1;
 }
+// Returns how many registers a thread of a consumer may use.
 int64_t wgmma_register_limit(const FlashConfig& config) {
   // With four consumers, the producer has no registers for looking up pages that are shorter than a tile.
   if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
@@ -73,8 +74,8 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
 }
 
 // K and V have three buffers each, because short rows gain from a third buffer. K and V have two buffers each if a
-// third buffer would leave no memory for a second threadgroup on the multiprocessor, or for the panels of 16-bit
-// outputs. A second threadgroup gains more time than a third buffer, and so do the panels
+// third buffer would leave no memory for a second threadgroup on the multiprocessor, or for the panels (64 columns
+// each) of 16-bit outputs. A second threadgroup gains more time than a third buffer, and so do the panels
 // (common/attention/kernels/log.md). K and V have one buffer each if two buffers do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
@@ -198,7 +199,7 @@ class CudaFlash : public FlashOperation {
       }
     }
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
-    if (needed > limit) return fmt::format("needs about {} registers a thread, {} are there", needed, limit);
+    if (needed > limit) return fmt::format("needs about {} registers a thread; a thread has {}", needed, limit);
     return std::nullopt;
   }
 

@@ -32,6 +32,9 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
                           .swizzle = Swizzle::bytes_128});
 }
 
+// A task of the kernel is a segment (a part of a sequence) for one slot. A slot is a sequence and head, and 64 value
+// columns (FusedParams).
+
 // Returns how many segments back a task looks: as many as run at the same time, up to most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
@@ -77,8 +80,8 @@ std::optional<std::string> fused_unable(const FusedShape& shape) {
   }
   if (shape.head_dim % 8 != 0 || shape.head_dim > 256 || shape.value_dim % 8 != 0) {
     return fmt::format(
-        "the fused kernel on this device takes head_dim up to 256 and value_dim, both multiples of 8, not {} "
-        "and {}",
+        "the fused kernel on this device takes multiples of 8 as head_dim and value_dim, and head_dim up to 256; "
+        "head_dim is {}, value_dim is {}",
         shape.head_dim, shape.value_dim);
   }
   return std::nullopt;

@@ -26,8 +26,8 @@ struct FusedShape {
 };
 
 /// Returns, in one line, the reason why the kernel does not take a shape. Returns nothing if the kernel takes the
-/// shape. The kernel multiplies queries by a copy of the state in 16 bits. In a copy of f16 each element of the state
-/// becomes infinite whose magnitude is 65520 or more. Keys and values decide whether the state has such elements, so
+/// shape. The kernel multiplies queries by a copy of the state in 16 bits. In a copy of f16 an element of the state
+/// whose magnitude is 65520 or more becomes infinite. Keys and values decide whether the state has such elements, so
 /// fused_unable() cannot check this. A copy of bf16 has the range of f32.
 std::optional<std::string> fused_unable(const FusedShape& shape);
 

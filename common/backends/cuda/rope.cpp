@@ -31,7 +31,7 @@ class CudaRope : public RopeOperation {
                  const RopeTiles& tiles) const override {
     const auto groups = [](int64_t heads) { return static_cast<uint32_t>(divided_up(heads, rope_heads)); };
     launch.grid.x = groups(shape.q_heads) + groups(shape.kv_heads);
-    // Threadgroups loop over further tiles.
+    // If there are more tiles than a grid may have threadgroups, each threadgroup loops over several tiles.
     launch.grid.y = std::min(launch.grid.y, cuda_operations().most_threadgroups.y);
     launch.threads = static_cast<uint32_t>(tiles.rows * threads_of_row(config, tiles.group));
   }

@@ -81,7 +81,7 @@ TensorMap make_tensor_map(const TensorMapLayout& layout) {
   for (const uint32_t edge : box) require(edge >= 1 && edge <= 256, "a box edge of {} is not allowed; 1 to 256", edge);
   const uint64_t inner_bytes = uint64_t{box[0]} * (element == F32 ? 4 : 2);
   require(inner_bytes % 16 == 0 && inner_bytes <= max_inner_bytes(swizzle),
-          "an inner box of {} bytes is not allowed; it must be a multiple of 16, and at most the bytes of the swizzle",
+          "a row of the box has {} bytes; allowed are multiples of 16, up to the number of bytes of the swizzle",
           inner_bytes);
 
   std::array<cuuint32_t, most> box_dims{}, element_strides{};

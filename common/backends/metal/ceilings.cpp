@@ -10,6 +10,7 @@ namespace {
 constexpr int threads = 128, copy_threads = 256;  // ceiling.h has these numbers for Metal's kernels
 constexpr int accumulators = 8;                   // independent chains of multiply-adds in a thread
 
+/// The kernels that measure the device's ceilings: its highest rates of arithmetic, of copies and of reads.
 class MetalCeilings : public CeilingOperation {
  public:
   CeilingKernels kernels(const DeviceInfo& device) const override {

@@ -23,7 +23,7 @@ class MetalDecode : public DecodeOperation {
   }
 
   std::string unable_block(const DecodeConfig& config) const override {
-    constexpr int64_t step = 32;  // the most keys that the teams of a threadgroup process at once
+    constexpr int64_t step = 32;  // the most keys that the simdgroups of a threadgroup process at once
     if (config.block_c % step == 0) return "";
     return fmt::format("block_c {}: on Metal it must be a multiple of {}", config.block_c, step);
   }

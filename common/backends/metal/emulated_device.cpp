@@ -156,7 +156,8 @@ class EmulatedDevice : public Device {
       throw DeviceFault(fmt::format("{}: {}", info_.spec, fault.what()));
     }
   }
-  // Adds all memory that is not in `parts` yet. Races are found there, accesses out of bounds are not.
+  // Adds all memory that is not in `parts` yet. In this memory the emulator finds races, but it cannot find accesses
+  // out of bounds.
   static void add_all_other(std::vector<msl::Memory>& parts) {
     std::ranges::sort(parts, {}, &msl::Memory::data);
     const auto* begin = reinterpret_cast<const std::byte*>(buffer_alignment);  // a null pointer is out of bounds

@@ -20,7 +20,8 @@ size_t naive_bytes(const AttentionShape& shape) {
   return metal_threadgroup_bytes(static_cast<size_t>(shape.kv_len + 3 * simdgroups) * sizeof(float));
 }
 
-/// The registers that `tuned` needs at least: outputs, scores, weights, and Q if it stays in registers.
+/// Returns about how many registers a thread of `tuned` needs: outputs, scores, weights, Q if Q stays in registers, and
+/// metal_other_registers.
 int64_t tuned_registers(const FlashConfig& config) {
   const int64_t dim = config.shape.head_dim, words = config.dtype == DType::f32 ? 1 : 2;  // elements of a register
   return dim / 4 + config.block_c / 4 + config.block_c / 4 / words +
@@ -65,10 +66,11 @@ class MetalFlash : public FlashOperation {
     }
     if (config.block_c % 8 != 0) return fmt::format("block_c={}: tuned works on multiples of 8 keys", config.block_c);
     if (const int64_t needed = tuned_registers(config); needed > metal_registers) {
-      return fmt::format("needs about {} registers a thread, {} are there", needed, metal_registers);
+      return fmt::format("needs about {} registers a thread; a thread has about {}", needed, metal_registers);
     }
     if (hooks && hooks->includes.contains("common/attention/kernels/before.h")) {
-      return "on Metal no threadgroup may wait for another, so a launch before tuned appends new keys and values";
+      return "on Metal no threadgroup may wait for another, so tuned cannot append keys and values; a launch before "
+             "tuned must append them";
     }
     return std::nullopt;
   }

@@ -19,9 +19,9 @@ const CeilingOperation& metal_ceilings();
 /// Rounds up a size of threadgroup memory: Metal requires multiples of 16 bytes.
 constexpr size_t metal_threadgroup_bytes(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-/// metal_registers: about how many 32-bit registers a thread has. metal_other_registers: about how many of these hold
-/// addresses and indices. No compiler here counts a kernel's registers, so the files of the kernels estimate them from
-/// the accumulators.
+/// metal_registers: about how many 32-bit registers a thread has. metal_other_registers: about how many of these
+/// registers hold addresses and indices. The emulator's compiler does not count a kernel's registers, so metal_flash()
+/// estimates them from the kernel's matrices.
 constexpr int metal_registers = 128, metal_other_registers = 28;
 
 }  // namespace attn

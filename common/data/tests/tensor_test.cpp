@@ -61,7 +61,7 @@ TEST(ConversionTest, KnownF16Values) {
   EXPECT_EQ(encode(DType::f16, 0x1p-24), 0x0001);   // smallest subnormal
   EXPECT_EQ(encode(DType::f16, 0x1p-25), 0x0000);   // a tie with zero, which is even
   EXPECT_EQ(encode(DType::f16, std::nextafter(0x1p-25, 1)), 0x0001);
-  EXPECT_EQ(encode(DType::f16, 0x1.8p-24), 0x0002);  // a tie of subnormals
+  EXPECT_EQ(encode(DType::f16, 0x1.8p-24), 0x0002);  // a tie between two subnormals
   EXPECT_EQ(encode(DType::f16, -0.0), 0x8000);
   EXPECT_EQ(decode(DType::f16, 0x03ff), 1023 * 0x1p-24);
 }
@@ -77,7 +77,7 @@ TEST(ConversionTest, KnownBf16Values) {
   EXPECT_EQ(decode(DType::bf16, 0x007f), 127 * 0x1p-133);
 }
 
-/// The code of a value in 8 bits; encode() and decode() are for 16 bits.
+/// encode_byte() and decode_byte() are for types of 8 bits, encode() and decode() for types of 16 bits.
 int encode_byte(DType dtype, double value) {
   Tensor tensor = one_element(dtype);
   tensor.store(0, value);

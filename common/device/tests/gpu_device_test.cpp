@@ -422,7 +422,7 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
   refuse("1 strides", [](TensorMapLayout& layout) { layout.strides_bytes.push_back(4096); });
   refuse("stride of 250 bytes", [](TensorMapLayout& layout) { layout.strides_bytes = {250}; });
   refuse("box edge of 257", [](TensorMapLayout& layout) { layout.box[1] = 257; });
-  refuse("inner box of 256 bytes", [](TensorMapLayout& layout) { layout.box[0] = 128; });
+  refuse("row of the box has 256 bytes", [](TensorMapLayout& layout) { layout.box[0] = 128; });
   refuse("dimension 0", [](TensorMapLayout& layout) { layout.dims[1] = 0; });
 
   TensorMapLayout single = good;

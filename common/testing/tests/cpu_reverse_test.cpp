@@ -1,5 +1,5 @@
-// Runs every experiment on the reverse device (docs/recipes/backend.diff), whose only kernels are attention's `naive`
-// and the ceilings, and on a device without kernels.
+// Runs every experiment on the reverse device (docs/recipes/backend.diff) and on a device without kernels. The reverse
+// device has only attention's kernel `naive`, and the kernels that measure the device's highest rates (its ceilings).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

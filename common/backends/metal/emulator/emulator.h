@@ -70,7 +70,7 @@ struct Run {
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
   /// The order in which lanes and threadgroups run: 0 is from first to last, 1 is from last to first. Each other number
-  /// is a seed of random orders; then lanes run in a new order after each stop of all lanes.
+  /// is a seed of random orders. With a seed, lanes run in a new random order each time that all lanes have stopped.
   uint32_t order = 0;
 };
 

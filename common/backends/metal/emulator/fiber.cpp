@@ -67,8 +67,8 @@ namespace {
 
 constexpr size_t stack_bytes = size_t{256} << 10;
 
-// AddressSanitizer has to know which stack is in use: start() comes before a switch, finish() after it, on the other
-// stack. `fake` keeps what the sanitizer holds for the stack that is left.
+// AddressSanitizer has to know which stack is in use. The old stack calls start() before a switch, the new stack calls
+// finish() after the switch. `fake` keeps the sanitizer's data about the old stack.
 #ifdef __SANITIZE_ADDRESS__
 void start(void** fake, const void* bottom, size_t bytes) { __sanitizer_start_switch_fiber(fake, bottom, bytes); }
 void finish(void* fake, const void** bottom, size_t* bytes) { __sanitizer_finish_switch_fiber(fake, bottom, bytes); }

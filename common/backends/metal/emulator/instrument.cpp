@@ -100,8 +100,8 @@ class Instrumenter {
   std::vector<std::pair<llvm::WeakTrackingVH, std::string>> without_value_;  // function constants
 };
 
-// Gives each function constant its value, which `values` has by the constant's number or name, and makes the variable
-// constant for LLVM.
+// Gives each function constant its value from `values`, whose keys are numbers or names of constants. Marks the
+// constant's variable as constant, so that LLVM uses the value.
 void Instrumenter::set_function_constants(const std::map<std::string, double>& values) {
   std::map<std::string, double> unused = values;
   const llvm::GlobalVariable* const list = module_.getGlobalVariable("llvm.global.annotations");
@@ -180,8 +180,8 @@ void Instrumenter::run(llvm::ModulePassManager passes) {
   passes.run(module_, modules);
 }
 
-// Inlines the functions that must be inlined, so that a check in the library knows the user's line, and turns variables
-// into registers, so that fewer accesses remain.
+// Inlines the functions that must be inlined, so that a check in the library can name the user's line. Turns variables
+// into registers, so that fewer accesses to memory remain.
 void Instrumenter::inline_library() {
   llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) { return value.getName() == "msl_entry"; });
   for (llvm::Function& function : module_) {
@@ -350,8 +350,8 @@ void Instrumenter::report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& 
   builder.CreateCall(hook, {number(operation), number(place_of(instruction))});
 }
 
-// Checks a division of integers: not by zero, and not the least integer by -1. The results of these two divisions are
-// undefined, and the host's processor would end the program.
+// Reports a division of an integer by zero, and a division of the least integer by -1. The results of these two
+// divisions are undefined, and the host's processor would end the program.
 void Instrumenter::integer_division(llvm::Instruction& instruction) {
   const unsigned opcode = instruction.getOpcode();
   const bool has_sign = opcode == llvm::Instruction::SDiv || opcode == llvm::Instruction::SRem;

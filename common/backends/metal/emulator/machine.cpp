@@ -94,7 +94,7 @@ std::string_view name(Meeting meeting) {
   return "";
 }
 
-// Returns numbers, which ascend, as a text such as "0-3, 7".
+// Returns ascending numbers as a text such as "0-3, 7".
 std::string ranges(const std::vector<uint32_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -172,8 +172,9 @@ class Machine {
   Regions buffers_, constants_, arrays_;
   Region* last_ = nullptr;  // the buffer that was touched last
   Clocks clocks_[2];        // for device memory, for threadgroup memory
-  // How threadgroups order their touches by atomic operations and fences.
-  // known_: the releases that the threadgroup has seen. offered_: those that it has read, but not fenced yet.
+  // How threadgroups order their touches by atomic operations and fences (Release in memory.h).
+  // known_: the releases that the threadgroup has seen, by a read followed by a fence.
+  // offered_: the releases that the threadgroup has read since its last fence.
   // by_address_: the releases that an atomic operation at the address reads.
   Releases known_, offered_;
   std::unordered_map<const void*, Releases> by_address_;
@@ -745,8 +746,8 @@ std::pair<std::string, const void*> symbol(const char* name, Function* function)
 
 }  // namespace
 
-// The function of the compiler's run-time library that makes a bfloat. Older libraries lack it. Both x86 and ARM return
-// a bfloat in the low half of the register that returns a float.
+// Stands for __truncsfbf2() of the compiler's run-time library, which rounds a float to a bfloat. Older libraries lack
+// that function. Both x86 and ARM return a bfloat in the low half of the register that returns a float.
 float msl_bfloat(float value) {
   const uint32_t bits = bfloat_bits(value);
   float returned;

@@ -26,7 +26,7 @@ struct Code {
   Entry entry = nullptr;
   std::vector<Parameter> parameters;
   std::vector<Array> arrays;        // variables in threadgroup memory
-  std::vector<std::string> places;  // "tuned.metal:44"; touches and meetings name them by their index
+  std::vector<std::string> places;  // lines of the text: "tuned.metal:44"; compiled code names a place by its index
   std::vector<Memory> constants;    // the kernel's own data in the constant address space
 };
 

@@ -49,6 +49,7 @@ struct Conflict {
   size_t offset = 0;  // of the first byte in conflict, in its region
 };
 
+/// A read or a write of some bytes.
 struct Touch {
   size_t offset = 0, bytes = 0;
   bool writes = false, atomic = false;

@@ -36,14 +36,14 @@ std::vector<std::string> split(const std::string& text, char at) {
   }
 }
 
-// Returns the count that a part of an option's value is.
+// Parses a count, which is a part of an option's value.
 uint32_t count(const std::string& option, const std::string& text) {
   return parse_number<uint32_t>(option, text, 0, UINT32_MAX);
 }
 
 Grid grid(const std::string& option, const std::string& text) {
   const std::vector<std::string> parts = split(text, ',');
-  if (parts.size() > 3) throw BadInput(fmt::format("{} {}: not allowed; X, X,Y or X,Y,Z", option, text));
+  if (parts.size() > 3) throw BadInput(fmt::format("{} {}: not allowed; give X, or X,Y, or X,Y,Z", option, text));
   uint32_t sizes[3] = {1, 1, 1};
   for (size_t i = 0; i < parts.size(); ++i) sizes[i] = count(option, parts[i]);
   return {sizes[0], sizes[1], sizes[2]};
@@ -52,7 +52,7 @@ Grid grid(const std::string& option, const std::string& text) {
 // Returns the number and REST of a text such as "0=REST".
 std::pair<uint32_t, std::string> numbered(const std::string& option, const std::string& text) {
   const size_t at = text.find('=');
-  if (at == std::string::npos) throw BadInput(fmt::format("{} {}: not allowed; a number and '=' first", option, text));
+  if (at == std::string::npos) throw BadInput(fmt::format("{} {}: it must begin with a number and '='", option, text));
   return {count(option, text.substr(0, at)), text.substr(at + 1)};
 }
 
@@ -61,7 +61,7 @@ constexpr std::pair<const char*, Type> types[] = {
     {"f32", Type::f32}, {"f16", Type::f16}, {"bf16", Type::bf16}, {"i32", Type::i32}, {"u32", Type::u32},
     {"i64", Type::i64}, {"u64", Type::u64}, {"i16", Type::i16},   {"u16", Type::u16}, {"u8", Type::u8}};
 
-// Returns the value of an element that a text gives.
+// Parses the value of an element.
 double element(Type type, const std::string& text) {
   const auto of_type = [&]<typename T>(T) {
     return static_cast<double>(
@@ -124,7 +124,8 @@ void append(std::vector<std::byte>& bytes, Type type, double value) {
   }
 }
 
-// TYPE:random:COUNT, TYPE:zero:COUNT, TYPE:nan:COUNT, TYPE:index:COUNT or TYPE:VALUE,VALUE,...; '+' joins several.
+// Returns the contents of a buffer. `text` is TYPE:random:COUNT, TYPE:zero:COUNT, TYPE:nan:COUNT, TYPE:index:COUNT or
+// TYPE:VALUE,VALUE,...; '+' joins several such parts.
 std::vector<std::byte> contents(const std::string& text, uint32_t seed) {
   std::vector<std::byte> bytes;
   std::mt19937 random(seed);
@@ -187,7 +188,7 @@ void print(const std::string& what, const std::map<uint32_t, std::vector<std::by
   throw BadInput(fmt::format("'{}' is not allowed; allowed are N=f32, N=f16, N=i32, N=u32", what));
 }
 
-/// The first error of a compiler's message, and how many more there are.
+/// Returns the first error of a compiler's message, and the number of further errors.
 std::string first_error(const CompileError& error, const Options& options) {
   const std::string name = options.function.substr(0, options.function.find('<'));
   std::istringstream lines{std::string(error.log())};
@@ -320,7 +321,7 @@ int check_in_process(const Options& options) {
                options.seconds);
   } else {
     fmt::print(stderr, "{}: {} was ended by signal {} ({}){}\n", options.file, options.function, signal,
-               strsignal(signal), signal == SIGSEGV ? ", as by a recursion without end" : "");
+               strsignal(signal), signal == SIGSEGV ? "; a recursion without end has this effect" : "");
   }
   return 1;
 }
@@ -336,14 +337,14 @@ int main(int argc, char** argv) {
   app.add_option("--grid", options.grid, "threadgroups: X, X,Y or X,Y,Z")->capture_default_str();
   app.add_option("--threads", options.threads, "threads of a threadgroup")->capture_default_str();
   app.add_option("--buffer", options.buffers,
-                 "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; '+' joins several");
+                 "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; '+' joins several parts");
   app.add_option("--threadgroup", options.threadgroup, "N=BYTES, for a parameter [[threadgroup(N)]]");
   app.add_option("--constant", options.constants, "NAME=VALUE, for a variable with [[function_constant(n)]]");
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
   app.add_option("--include", options.folders, "a folder in which #include looks");
   app.add_option("--math", options.math, "fast, or safe: infinity and NaN are allowed")->capture_default_str();
   number_option<uint32_t, uint32_t>(app, "--orders", options.orders, 1, 1'000'000, "N",
-                                    "how many orders of threads run; default 6");
+                                    "in how many orders of its threads the kernel runs; default 6");
   number_option<uint32_t, uint32_t>(app, "--seed", options.seed, 0, UINT32_MAX, "N",
                                     "the seed of random numbers; default 1");
   app.add_option("--print", options.print, "N=f32|f16|i32|u32: prints a buffer after the first order");

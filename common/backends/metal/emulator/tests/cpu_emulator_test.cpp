@@ -1,5 +1,5 @@
-// The emulator's checks: each of the kernels below has one fault, and the emulator says which. Kernels without a fault
-// raise no alarm in any order of threads.
+// The emulator's checks: the emulator names the one fault of a faulty kernel. Kernels without a fault raise no alarm in
+// any order of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>

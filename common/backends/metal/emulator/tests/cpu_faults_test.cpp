@@ -19,8 +19,8 @@ std::string line_for(const std::string& device, const std::string& axes) {
   return line;
 }
 
-// What the program prints: the kind of the fault, the thread, the word, and a line of the file with the fault or of
-// the dialect.
+// Returns a regular expression for what the program prints: the kind of the fault, the thread, the word, and a line
+// number in the faulty file or in metal.h.
 std::string expected(const MetalFault& fault) {
   const std::string file = fault.file.substr(fault.file.rfind('/') + 1);
   const std::string at = "; (" + std::regex_replace(file, std::regex("\\."), "\\.") + "|metal\\.h):[0-9]+, [a-z_]+, " +
@@ -96,7 +96,7 @@ TEST_P(OrderTest, RaisesNoAlarm) {
   EXPECT_NE((outcome.err + outcome.out).find(" ok, 0 wrong, 0 skipped"), std::string::npos) << outcome.out;
 }
 
-// The first fault of each kind; or all others.
+// Returns the first fault of each kind if `first_of_kind` is set, else all other faults.
 std::vector<MetalFault> faults(bool first_of_kind) {
   std::vector<MetalFault> chosen;
   std::set<FoundBy> kinds;
@@ -106,8 +106,8 @@ std::vector<MetalFault> faults(bool first_of_kind) {
   return chosen;
 }
 
-// The kernels and shapes of the faults, each once in each order from `first` to before `end`; or only one shape of each
-// file.
+// Returns the kernels and shapes of the faults, each in all orders from `first` to `end` - 1. If `one_of_file` is set,
+// returns only one shape of each file.
 std::vector<Order> in_orders(uint32_t first, uint32_t end, bool one_of_file) {
   std::set<std::pair<std::string, std::string>> cases;
   std::set<std::string> files;

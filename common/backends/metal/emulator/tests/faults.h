@@ -1,6 +1,6 @@
-// Faults planted in Metal's kernels, one at a time. Faults and checks have two authors: the table was written by
-// somebody who had not seen the emulator's checks. Where the first run showed that a shape hides a fault (a block that
-// another block had filled, a list of one round), the shape was changed, not the fault.
+// Faults planted in Metal's kernels, one at a time. The author of this table had not seen the emulator's checks. In the
+// first run some shapes hid a fault. (For example, a missing barrier between two rounds has no effect on a list that
+// takes one round.) In these cases the author changed the shape, not the fault.
 #pragma once
 
 #include <ostream>
@@ -11,18 +11,18 @@ namespace attn::test {
 
 /// What must find a fault: a check of the emulator, or the comparison with the oracle.
 enum class FoundBy {
-  race_in_threadgroup,  // two lanes on one word of threadgroup memory, no barrier between
-  race_on_device,       // as above, in device memory
-  barrier,              // not all lanes reach it
+  race_in_threadgroup,  // two lanes touch one word of threadgroup memory, without a barrier between the two
+  race_on_device,       // two lanes touch one word of device memory, without a barrier between the two
+  barrier,              // a barrier that not all lanes reach
   divergence,           // a simdgroup function that not all lanes reach
   unwritten,            // threadgroup memory is read before it is written
   outside,              // an access outside of a buffer or of threadgroup memory
   much_memory,          // more than 32 KB
   fast_math,            // arithmetic with infinity or NaN
-  address_space,
-  constant,  // a function constant without a value
-  compiler,
-  oracle,
+  address_space,        // an access to another address space than the pointer's
+  constant,             // a function constant without a value
+  compiler,             // a compile error
+  oracle,               // the results differ from the oracle's
 };
 
 /// A kernel's text with `from` replaced by `to`, and the program and axes that run the kernel.
@@ -67,7 +67,7 @@ inline std::vector<MetalFault> metal_faults() {
   const char* const tall =  // the first rows see fewer blocks of keys than the last rows
       "batch=1 q_heads=1 kv_heads=1 q_len=64 kv_len=64 causal=1 layout=bhsd variant=tuned block_r=64 block_c=16 "
       "head_dim=40 dtype=f32";
-  const char* const long_list =  // of more blocks than a threadgroup has simdgroups
+  const char* const long_list =  // a list of more blocks than a threadgroup has simdgroups
       "task=attention batch=1 q_heads=2 kv_heads=1 q_len=21 kv_len=333 head_dim=40 layout=bhsd variant=tuned "
       "block_r=16 block_c=32 dtype=f32 causal=1 block_sparse=50";
   const char* const sparse =
@@ -258,7 +258,7 @@ inline std::vector<MetalFault> metal_faults() {
       {"decode_arrives_without_fence", race_on_device, decode,
        "atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);", "", "proto3_paged",
        cache},
-      // A part that its worker has not left yet is NaN.
+      // A part that its worker has not written yet is NaN.
       {"decode_every_worker_joins", fast_math, decode, "if (is_last) {", "if (true) {", "proto3_paged", cache},
       {"decode_all_lanes_arrive", race_in_threadgroup, decode, "if (thread_index == 0) *before", "*before",
        "proto3_paged", cache},
