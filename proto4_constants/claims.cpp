@@ -10,9 +10,9 @@
 namespace attn {
 namespace {
 
-// The rule: compile a variant when it is needed if compiling takes less than this time, else compile it ahead.
+// The rule: if a variant compiles in less than this time, compile it when it is needed; else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // Claim::longest picks no pair with more variants
+constexpr int64_t most = 10;  // Claim::limit: pairs have at most this number of variants
 
 using Takes = std::function<bool(const Measurement&)>;
 

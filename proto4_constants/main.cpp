@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     }
   }
   const ExperimentSpec spec = {.name = "proto4_constants",
-                               .summary = "Function constants: what a compiled variant costs, and what it buys.",
+                               .summary = "Function constants: what a compiled variant costs, and what it saves.",
                                .axes = constants_axes(),
                                .compared_axes = constants_compared_axes(),
                                .default_tile = false,

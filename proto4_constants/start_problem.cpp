@@ -54,7 +54,7 @@ class StartProblem : public HostProblem {
   }
 
  private:
-  /// Returns the path of this program. In a test it returns the path of proto4_constants in the test's folder.
+  /// Returns the path of this program. In a test program, returns the path of proto4_constants in the same folder.
   static std::string program_to_start() {
     const fs::path own = fs::read_symlink("/proc/self/exe");
     return own.stem().string().ends_with("_test") ? own.parent_path() / "proto4_constants" : own;
@@ -73,7 +73,7 @@ class StartProblem : public HostProblem {
     // The driver caches the code that it compiles from PTX. The kernels here are machine code, so the driver does not
     // cache them. As a precaution the new process also turns the driver's cache off.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
-    environment.push_back(no_driver_cache.data());  // the first entry of a name counts
+    environment.push_back(no_driver_cache.data());  // if a variable has two entries, the first entry counts
     for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);
     environment.push_back(nullptr);
 

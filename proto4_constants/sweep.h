@@ -14,15 +14,15 @@
 namespace attn {
 
 std::vector<AxisInfo> constants_axes();
-/// Returns the axis in which compared launches differ: the constants that they read at run time. Compared launches are
-/// measured together, in turns. Each case of the host is measured alone.
+/// Returns the axis in which compared launches differ: run_time, the constants that a launch reads at run time.
+/// Compared launches take turns while they are measured. Each case of the host is measured alone.
 std::vector<std::string> constants_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. An axis that means nothing for the task always gets a fixed value: 0 or
-/// 1, or "none" for run_time.
+/// Sets the axes that the case lacks. An axis that the task does not use always gets a fixed value: 0 or 1, or "none"
+/// for run_time.
 void complete_constants(Case& config, const DeviceInfo& device);
 
 /// Returns the reason why the device cannot run the case: the device lacks the kernel, the kernel has too few variants,

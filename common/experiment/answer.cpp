@@ -19,7 +19,7 @@
 namespace attn {
 namespace {
 
-constexpr double worth_avoiding = 1.05;  // a line names options to avoid from this multiple of the fastest time on
+constexpr double worth_avoiding = 1.05;  // the least ratio (time / fastest time) at which a line says "avoid"
 constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
 constexpr size_t most_values = 4;        // the most values of an axis that a line names
 
@@ -28,7 +28,7 @@ using Names = std::set<std::string>;
 /// A shape in which the options of a choice were measured. The shapes of one call of choice_line() have equal values of
 /// the axes in Choice::by.
 struct Shape {
-  Case config;  // of the shape, without the choice's axes
+  Case config;  // the shape's axes; the choice's axes are left out
   Picked picked;
   std::vector<std::pair<std::string, const Measurement*>> options;
 };
@@ -66,7 +66,8 @@ double ratio_of(const Measurement& option, const Measurement& best, const std::v
   return seconds(option) / seconds(best);
 }
 
-/// The options that records call the best, or as good as the best, for a shape; empty where no record has the shape.
+/// Returns the names of the options that records call the best, or as good as the best, for a shape. Empty if no record
+/// has the shape.
 Names recorded_options(const Choice& choice, const Shape& shape, const AnswerInput& input) {
   Names names;
   const Json& tuning = input.known.tuning;
@@ -112,10 +113,11 @@ Names common(const Names& a, const Names& b) {
   return both;
 }
 
-/// The line of a choice for `shapes`. Null if no option is as good as the fastest option in all of these shapes.
+/// Returns the answer's line about a choice for `shapes`. Null if no option is as good as the fastest option in all of
+/// these shapes.
 Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const Case& where, const AnswerInput& input) {
   Names good, all, slower;
-  std::map<std::string, double> ratios;  // of each option: its largest ratio in any shape
+  std::map<std::string, double> ratios;  // for each option, the largest ratio_of() in any shape
   for (const Shape& shape : shapes) {
     Names own = {option_of(choice, shape.picked.best->config)}, here;
     for (const Measurement* option : shape.picked.as_good) own.insert(option_of(choice, option->config));
@@ -151,7 +153,7 @@ Json choice_line(const Choice& choice, const std::vector<Shape>& shapes, const C
     if (!good.contains(name)) (slower.contains(name) ? bad : unclear).push_back(name);
   }
   std::ranges::stable_sort(bad, [&](const std::string& a, const std::string& b) { return faster(b, a); });
-  const bool narrowed = recorded.size() < good.size();  // by the records
+  const bool narrowed = recorded.size() < good.size();  // the records leave fewer options
   if (undecided.empty() && bad.empty() && !narrowed && all.size() > 1) {
     undecided = unclear.empty() ? fmt::format("all {} options are equally good", all.size())
                                 : fmt::format("the noise hides which of {} options is the fastest", all.size());
@@ -216,8 +218,8 @@ Json choices_of(const AnswerInput& input) {
         lines.push_back(line);
         continue;
       }
-      // No option is as good as the fastest in all shapes: each shape has a line, with the axes in which the shapes
-      // differ.
+      // No option is as good as the fastest in all shapes. So each shape gets its own line, with the axes in which the
+      // shapes differ.
       std::vector<Case> configs;
       for (const Shape& shape : shapes) configs.push_back(shape.config);
       const std::vector<std::string> differing = varying_axes(configs);
@@ -237,7 +239,7 @@ Json choices_of(const AnswerInput& input) {
 struct Judged {
   std::string subject;
   State state = State::inconclusive;
-  double low = 0, high = 0;  // of the figures
+  double low = 0, high = 0;  // the least and the largest figure
   bool contradicted = false;
   std::string id;  // of the finding of this run, else of the latest recorded finding
 };
@@ -248,7 +250,7 @@ State state_of(const std::string& text) {
                                         : State::inconclusive;
 }
 
-/// The cases of a claim, by this run and by the records.
+/// Returns the cases of a claim, as this run and the records judge them.
 std::vector<Judged> judged(const std::string& hypothesis, const AnswerInput& input) {
   std::map<std::string, const Json*> recorded;  // by claim_key
   for (const Json& line : input.known.claims) {
@@ -302,9 +304,10 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Says which cases of a claim are in `some`; `all` has all cases of the claim. The text names an axis, and the values
-/// of this axis in `some`, if no other case has any of these values. If there is no such axis, the text about a single
-/// case names the axes in which this case differs from other cases, and the text about several cases has their number.
+/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If the cases in
+/// `some` have values of an axis that no other case has, the text names this axis and these values. If there is no such
+/// axis, the text about a single case names the axes in which this case differs from other cases, and the text about
+/// several cases has their number.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -319,10 +322,13 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
     return found;
   };
   std::istringstream words(all.front().subject);
-  std::vector<std::string> named, differing;  // the axes that set `some` apart; these axes with a value
+  // `named`: the axes whose values differ between `some` and the other cases. `differing`: each of these axes with one
+  // of its values in `some`.
+  std::vector<std::string> named, differing;
   for (std::string word; words >> word;) {
     const std::string axis = word.substr(0, word.find('='));
     const Names mine = values(axis, true);
+    // Whether this axis has, in every case, the value of an axis that is already in `named`.
     const bool follows = std::ranges::any_of(named, [&](const std::string& before) {
       return std::ranges::all_of(all, [&](const Judged& one) {
         const auto axes = axes_of(one.subject);
@@ -340,7 +346,7 @@ std::string where(const std::vector<Judged>& some, const std::vector<Judged>& al
   return fmt::format("in {} of {} cases", some.size(), all.size());
 }
 
-/// The unit of a claim's figures: "x" for a ratio of times.
+/// Returns the unit of a claim's figures: "x" for a ratio of times; else a unit after a space, such as " %", or "".
 std::string unit_of(const Claim& claim) {
   const std::string& metric = claim.hypothesis.metric;
   const std::string first = metric.substr(0, metric.find(' '));
@@ -540,7 +546,7 @@ std::string answer_text(const Json& answer, size_t width, size_t most_lines) {
                                                      : ""));
   }
   if (parts.empty() && undecided.empty()) {
-    return wrapped("nothing: these cases leave no choice, and decide no claim", width, 2);
+    return wrapped("nothing: these cases have no options to compare, and decide no claim", width, 2);
   }
   const auto text_of = [&](size_t shown, size_t shown_undecided) {
     std::string text;

@@ -27,8 +27,8 @@ struct Choice {
 /// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims.
 struct AnswerSpec {
   std::vector<Choice> choices = {};
-  /// Ids of the hypotheses whose advice is for users, in the order of the answer. An id that no claim of the device has
-  /// is left out.
+  /// Ids of the hypotheses whose advice is for users, in the order of the answer. The answer leaves out an id if no
+  /// claim of the device has it.
   std::vector<std::string> claims = {};
   /// Cases that differ only in these axes compute the same results. The table compares such cases. Empty: the
   /// experiment's compared axes.
@@ -49,7 +49,7 @@ struct Known {
   std::vector<Json> claims = {};  // the lines of findings/pooled.jsonl about the device and the experiment
   Json tuning = nullptr;          // the content of findings/tuning.json
 };
-/// Reads findings/pooled.jsonl and findings/tuning.json of the source tree `root`. A missing file says nothing.
+/// Reads findings/pooled.jsonl and findings/tuning.json of the source tree `root`. A missing file counts as empty.
 Known known_of(const std::string& root, const std::string& experiment, const std::string& device);
 
 /// All that an answer follows from.
@@ -62,7 +62,7 @@ struct AnswerInput {
   const std::vector<Json>& findings;  // of this run
   Known known = {};
   bool whole_sweep = true;  // the answer also has recorded claims that this run did not judge
-  /// Sets the axes of a choice to their defaults, in a case that lacks them; empty where there are no defaults.
+  /// Sets the axes of a choice to their defaults, in a case that lacks these axes. Empty if there are no defaults.
   std::function<void(Case&)> complete = {};
 };
 

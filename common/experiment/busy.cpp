@@ -16,9 +16,9 @@
 namespace attn {
 namespace {
 
-constexpr double steady_cv = 0.25;      // on a quiet machine the CV of samples is less
-constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by less
-constexpr double little_overlap = 0.1;  // a use of this share of the run's cores by other programs disturbs nothing
+constexpr double steady_cv = 0.25;      // samples on a quiet machine have a smaller CV (standard deviation / mean)
+constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by a smaller fraction
+constexpr double little_overlap = 0.1;  // other programs that use at most this share of the run's cores do not disturb
 
 double used_s(int who) {
   rusage usage{};
@@ -67,7 +67,7 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
                                 cores, cores == 1 ? "" : "s", cores));
   }
   std::vector<std::string> signs;
-  const double overlap = others + units - cores;  // cores that two programs wanted
+  const double overlap = others + units - cores;  // the cores that both the run and other programs used
   if (device.on_host && cores > 0 && units <= cores && overlap > little_overlap * units) {
     signs.push_back(fmt::format("other programs used {:.1f} of {} cores", others, cores));
   }
@@ -80,13 +80,13 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
     worst = std::max(worst, result.main_timing()->cv);
   }
   if (unsteady > 0) {
-    signs.push_back(fmt::format("the samples of {} of {} scatter, by up to {:.0f} % (cv)", unsteady,
+    signs.push_back(fmt::format("the samples of {} of {} scatter by up to {:.0f} % (cv)", unsteady,
                                 counted(timed, "case"), 100 * worst));
   }
   const auto apart =
       std::ranges::count_if(comparisons, [](const Comparison& one) { return one.aa_floor() > steady_floor; });
   if (apart > 0) {
-    signs.push_back(fmt::format("in {} of {} a case differs from itself by more than {:.0f} %", apart,
+    signs.push_back(fmt::format("in {} of {} two times of one case differ by more than {:.0f} %", apart,
                                 counted(comparisons.size(), "comparison"), 100 * steady_floor));
   }
   if (!signs.empty()) {

@@ -18,13 +18,13 @@ struct CoreTimes {
   double own_s = 0;
   std::chrono::steady_clock::time_point at = {};
 };
-/// Reads /proc/stat; `cores` is 0 where that fails.
+/// Reads /proc/stat; `cores` is 0 if this reading fails.
 CoreTimes core_times();
-/// The cores that other programs used on average between two readings; 0 where a reading failed.
+/// The number of cores that other programs used on average between two readings; 0 if a reading failed.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
-/// One line for each disturbance of a run. `cores` are the cores that the process may use, `others` the cores that
-/// other programs used during the run.
+/// Returns one line for each disturbance of a run. `cores` is the number of cores that this process may use; `others`
+/// is the number of cores that other programs used on average during the run.
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
                                       const std::vector<Comparison>& comparisons, int cores, double others);
 

@@ -134,7 +134,7 @@ Buffer arithmetic_result(Device& device) {
 
 CommandEncoder encode_arithmetic(Device& device, const Kernel& kernel, const Buffer& result, long long iterations) {
   return timed(kernel, parts(device.info()), kernels_of(device.info()).threads,
-               ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // sums tend to 2
+               ArithmeticParams{static_cast<float*>(result.data()), iterations, 0.5f, 1.0f});  // 0.5 x + 1 tends to 2
 }
 
 double arithmetic_tflops(Device& device, PipelineCache& pipelines, const CeilingArithmetic& arithmetic,

@@ -1,5 +1,5 @@
-// The rates that the device reaches in this run: the copy rate and the matrix rate per dtype. Also the flush of the
-// device's caches, and the test of the flush.
+// Measures the rates that the device reaches in this run: the copy rate, and the matrix rate of each dtype. This file
+// also has the flush of the device's caches, and a test of this flush.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,8 +17,8 @@ namespace attn {
 ///           cpu has 4 times the bytes of the last-level cache, but at least 64 and at most 128 MiB; a repetition
 ///           copies one of the buffer's 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
-///   bf16    cpu: products of tile registers (amx-bf16) or of pairs (avx512bf16); the rate of f32 where the cpu has
-///           neither, or where f32 is faster.
+///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
+///           the cpu has neither instruction set, or if f32 is faster.
 ///           cuda: the matrix units, by wgmma or mma.sync, on random data.
 ///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda: as bf16.
 ///   tf32    cuda: as bf16. The cpu has no tf32: 0.
@@ -72,8 +72,8 @@ class MemoryCeiling {
   double bytes_ = 0;
 };
 
-/// Returns, for each rate, the larger value of two measurements of one device. A noisy neighbour makes a ceiling too
-/// low, never too high.
+/// Returns, for each rate, the larger value of two measurements of one device. Another program that uses the device
+/// makes a measured ceiling too low, never too high.
 Ceilings max(const Ceilings& a, const Ceilings& b);
 /// Returns each measured ceiling multiplied by `factor`.
 Ceilings scaled(const Ceilings& ceilings, double factor);

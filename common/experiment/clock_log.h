@@ -16,7 +16,7 @@ class ClockLog {
  public:
   explicit ClockLog(const Device& device) : device_(device) {}
 
-  /// To be called after each round. Rounds shorter than interval_s share a reading.
+  /// Call this function after each round. It reads the clocks at most once in interval_s seconds.
   void read() {
     if (!readings_.empty() && since_last_.seconds() < interval_s) return;
     readings_.push_back(device_.clocks());
@@ -39,7 +39,7 @@ class ClockLog {
   }
 
  private:
-  static constexpr double interval_s = 20e-3;  // short intervals cost time: a reading takes up to 1 ms
+  static constexpr double interval_s = 20e-3;  // a reading takes up to 1 ms, so shorter intervals would cost much time
 
   std::vector<double> known(double Clocks::* field) const {
     std::vector<double> values;

@@ -18,7 +18,7 @@
 namespace attn {
 namespace {
 
-/// The first digits of a record's id: so many that no other result's id begins with these digits.
+/// Returns so many of the first digits of a record's id that no other result's id begins with these digits.
 std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
   size_t digits = std::min(min_replay_digits, id.size());
   const auto ambiguous = [&] {
@@ -211,7 +211,7 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
   if (options.baseline && std::ranges::none_of(results, [&](const Measurement& result) {
         return result.main_timing() && has_value(result.config, *options.baseline);
       })) {
-    progress.note(fmt::format("{}: --baseline {}={}: no case of this run that was measured has it", spec.name,
+    progress.note(fmt::format("{}: --baseline {}={}: no measured case of this run has this value", spec.name,
                               options.baseline->name, to_string(options.baseline->values.front())));
   }
   std::string verdicts;
@@ -239,10 +239,9 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       }
       if (!replays_finding()) continue;
       const bool agrees = finding["data"]["verdict"]["state"] == replayed["data"]["verdict"]["state"];
-      verdicts +=
-          fmt::format("{:<12} {} the finding {} that is replayed, which was {}\n", agrees ? "AGREES" : "DIFFERS",
-                      agrees ? "with" : "from", replayed["id"].get<std::string>(),
-                      replayed["data"]["verdict"]["state"].get<std::string>());
+      verdicts += fmt::format("{:<12} {} the replayed finding {}, which was {}\n", agrees ? "AGREES" : "DIFFERS",
+                              agrees ? "with" : "from", replayed["id"].get<std::string>(),
+                              replayed["data"]["verdict"]["state"].get<std::string>());
     }
     std::string silent;
     for (const Hypothesis& hypothesis : hypotheses) {

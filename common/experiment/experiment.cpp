@@ -33,7 +33,7 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. While a SignalGuard lives, a write to a
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. While a SignalGuard exists, a write to a
 /// closed pipe, or beyond the allowed size of a file, fails with an error and raises no signal.
 class SignalGuard {
  public:
@@ -88,7 +88,7 @@ std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Du
   return ordered;
 }
 
-void Problem::dump(const std::string&) const { throw BadInput("--dump-output: this case has no output worth a file"); }
+void Problem::dump(const std::string&) const { throw BadInput("--dump-output: this case cannot write its output"); }
 
 bool interrupted() { return signal_received != 0; }
 
@@ -207,7 +207,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     to_stderr(fmt::format("{}: {}\n", spec.name, message));
     return status;
   };
-  std::string records;  // where the records are
+  std::string records;  // the end of a message: it names the files of the records
   bool users_code = false;
   const auto run = [&](const std::vector<std::string>& arguments, const Restarter& go_on, const Worker* worker) {
     const SignalGuard guard(worker);
@@ -225,7 +225,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       }
       if (!options) return 0;
       if (!options->part.empty())
-        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a part does not outlive the run that asked for it
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a part does not outlive the run that started the part
       options->open_device = open_device;
       options->worker = worker;
       if (interrupted()) options->quiet = true;
@@ -283,7 +283,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
     } catch (const DeviceMissing& error) {
       return complain(first_line(error.what()), 3);
     } catch (const std::exception& error) {
-      // The error may come from a function that overwrote data of this process.
+      // The error may come from a user's function that overwrote data of this process.
       if (worker && (worker->activity.at() >= 0 || users_code)) {
         worker->activity.end_case("failed", words_of(error));
       }

@@ -31,7 +31,8 @@ class Problem {
   virtual void encode(CommandEncoder& encoder) const = 0;
   /// Makes the outputs NaN, so that the check finds outputs that the next launch does not write.
   virtual void poison() = 0;
-  /// Compares the outputs of the last launch with the oracle, and checks the guard bands.
+  /// Compares the outputs of the last launch with the oracle, and checks that no kernel wrote into the guard bands on
+  /// either side of each buffer.
   virtual Check check() = 0;
   /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem that cannot write its
   /// outputs.
@@ -75,8 +76,8 @@ struct ExperimentSpec {
   /// True: the compared axes are tile and variant, and `complete` knows the best tile. If the command line names a
   /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
   bool default_tile = true;
-  /// If the command line names some axes of this set, the sweep leaves out each block that has any of the set's unnamed
-  /// axes. For example, a user who names one modifier gets no blocks of other modifiers.
+  /// If the command line names some axes of this set, the sweep leaves out each of its blocks that has another axis of
+  /// the set. For example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
@@ -97,14 +98,14 @@ struct ExperimentSpec {
   std::vector<FileOption> file_options = {};
   /// The sweep of a run with a file of `file_options`; empty: `sweep`.
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> file_sweep = {};
-  /// The threadgroup memory that the published study's kernel takes for the case; 0: the study has no such kernel.
-  /// --dry-run prints these bytes, and the plan's.
+  /// The bytes of threadgroup memory that the published study's kernel takes for the case; 0: the study has no such
+  /// kernel. --dry-run prints these bytes and the plan's bytes.
   std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};
-  /// Folders of the source tree, apart from kernels, whose files decide what the cases run. Records of a run have a
-  /// hash of each folder's files.
+  /// Folders of the source tree, in addition to the kernels, whose files decide what the cases run. Records of a run
+  /// have a hash of each folder's files.
   std::vector<std::string> source_folders = {};
-  /// The most seconds without --max-launch that one step of a case may take: to compile a kernel, to make the inputs, a
-  /// launch, a check, a sample of the host's work. A process that takes longer hangs, and is ended.
+  /// One step of a case may take this many seconds plus the seconds of --max-launch. A step compiles a kernel, makes
+  /// the inputs, launches, checks, or samples the host's work. A process that takes longer is ended, because it hangs.
   double most_silent_s = 1200;
 };
 
@@ -145,8 +146,8 @@ class Experiment {
   /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends with
   /// status 2.
   void compile(const std::function<void()>& step);
-  /// Returns the cases that have a record neither in this run nor in the run that --resume continues. A body asks for
-  /// cases that are not in groups().
+  /// Returns the cases that have a record neither in this run nor in the run that --resume continues. The `body` of
+  /// run_experiment() uses this function for cases that are not in groups().
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
@@ -157,8 +158,8 @@ class Experiment {
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
-  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding this function measures these duels too, but compare() without a share measures only the
+  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. This
+  /// function measures `duels` in a replay of a finding too. There compare() without a share measures only the
   /// finding's pair.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
@@ -183,7 +184,7 @@ class Experiment {
   std::unique_ptr<State> state_;
 };
 
-/// Goes on in a new process with these arguments.
+/// Continues the run in a new process with these arguments.
 using Restarter = std::function<void(const std::vector<std::string>& arguments)>;
 
 /// Runs this program with other arguments in a new process. Ends the process if hangs(), which is called again and
@@ -199,8 +200,8 @@ int run_part_process(const std::vector<std::string>& arguments, const std::funct
 /// continues the run. After a loss of the device these three functions do not return either: the loss is recorded, and
 /// the run goes on in a new process.
 ///
-/// The run is in a worker process, which this process watches (watch.h). With `restart` the run is in this process, for
-/// tests: `restart` is called with the command line that continues the run after a loss of the device. `run_part` runs
+/// The run is in a worker process, which this process watches (watch.h). With `restart`, which is for tests, the run is
+/// in this process. After a loss of the device `restart` gets the command line that continues the run. `run_part` runs
 /// the processes of --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,

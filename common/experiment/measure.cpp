@@ -29,8 +29,9 @@ constexpr Rounds sweep_rounds{3, 50};
 // takes fewer.
 constexpr Rounds host_rounds{3, 6};
 
-/// The ceiling that a trial is compared with: by dtype and by length of the launch, in powers of 4. Length matters
-/// because an event that takes a core away for some milliseconds hits long launches and spares short ones.
+/// Names the ceiling that a trial is compared with: its dtype, and the exponent n of the length of its launch, 4^n
+/// seconds. Length matters because an event that takes a core away for some milliseconds hits long launches and spares
+/// short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
@@ -47,8 +48,8 @@ std::optional<Estimate> pct_of(const Series& ceiling, double ceiling_amount, con
   return found.value <= max_ceiling_pct ? std::optional(found) : std::nullopt;
 }
 
-/// Times a group of trials hot, cold and by phases. Hot samples take turns with matrix ceilings, cold samples with
-/// memory ceilings, and phases without ceilings.
+/// Times a group of trials with warm caches (hot), with flushed caches (cold), and launch by launch (phases). Hot
+/// samples take turns with matrix ceilings, and cold samples with memory ceilings. Phases have no ceilings.
 class GroupTimer {
  public:
   GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed, std::function<void(size_t trial)> on_turn)
@@ -125,8 +126,8 @@ std::string Experiment::State::launch_limit() const {
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {
-  // Every unit of a device reaches a higher rate than this. A launch that would be short at this rate is short, so the
-  // ceilings, which take time to measure, are not needed.
+  // Every unit of a device reaches a higher rate than this. So a launch that would be short at this rate is short. Then
+  // the ceilings, which take time to measure, are not needed.
   constexpr double least_unit_flops = 1e9;
   const DeviceInfo& info = device->info();
   if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
@@ -149,7 +150,7 @@ std::optional<std::string> Experiment::State::too_large(const CasePlan& plan) co
                        1e-9 * available);
   };
   if (info.on_host) needed = {0, needed.device + needed.host};
-  // The cases of a group share tensors. So the memory of the device that this process has is there for the case too.
+  // The cases of a group share tensors. So the case can also use the device memory that this process has allocated.
   const double on_device = device->available_bytes() + static_cast<double>(device->buffer_bytes());
   if (needed.device > on_device) return lacks(needed.device, on_device, "device");
   const double available = available_host_bytes();
@@ -212,7 +213,7 @@ const CacheFlush* Experiment::State::cold_flush() {
     }
     if (!flush_test->ok) {
       flush.reset();
-      progress.note("device_cold is left out: the self-test shows no effect of flushing the caches");
+      progress.note("no times with flushed caches: the flush has no effect in its self-test, or no memory");
     }
   }
   return flush ? &*flush : nullptr;
@@ -228,7 +229,7 @@ int Experiment::State::launches_per_sample(const Trial& trial) {
 }
 
 void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
-  // Cases about the host are timed apart from launches, because they have no device times.
+  // Cases about the host have no device times, so they are timed apart from cases with launches.
   const auto of_host =
       std::stable_partition(trials.begin(), trials.end(), [](const Trial& trial) { return !trial.host; });
   if (of_host != trials.begin() && of_host != trials.end()) {

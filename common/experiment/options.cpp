@@ -29,9 +29,9 @@ TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table. If the table would
   be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), axes that have one value in nearly all
   configurations stand above the table, too, and the last columns are left out. Empty columns do not appear.
-  time         median device time of one launch, with caches as the launch before left them. For a case that memory
-               limits: with caches flushed before each sample. For a case that launches nothing: the time of the case's
-               work on the host. +-: half the 95 % confidence interval of the median
+  time         median device time of one launch, with the caches as the previous launch left them. For a case that
+               memory limits: with caches flushed before each sample. For a case that launches nothing: the time of the
+               case's work on the host. +-: half the 95 % confidence interval of the median
   vs           time over the time of the fastest case that differs only in its choices (tile, variant). With
                --baseline: time over the time of the fastest case of the same shape that has the baseline's value
   status       wrong, failed, timeout or oom; empty for a case that is ok. '!': the device reported throttling
@@ -118,7 +118,7 @@ void refuse_overwriting(const Options& options) {
 std::string Options::samples_path() const {
   const std::filesystem::path path = measurements_path;
   std::error_code none;
-  // /dev/stdout may be a regular file.
+  // /dev/stdout may be a link to a regular file.
   const bool of_system = path.parent_path() == "/dev" || path.parent_path() == "/dev/fd";
   if (of_system || (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))) return "";
   std::filesystem::path stem = path;
@@ -201,7 +201,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   text("--columns", columns, "all", "all columns of the table, however wide");
   text("--filter", options.filter, "WORDS",
        "the table shows only the cases that have all of these words; a word is AXIS=VALUE,\n"
-       "or any part of the case's text; the cases are still compared with all cases");
+       "or any part of the case's text; hidden cases still count in the column `vs`");
   text("--baseline", baseline, "AXIS=VALUE",
        "compare the cases of the table with the case of their group that has this value");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
@@ -313,7 +313,8 @@ std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Op
   }
   if (!options.dump_output.empty() && cases.size() != 1) {
     throw BadInput(fmt::format(
-        "--dump-output writes one case, and {} are selected, which differ in {}; name one value of each with --axis",
+        "--dump-output writes the output of one case; {} cases are selected, which differ in {}; name one value of "
+        "each of these axes with --axis",
         cases.size(), fmt::join(varying_axes(cases), ", ")));
   }
   return shard(group(cases, spec.compared_axes), options.shard_index, options.shard_count);

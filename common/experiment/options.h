@@ -29,7 +29,7 @@ struct Options {
   std::vector<std::string> arguments;  // argv
   std::string device = "cpu";
   std::string profile = "quick";  // or "full"
-  std::vector<Axis> axes;         // given with --axis
+  std::vector<Axis> axes;         // the axes that --axis gives
   bool list = false, dry_run = false, only_verify = false, resume = false, json = false, quiet = false;
   bool all_columns = false, csv = false, verdicts = false;  // what a run prints
   std::string filter;                                       // words that the cases of the table have
@@ -58,9 +58,10 @@ struct Options {
   int process_count(const DeviceInfo& info) const {
     return processes > 0 ? processes : profile == "full" && !info.operations->span.large() ? 5 : 3;
   }
-  /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty where the measurements go to no
-  /// regular file, for example to /dev/null or to a pipe, and for the names in /dev.
+  /// The file of the samples: measurements.samples.jsonl for measurements.jsonl. Empty if the measurements go to a
+  /// pipe, to a device or to a name in /dev.
   std::string samples_path() const;
+  /// The axis that --axis gives by this name; null if --axis does not name the axis.
   const Axis* axis(std::string_view name) const;
 };
 
@@ -74,7 +75,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// Throws BadInput, also if --dump-output is given and not exactly one case is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
-/// Returns a sentence for each named value that no selected case has, because other axes decide this axis.
+/// Returns a sentence for each value from --axis that no selected case has, because other axes decide the axis's value.
 std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn

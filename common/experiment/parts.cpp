@@ -72,7 +72,7 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 Experiment::State::PartResults Experiment::State::measure_in_process(int number, int count, Task left) {
   progress.begin(fmt::format("process {} of {}", number, count));
   PartResults found{.number = number, .measurements = {}, .pairs = {}};
-  // A process that loses its device ends early. Another process goes on with the rest.
+  // A process that loses its device ends early. Another process then measures the rest.
   while (!left.empty()) try {
       const TemporaryFolder folder;
       const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl",
@@ -110,7 +110,7 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
       progress.note(fmt::format("{}: process {} of {}, which measures again, {}{}", spec.name, number, count, ended,
                                 progressed ? "; another process goes on" : ""));
       if (!progressed) break;
-    } catch (const std::exception& error) {  // no file for the task, no process, no memory
+    } catch (const std::exception& error) {  // the task's file, the process or memory cannot be had
       part_failed = true;
       progress.note(
           fmt::format("{}: process {} of {}, which measures again: {}", spec.name, number, count, error.what()));

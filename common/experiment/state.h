@@ -165,11 +165,11 @@ struct Experiment::State {
   /// case lost the device.
   void store(Measurement record, int launches_per_sample = 1, const Json& samples = nullptr);
   void store_skipped(Measurement record, std::string reason);
-  /// Runs a step that writes to a file of records. A file that cannot be written costs no result: the run says so once,
-  /// goes on, prints its results, and ends with status 1.
+  /// Runs a step that writes to a file of records. If the file cannot be written, the run says so once, goes on, prints
+  /// its results, and ends with status 1.
   void keep(const std::function<void()>& write);
-  /// Whether another process can go on with this run: it reads the records of this process. Without the record of a
-  /// case that ended a process, or lost the device, it would meet this case again.
+  /// Whether another process can go on with this run. That process reads the records of this process. If it did not
+  /// find the record of a case that ended a process or lost the device, it would run this case again.
   bool can_go_on() const {
     std::error_code none;
     return !unwritten && std::filesystem::is_regular_file(options.measurements_path, none);
@@ -239,7 +239,7 @@ struct Experiment::State {
   /// The answer (answer.h), with the name of the experiment, the run's id, the disturbances of the run, and the paths
   /// of the files of records.
   Json answer_json(const std::vector<Json>& findings);
-  /// The table of the results, or with --csv their text for other programs.
+  /// The table of the results; with --csv, the same results as CSV.
   std::string table_text() const;
   /// What a run prints at its end: warnings, answer, and the commands.
   std::string end_text(const Json& answer, const std::string& verdicts) const;
@@ -277,7 +277,7 @@ struct Experiment::State {
   std::set<std::string> compiler_messages;            // already shown
   std::map<std::string, CodeContents> code_contents;  // by code_sha256
   std::vector<Measurement> results;
-  std::map<std::string, Measurement> recorded_before;  // by the case's key: what --resume has found and not taken over
+  std::map<std::string, Measurement> recorded_before;  // by the case's key: records that --resume may still take over
   std::vector<Comparison> compared_before;             // comparisons of the run that --resume continues, each pair once
   std::vector<Comparison> comparisons;
   Processes processes;

@@ -95,7 +95,7 @@ std::vector<Column> columns_of(const Results& results, const Ceilings& ceilings,
   const auto main = [](const std::function<std::string(const Timing&)>& text) {
     return [text](const Measurement& result) { return result.main_timing() ? text(*result.main_timing()) : ""; };
   };
-  // The first columns are kept longest if the table is too wide.
+  // If the table is too wide, the last columns are left out first.
   return {
       {"time", main([](const Timing& time) {
          return fmt::format("{} +-{}%", format_seconds(time.median_s),

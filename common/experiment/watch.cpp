@@ -33,11 +33,13 @@ namespace attn {
 namespace {
 
 constexpr size_t most_notes_bytes = size_t{4} << 20;  // pages that no notes touch cost nothing
-constexpr double showing_s = 5;                       // the most seconds that showing what was measured may take
-// A terminal and `timeout` may send one signal twice: to the process, and to its group.
+constexpr double showing_s = 5;                       // the most seconds in which a worker may show what was measured
+// A terminal and `timeout` may send one signal twice: to the process, and to its group. Signals that come within this
+// time count as one signal.
 constexpr double one_signal_s = 0.2;
 
-/// Blocks SIGINT, SIGTERM and SIGCHLD, so that wait() receives them. give_back() ends this, for example in a worker.
+/// Blocks SIGINT, SIGTERM and SIGCHLD, so that wait() receives them. give_back() unblocks them, for example in a
+/// worker.
 class KeptSignals {
  public:
   KeptSignals() {
@@ -260,7 +262,7 @@ int watch(const std::string& name, std::vector<std::string> arguments,
   try {
     temporary.emplace();
   } catch (const std::filesystem::filesystem_error&) {
-    // Code that needs a temporary folder says so.
+    // Code that needs a temporary folder reports the error.
   }
   const auto complain = [&](const std::string& message, int status) {
     kept.give_back();  // so that a signal ends this process while it waits for a reader

@@ -69,7 +69,7 @@ struct Before {
   Json lost;                   // the case that ended the last worker, or null
   std::string status, reason;  // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
   bool compile_ahead = true;   // false after a worker ended while it compiled several kernels at once
-  bool interrupted = false;    // the worker only has to show what was measured
+  bool interrupted = false;    // true: the worker only shows what was measured
 };
 
 /// What watch() gives to a worker.
@@ -78,7 +78,7 @@ struct Worker {
   const Before& before;
 };
 
-/// While an object of this class lives, it ends the worker if a compilation takes too long or too much memory: nothing
+/// While an object of this class exists, it ends the worker if a compilation takes too long or too much memory. Nothing
 /// else can end a compiler that runs in this process. The case that the worker is at is then recorded as failed.
 class CompilationLimit {
  public:
@@ -126,8 +126,9 @@ std::string without_progress(double seconds);
 ///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
 ///     worker (Before::interrupted) shows what was measured. After a second signal nothing is shown. The status is 130.
 ///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
-///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
-///     is stopped too does not count, nor time in which nobody reads a full stdout or stderr.
+///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. The time in which this
+///     process is stopped too does not count. The time in which nobody reads a full stdout or stderr does not count
+///     either.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed for Before

@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-// More values or cases are surely a typing error, and would fill memory before a run could report the error.
+// A request for more values or cases is surely a typing error. It would fill memory before a run could report it.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 

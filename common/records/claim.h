@@ -67,7 +67,7 @@ struct Conclusion {
   std::vector<Part> parts = {};
   Spread prior = {};
   Pooled estimate;
-  double unit = 1;       // of pool(), for a figure that is not relative
+  double unit = 1;       // the argument `unit` of pool(), for a figure that is not relative
   bool relative = true;  // errors grow with the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
   double floor = 0;      // the change of the figure if its ratios move by their noise floors; 0 without a comparison

@@ -66,8 +66,8 @@ std::string record_id(const Json& record) {
 }
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
-  // If this process could read the pipe too, the pipe would always have a reader, and no append() would fail. To open a
-  // pipe waits for a reader; O_NONBLOCK refuses a pipe that has none.
+  // If this process could read the pipe too, the pipe would always have a reader, and no append() would fail. open()
+  // waits until the pipe has a reader; with O_NONBLOCK it fails if the pipe has no reader.
   std::error_code none;
   const bool pipe = std::filesystem::is_fifo(path_, none);
   const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;
@@ -101,7 +101,7 @@ void RecordFile::append(const Json& record) {
   for (std::string_view rest = line; !rest.empty() && error == 0;) {
     const ssize_t written = write(descriptor_, rest.data(), rest.size());
     if (written >= 0) {
-      rest.remove_prefix(static_cast<size_t>(written));  // after a short write the next write says why
+      rest.remove_prefix(static_cast<size_t>(written));  // after a short write the next write reports the error
     } else if (errno != EINTR) {
       error = errno;
     }

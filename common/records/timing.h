@@ -23,7 +23,7 @@ using Round = std::vector<double>;
 using Series = std::vector<Round>;
 
 struct TimingPolicy {
-  int warmup = 4;  // throw-away samples per subject before the first round
+  int warmup = 4;  // samples of each subject before the first round, which are not kept
   int samples_per_round = 1;
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;

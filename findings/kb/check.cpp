@@ -67,8 +67,8 @@ std::vector<std::string> check_schema(const Json& record) {
 
 namespace {
 
-/// `quantities`: a name with one of these words is the name of a quantity. `endings`: the name of a quantity must end
-/// with one of these words, which are units and words for figures without a unit.
+/// A name that has one of the words `quantities` is the name of a quantity. Such a name must end with one of the words
+/// `endings`: units, and words for figures without a unit.
 const std::set<std::string_view> quantities = {"time",  "duration", "latency",   "bandwidth", "throughput",
                                                "power", "memory",   "frequency", "clock",     "temperature"};
 const std::set<std::string_view> endings = {"s",     "ms",  "us",      "ns",       "bytes", "mhz",
@@ -88,7 +88,7 @@ void walk_units(const Json& json, const std::string& path, std::vector<std::stri
   for (const auto& [key, value] : json.items()) {
     const std::string place = path.empty() ? key : path + "." + key;
     if (value.is_structured()) {
-      // Axes are counts and names, instructions are counts.
+      // Axes and instructions need no unit: their numbers are counts.
       if (key == "case" || key == "cases" || key == "baseline" || key == "contender" || key == "instructions") continue;
       walk_units(value, place, problems);
     } else if (value.is_number() && json.is_object()) {
@@ -97,8 +97,8 @@ void walk_units(const Json& json, const std::string& path, std::vector<std::stri
           std::any_of(parts.begin(), parts.end(), [](auto part) { return quantities.contains(part); });
       if (quantity && !endings.contains(parts.back())) {
         problems.push_back(place +
-                           ": a quantity without a unit; its name must end in _s, _bytes, _mhz, _w, _c, _gbps "
-                           "or the like");
+                           ": a quantity without a unit; its name must end in a unit, such as _s, _bytes, _mhz, _w, "
+                           "_c or _gbps");
       }
     }
   }

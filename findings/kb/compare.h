@@ -19,11 +19,12 @@ struct Interval {
   double median_s = 0, ci_lo_s = 0, ci_hi_s = 0;
 };
 
-/// Judges the ratio B / A of two runs' times. `floor`: a ratio from 1 - floor to 1 + floor may be noise. faster,
-/// slower: the ratio is farther from 1 than the floor, and its interval lies on one side of 1. same: the whole interval
-/// lies between 1 - floor and 1 + floor. unclear: neither. The interval of the ratio spans all ratios that the two
-/// intervals allow, because the two runs were not measured in common rounds. `reason` becomes a sentence with the
-/// figures.
+/// Judges the ratio B / A of two runs' times. `floor`: a ratio from 1 - floor to 1 + floor may be noise.
+///   faster, slower  the ratio is farther from 1 than the floor, and its interval lies on one side of 1
+///   same            the whole interval lies between 1 - floor and 1 + floor
+///   unclear         all other ratios
+/// The interval of the ratio spans all ratios that the two intervals allow, because the two runs did not take turns.
+/// `reason` becomes a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
 /// A configuration that one side or both have, and its comparison. An id is empty for a side without the configuration.
@@ -41,7 +42,7 @@ struct Compared {
 
 struct Comparisons {
   std::vector<Compared> configurations;
-  // Numbers of configurations. broken: correct in A, and neither correct nor skipped in B.
+  // Numbers of configurations. A broken configuration is correct in A, and neither correct nor skipped in B.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
   // For each device that A and B measured on different machines of one name: a sentence with the ceilings of both.
   std::vector<std::string> notes = {};

@@ -28,7 +28,7 @@ Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures) {
 
   const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
   const bool lo_holds = fulfils(ci_lo, hypothesis.op, threshold);
-  // An interval of NaN, or with its ends exchanged, gets the same answer.
+  // An interval whose ends are NaN or exchanged is inconclusive, too.
   if (!(ci_lo <= ci_hi) || lo_holds != fulfils(ci_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
   }

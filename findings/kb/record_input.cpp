@@ -60,8 +60,8 @@ class RecordInput::Buffer : public std::streambuf {
     throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
   }
 
-  /// Throws BadInput if the line that the new part of the text goes on with is too long. A reader of lines would take
-  /// all memory for a text without ends of lines.
+  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text that has no
+  /// ends of lines would fill the memory.
   void limit_line() {
     const std::string_view part(gptr(), static_cast<size_t>(egptr() - gptr()));
     const size_t end = part.rfind('\n');
@@ -126,9 +126,9 @@ class RecordInput::Buffer : public std::streambuf {
   std::string name_;
   int file_ = STDIN_FILENO;
   bool begun_ = false, is_gzip_ = false, member_ended_ = false;
-  std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that gzip bytes stand for
+  std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that is unpacked from the bytes
   size_t taken_ = 0, filled_ = 0;                     // how many of bytes_ are taken, and how many are filled
-  size_t line_bytes_ = 0;                             // of the line that is not at its end yet
+  size_t line_bytes_ = 0;                             // bytes of the last line, whose end has not been read yet
   z_stream inflation_ = {};
 };
 

@@ -38,13 +38,13 @@ struct Run {
 /// Returns the run of a finding. If `codes` lacks a measurement, the run's code has the measurement's id in place of
 /// its code, so that the run's code equals no known code.
 Run run_of(const Record& finding, const Codes& codes);
-/// The same, for a caller that has finding.joined() already.
+/// Returns the run of a finding, for a caller that has finding.joined() already.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;  // log(figure of the second / figure of the first)
-  // (variance of z) / sigma^2: Spread::between + 1/K, summed over the two runs. K: the number of processes of a run.
+  // (variance of z) / sigma^2: the sum of Spread::between + 1/K over the two runs. K: the number of processes of a run.
   double weight = 6;
   // The mean square of the relative errors of the processes of one run, the run that predicts the other run's figure.
   double own = 0;

@@ -1,4 +1,4 @@
-// A small interpreter of JSON Schema, draft 2020-12: the keywords that findings/record.schema.json uses, no others.
+// A small interpreter of JSON Schema, draft 2020-12. It knows only the keywords that findings/record.schema.json uses.
 #pragma once
 
 #include <map>

@@ -135,8 +135,8 @@ std::string key_of_run(const std::string& id) { return "run/" + id; }
       fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
 }
 
-/// Changes the database to write-ahead logging. The change locks the whole file for a moment. SQLite does not wait for
-/// other processes at this change, so this function waits.
+/// Changes the database to write-ahead logging. This change needs a lock on the whole file for a moment. SQLite does
+/// not wait for this lock while other processes use the file, so this function waits.
 void enter_wal(const Database& database) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
   for (;;) {
@@ -175,8 +175,8 @@ Database open_database(const std::string& path, bool write) {
   return database;
 }
 
-/// Returns the JSON of a line, or nothing where the line is no JSON or is nested too deep for a record. To copy a
-/// deeply nested value would use up the stack.
+/// Returns the JSON of a line, or nothing if the line is no JSON or is nested too deep for a record. Copying a deeply
+/// nested value would use up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(

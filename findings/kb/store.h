@@ -72,8 +72,9 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// The ingestion calls this function now and then with the number of bytes read, and the number of bad lines found, so
-/// far. If the function returns false, the ingestion throws Interrupted. If it throws, nothing is kept either.
+/// The ingestion calls this function now and then. The arguments are the number of bytes read and the number of bad
+/// lines found until then. If the function returns false, the ingestion throws Interrupted. In this case, or if the
+/// function throws, nothing is kept.
 using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 
 /// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.

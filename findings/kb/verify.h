@@ -17,7 +17,7 @@ namespace attn::kb {
 /// again), by the rules of their schema. For finding/2, the second format of findings: also the estimate, pooled again
 /// from its parts.
 std::vector<std::string> verify_record(const Record& record);
-/// The same, for a caller that has record.json() already.
+/// Checks one record, for a caller that has record.json() already.
 std::vector<std::string> verify_record(const Record& record, const Json& json);
 
 struct Problem {
@@ -26,8 +26,8 @@ struct Problem {
 
 /// Why findings of one claim have opposite verdicts.
 enum class Opposition {
-  spread,         // runs of the same code differ this much: the interval for the next run, pooled from these runs,
-                  // contains the figure of each of them
+  spread,         // runs of the same code differ this much: the figures of all runs lie in the interval for the next
+                  // run, which is pooled from these runs
   changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
   contradiction,  // neither
 };

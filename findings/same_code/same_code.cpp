@@ -57,7 +57,7 @@ CodeOf compiler_of(const Json& device) {
   return [compiler](const KernelSource& source) { return compiler->compile(source).code_sha256; };
 }
 
-/// While an object of this class lives, source_root() is `root`.
+/// While an object of this class exists, source_root() is `root`.
 class RootedAt {
  public:
   explicit RootedAt(const std::string& root) : before_(source_root()) { name(root); }

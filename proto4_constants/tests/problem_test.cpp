@@ -177,7 +177,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   }
 }
 
-// A constant compiles as a run-time parameter if and only if run_time_axes() names it.
+// A kernel compiles with a constant as a run-time parameter if and only if run_time_axes() names this constant.
 TEST_F(ProblemTest, WhatCannotBeReadAtRunTimeDoesNotCompile) {
   if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has this test for CUDA";
   for (const char* kernel : {"naive", "tiled_scalar", "tiled_vector", "tuned"}) {

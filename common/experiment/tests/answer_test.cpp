@@ -98,7 +98,7 @@ TEST_F(AnswerTest, ALongAnswerFitsOneScreen) {
   EXPECT_NE(cut.find(" more: tile of f32 head_dim="), std::string::npos) << cut;
 }
 
-// scripts/tests/pages_test reads the same file: the pages have the same rule.
+// scripts/tests/pages_test reads picks.json too, because the pages use the same rule.
 TEST(PickTest, IsTheRuleOfThePages) {
   for (const Json& pick : parse_json(read_file(source_root() + "/scripts/tests/picks.json").value())) {
     std::vector<Measurement> measurements;
@@ -206,7 +206,7 @@ TEST_F(AnswerTest, AClaimAdvisesUsers) {
                finding("n=1 m=1 head_dim=128", "refuted", 0.7)};
   EXPECT_TRUE(text().starts_with("- Say that the mask is causal, at n 1, head_dim 64: 0.50x [causal]\n")) << text();
   spec_.claims.clear();  // now the claim advises the authors of kernels, and the answer leaves its advice out
-  EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
+  EXPECT_EQ(text(), "nothing: these cases have no options to compare, and decide no claim\n");
 }
 
 TEST_F(AnswerTest, AnExperimentThatNamesNoClaimsAdvisesByAllClaims) {
@@ -219,7 +219,7 @@ TEST_F(AnswerTest, RecordsAndRunDecideTogether) {
   known_.claims = {record("head_dim=64", "supported", 0.5)};
   EXPECT_EQ(text(), "- Say that the mask is causal: 0.50x [causal]\n") << "a claim that this run did not judge";
   whole_ = false;
-  EXPECT_EQ(text(), "nothing: these cases leave no choice, and decide no claim\n");
+  EXPECT_EQ(text(), "nothing: these cases have no options to compare, and decide no claim\n");
   findings_ = {finding("head_dim=64", "inconclusive", 0.6)};
   EXPECT_EQ(text(), "- Say that the mask is causal: 0.50x [causal]\n");
   findings_ = {finding("head_dim=64", "supported", 0.55)};

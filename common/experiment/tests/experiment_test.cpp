@@ -56,10 +56,10 @@ struct World {
   int samples = 0;       // samples of the host's work
   int makes = 0, launches = 0, poisons = 0, dumps = 0;
   std::vector<std::string> opened;
-  std::vector<std::vector<std::string>> restarts;                   // command lines
-  std::vector<std::vector<std::string>> parts;                      // command lines
-  std::vector<Json> tasks;                                          // of the parts
-  std::optional<int> part_status;                                   // if set, parts measure nothing and end with it
+  std::vector<std::vector<std::string>> restarts;  // command lines
+  std::vector<std::vector<std::string>> parts;     // command lines
+  std::vector<Json> tasks;                         // of the parts
+  std::optional<int> part_status;                  // if set, parts measure nothing, and end with this status
   double free_on_device = std::numeric_limits<double>::infinity();  // bytes
   size_t threadgroup_memory = 0;
   uint64_t last_seed = 0;
@@ -627,7 +627,7 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   }
 }
 
-// A drift during a round lengthens A' in A B A', and shortens it in A' B A.
+// If times grow during a round, A' comes out too long in A B A', and too short in A' B A, compared with A.
 TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // The sweep makes two problems, and each process makes A, B and A'.
   spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
@@ -1172,7 +1172,7 @@ TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {
       run({"--profile", "full", "--axis", "n=8", "--axis", "tile=16,32", "--axis", "variant=tuned", "--quiet"});
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(measurement(8, 16)["time"].size(), 2u);
-  EXPECT_NE(outcome.err.find("device_cold is left out"), std::string::npos);
+  EXPECT_NE(outcome.err.find("no times with flushed caches"), std::string::npos);
   EXPECT_EQ(header()["env"]["flush_selftest"]["ok"], false);
 }
 
@@ -1212,7 +1212,8 @@ TEST_F(ExperimentTest, ARateAboveACeilingThatABusyDeviceLoweredHasNoShare) {
   EXPECT_NEAR(record["rate"]["tflops"].get<double>(), 1, 0.01);
 }
 
-// The best rate of the run may be a few per cent too low. A rate above it is kept, but it has no share of a ceiling.
+// A measured ceiling may be a few per cent too low. The record keeps a rate above the ceiling, but no share of the
+// ceiling.
 TEST_F(ExperimentTest, NoShareIsAboveAHundredPerCent) {
   world.bound = Bound::memory;
   world.flops = 0.51e9;  // a launch takes 1 ms hot: 102 % of the rate of multiply-adds
@@ -1385,7 +1386,7 @@ TEST_F(ExperimentTest, ABaselineThatNoCaseHasIsReported) {
     arguments.push_back(baseline);
     return run(arguments);
   };
-  EXPECT_NE(with("tile=64").err.find("--baseline tile=64: no case of this run that was measured has it"),
+  EXPECT_NE(with("tile=64").err.find("--baseline tile=64: no measured case of this run has this value"),
             std::string::npos);
   EXPECT_EQ(with("tile=16").err.find("--baseline"), std::string::npos);
   const Outcome empty = with("variant=");
@@ -1643,7 +1644,7 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   const Outcome outcome = run({"--replay", finding["id"].get<std::string>()});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const std::string id = finding["id"];
-  EXPECT_NE(outcome.out.find("AGREES       with the finding " + id + " that is replayed, which was supported\n"),
+  EXPECT_NE(outcome.out.find("AGREES       with the replayed finding " + id + ", which was supported\n"),
             std::string::npos)
       << outcome.out;
   EXPECT_EQ(measurements().size(), 6u + 2u);  // only the finding's two cases
@@ -1658,7 +1659,7 @@ TEST_F(ExperimentTest, ReplayOfAFinding) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
   const Outcome differs = run({"--replay", id});
   EXPECT_EQ(differs.status, 0) << differs.err;
-  EXPECT_NE(differs.out.find("DIFFERS      from the finding " + id + " that is replayed, which was supported\n"),
+  EXPECT_NE(differs.out.find("DIFFERS      from the replayed finding " + id + ", which was supported\n"),
             std::string::npos)
       << differs.out;
 }
@@ -1673,8 +1674,7 @@ TEST_F(ExperimentTest, ReplayOfAnOlderFinding) {
   std::ofstream(path("out.jsonl")) << older.dump() << "\n";
   const Outcome outcome = run({"--replay", older["id"].get<std::string>()});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("with the finding " + older["id"].get<std::string>() + " that is replayed"),
-            std::string::npos)
+  EXPECT_NE(outcome.out.find("with the replayed finding " + older["id"].get<std::string>() + ", "), std::string::npos)
       << outcome.out;
   ASSERT_EQ(findings().size(), 1u);
   EXPECT_EQ(findings()[0]["data"]["subject"], older["data"]["subject"]);
@@ -1809,7 +1809,7 @@ TEST_F(ExperimentTest, ShardsAreDisjointAndTogetherEverything) {
 TEST_F(ExperimentTest, DumpOutputNeedsOneCase) {
   const Outcome outcome = run({"--dump-output", path("o.safetensors")});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_NE(outcome.err.find("3 are selected, which differ in n, m; name one value of each with --axis"),
+  EXPECT_NE(outcome.err.find("3 cases are selected, which differ in n, m; name one value of each of these axes"),
             std::string::npos)
       << outcome.err << "the command line names no tile, so only the default tile is selected";
   EXPECT_FALSE(fs::exists(path("o.safetensors")));
@@ -1987,7 +1987,7 @@ TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   EXPECT_EQ(measurement(8, 16)["work"]["bytes"], 678);
 }
 
-// A case that loses the device while its problem is made is not tried again by the next process.
+// If a case loses the device while its problem is made, the next process does not try this case again.
 TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
   world.on_make = [](const Case& config) {
     if (tile_is(config, 32)) throw DeviceFault("an illegal address");

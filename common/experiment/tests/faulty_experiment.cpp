@@ -1,5 +1,5 @@
-// An experiment whose kernels misbehave, for gpu_loop_test.cpp. The variant says how. Each case writes 42 into a tensor
-// that the cases of a group share.
+// An experiment whose kernels fault or hang, for gpu_loop_test.cpp. The axis `variant` says what a kernel does. Each
+// case writes 42 into a tensor that the cases of a group share.
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-// The launch number of a late fault or hang: the fault comes while the case is timed, after the check.
+// A late fault or hang comes after this many launches, while the case is timed. The check comes earlier.
 constexpr int late = 8;
 
 const char* const text = R"(

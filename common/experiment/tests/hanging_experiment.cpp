@@ -1,4 +1,5 @@
-// An experiment about the host whose cases hang, for hang_test.cpp. The variant says where.
+// An experiment about the host whose cases hang, for hang_test.cpp. The axis `variant` says how a case hangs, and in
+// which process.
 #include <csignal>
 #include <memory>
 #include <string>

@@ -68,7 +68,7 @@ TEST(WatchTest, AfterAnEndWhileCompilingAheadTheNextWorkerDoesNotCompileAhead) {
   EXPECT_EQ(status, as_expected);
 }
 
-// A function of the user may overwrite the heap, and the worker then ends at any later time.
+// A function of the user may overwrite the heap. The worker may then end at any later time.
 TEST(WatchTest, AfterCodeOfTheUserAnEndBetweenCasesFailsTheLastCase) {
   const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
     const Before& before = worker.before;
@@ -210,7 +210,7 @@ TEST(WatchTest, AWorkerThatLostItsDeviceIsFollowedByAnother) {
 }
 
 // A worker that does not react to a signal is ended, and another worker shows what was measured.
-TEST(WatchTest, ASignalEndsAWorkerThatIsDeafToSignals) {
+TEST(WatchTest, ASignalEndsAWorkerThatIgnoresSignals) {
   const TemporaryFolder folder;
   const auto runs = folder.path() / "runs", shown = folder.path() / "shown";
   const pid_t watcher = fork();

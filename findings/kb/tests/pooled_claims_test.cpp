@@ -118,7 +118,7 @@ TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
 }
 
 // Three claims judge one measurement. Together the three claims have the weight of one claim. So they raise the limits
-// of the claims after them no more than one claim would.
+// of later claims only as much as one claim would.
 TEST(Discoveries, CountAMeasurementOnce) {
   const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
   using Kept = std::vector<bool>;
