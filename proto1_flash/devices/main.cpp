@@ -89,8 +89,8 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Reads the records of two devices. Writes findings about the tiles and verdicts of one device that hold on the "
-      "other.");
+      "Reads the records of two devices. Writes findings that say which tiles and verdicts of one device hold on the "
+      "other device.");
   app.footer("Exit status: 0 done; 1 a record or stdout could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();
