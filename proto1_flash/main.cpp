@@ -1,8 +1,8 @@
 // proto1_flash: which tile makes flash attention fast on the device at hand?
 //
 // The hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs. Each case is checked against the oracle
-// before it is timed (common/cases/problem.cpp). The pairs that the sweep suggests are measured again before anything
-// is claimed.
+// before it is timed (common/cases/problem.cpp). The sweep's results suggest pairs of cases. The program measures these
+// pairs again, and judges the hypotheses by the new measurements.
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"
@@ -12,7 +12,7 @@
 int main(int argc, char** argv) {
   using namespace attn;
   const ExperimentSpec spec = {.name = "proto1_flash",
-                               .summary = "Flash attention forward: tile sizes, and what each step of tuning buys.",
+                               .summary = "Flash attention forward: tile sizes, and what each step of tuning saves.",
                                .axes = flash_axes(),
                                .compared_axes = flash_compared_axes(),
                                .claims = flash_claims,

@@ -45,7 +45,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
                  texts("dtype", {span.dtype}), texts("out_dtype", {span.dtype}), texts("layout", {"bhsd"})});
   blocks.add({dims, tiles_r, tiles_c});
   blocks.add({ladder, integers("q_len", {512}), integers("head_dim", {64}), small_r, small_c});
-  // The rate at each length, with the default tile.
+  // These cases show the rate at each length, with the default tile.
   const std::vector<int64_t> lengths = {256, 512, 1024, 2048, 4096};
   blocks.add({dims, masks, integers("q_len", full ? lengths : std::vector(lengths.begin(), lengths.end() - 1))});
   blocks.add({dtypes, integers("head_dim", {64, 128})});
@@ -66,8 +66,8 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
-// The sweep of a large device. Most blocks have the shapes of the published tables: 16384 tokens in all sequences
-// together, 2048 / head_dim heads, 16-bit elements.
+// The sweep of a large device. Most blocks have the shapes of the tables in Shah et al. 2024 (FlashAttention-3): 16384
+// tokens in all sequences together, 2048 / head_dim heads, 16-bit elements.
 Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
   const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);
@@ -80,7 +80,7 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   for (const int64_t dim : {64, 128, 256}) {
     const Axis head_dim = integers("head_dim", {dim}), heads = integers("q_heads", {width / dim});
     blocks.add({head_dim, heads, tiles_r, tiles_c, full ? masks : integers("causal", {0})});
-    // The rate at each length, with the default tile.
+    // These cases show the rate at each length, with the default tile.
     for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {
       if (!full && length > 4096) continue;
       const auto [batch, q_len] = of_length(length);
@@ -93,7 +93,7 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   blocks.add({layouts, integers("head_dim", {64, 128})});
   blocks.add({integers("head_dim", {80, 96, 192})});
   blocks.add({integers("q_len", {1000, 1537})});
-  // The grouped heads of a large model.
+  // Grouped heads as in large models: 8 query heads for each key/value head.
   for (const int64_t length : {2048, 4096, 8192, 16384, 32768}) {
     if (!full && length > 2048) continue;
     blocks.add({integers("batch", {1}), integers("q_heads", {64}), integers("kv_heads", {8}),

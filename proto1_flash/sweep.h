@@ -19,7 +19,8 @@ Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 /// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
 AnswerSpec flash_answer();
 
-/// ExperimentSpec::study_bytes of this experiment.
+/// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. Returns 0 if the
+/// device is not Metal, or if the case is not of the tuned kernel. --dry-run prints these bytes.
 size_t flash_study_bytes(const Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -81,7 +81,7 @@ using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
 using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
 
 // Runs the fragment's kernel `publish`. Returns the address of score_fragment, which was compiled with `publish`. The
-// code of score_fragment lives as long as `pipelines`.
+// address is valid as long as `pipelines` exists.
 void* published_address(Device& device, PipelineCache& pipelines, KernelSource fragment) {
   fragment.entry = "publish";
   void* address = nullptr;
@@ -176,8 +176,9 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
   return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and a thread flash.block_c / 2 scores
 }
 
-// Counts the calls for one head by tuned.metal. A simdgroup has 8 rows. A lane calls the function for two neighbouring
-// keys of each 8, and only for pairs that it sees; a call by some lanes of a simdgroup is one call.
+// Counts the calls that tuned.metal makes for one head. A simdgroup has 8 rows. In each block of 8 keys a lane has two
+// neighbouring keys of one row. The lane calls the function for each of the two keys that the row sees. Calls that
+// lanes of a simdgroup make at the same time count as one call.
 int64_t metal_calls(const AttentionShape& shape) {
   int64_t calls = 0;
   for (int64_t first = 0; first < shape.q_len; first += 8) {

@@ -37,8 +37,8 @@ double multiply_add_share(const Json& loop) {
 }
 bool tells_loop(const Measurement& result) { return loop_of(result).is_object(); }
 
-/// If both records have the counts: adds the instructions of both inner loops to the conclusion, as the reason for the
-/// times.
+/// Adds the counts of instructions of both inner loops to the conclusion, as the reason for the times. If a record has
+/// no counts, adds nothing.
 void add_loops(Conclusion& conclusion, const Evidence& evidence) {
   const Json baseline = loop_of(*evidence.results.front()), contender = loop_of(*evidence.results.back());
   if (!baseline.is_object() || !contender.is_object()) return;
@@ -66,7 +66,7 @@ void add_search(Conclusion& conclusion, const Evidence& evidence) {
   conclusion.content += " A search tried {values.tried} variants in {values.search_s:.0f} s.";
 }
 
-/// Returns a claim about two kernels of one work and shape, measured in turn.
+/// Returns a claim that compares two kernels of one work and shape. The measurements of the two kernels take turns.
 Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes, Pick pick,
                const std::string& what, const std::string& against, const Advice& advice) {
   return {.hypothesis = hypothesis,
@@ -155,7 +155,7 @@ Claim viable() {
        "as long.",
        "Where time counts, do not take the generator: it takes more than {threshold:.3g} times as long as the "
        "hand-written kernel."});
-  // The subject contains the generator: each generator has a conclusion of its own, whichever other generators ran.
+  // The subject contains the generator, so each generator has a conclusion of its own.
   claim.subject = [](const Evidence& evidence) { return evidence.results.back()->config.key_without({}); };
   return claim;
 }
@@ -183,8 +183,8 @@ Claim autoscheduler() {
        "Do not expect Halide's autoscheduler to take {threshold:.3g} of the time of stages that are only vectorised."});
 }
 
-/// Whether the constants of the result's kernel were searched for the result's own length and number of heads. One
-/// search serves all lengths.
+/// Whether the constants of the result's kernel were searched for the result's own length and number of heads. The
+/// constants that one search found are used at all lengths.
 bool searched_here(const Measurement& result) {
   return result.values.value("searched_q_len", int64_t{0}) == result.config.integer("q_len") &&
          result.values.value("searched_heads", int64_t{0}) == result.config.integer("heads");
@@ -194,7 +194,7 @@ bool was_searched(const Measurement& result) {
   return result.values.is_object() && result.values.contains("searched_q_len");
 }
 
-/// Returns the claim about the shapes for which the search ran, or about the other shapes.
+/// Returns the claim about the shapes for which the search ran (`own_shape`), or the claim about the other shapes.
 Claim search(bool own_shape) {
   const std::string where = own_shape ? "at the shape of the search" : "at a shape other than the search's";
   const Hypothesis hypothesis = {

@@ -132,7 +132,7 @@ TensorMap map_of(const AheadParameter& parameter, const CodegenCase& config, con
 }  // namespace
 
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name) {
-  std::string place = "it";
+  std::string place = "the index";
   try {
     const Json parsed = parse_json(text);
     AheadIndex index;

@@ -22,7 +22,7 @@ struct AheadParameter {
   /// head. null: a null pointer. number: a float.
   enum Kind { tensor_map, pointer, null, int32, int64, number } kind = null;
   std::string tensor = {};              // of a map or a pointer: "q", "k", "v", "in", "out" or "slopes"
-  std::string rows = {}, columns = {};  // of a map: the names of the tensor's lengths
+  std::string rows = {}, columns = {};  // of a map: the names of the two lengths, such as "kv_len" and "head_dim"
   uint32_t box_rows = 0, box_columns = 0;
   int swizzle = 0;                   // of a map: the swizzle in bytes
   std::vector<std::string> of = {};  // of an integer: the lengths to multiply; of a number: "scale" or "cap"
@@ -48,7 +48,7 @@ struct AheadKernel {
   std::vector<AheadParameter> parameters = {};
   Json tile = {}, search = {};  // the constants, and the result of the search for the constants
   double compile_s = 0;
-  int64_t source_lines = 0;  // of the work's function and the functions that it calls, without comments
+  int64_t source_lines = 0;  // lines of the work's function and of the functions that it calls, without comments
 };
 
 /// All kernels of one generator.
@@ -63,9 +63,9 @@ AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
 /// Here and in the functions below, `generator` is the name of a generator in a case ("halide_gpu").
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
-/// Returns the kernel of the case's work, dtype, head_dim and mask whose `most_kv_len` admits the case's kv_len, or
-/// null if there is none. If several kernels fit, returns the kernel with the smallest `most_kv_len`. The function
-/// ignores `kv_len_multiple`; ahead_plan() checks it.
+/// Returns the kernel for the case's work, dtype, head_dim and mask, or null if there is none. The kernel's
+/// `most_kv_len` is 0 or at least the case's kv_len. If several kernels fit, returns the kernel with the smallest
+/// `most_kv_len`. The function ignores `kv_len_multiple`; ahead_plan() checks it.
 const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config);
 
 /// Returns the plan of a case: the launch, or the reason why there is no launch. Leaves the plan's `work` unset.

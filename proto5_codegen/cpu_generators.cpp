@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t values_keys = 256;
 constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores or values
 constexpr int64_t softmax_rows = 16;
-constexpr int64_t halide_rows = 64;      // the rows of a threadgroup, unless a schedule has another number
+constexpr int64_t halide_rows = 64;      // the rows of a threadgroup, if the schedule names no other number
 constexpr int64_t expected_keys = 1024;  // the number of keys that the autoscheduler plans for
 constexpr int64_t whole_tiles = 96;  // rows of a threadgroup; register tiles of 2, 3, 4, 6, 8 and 12 rows divide them
 

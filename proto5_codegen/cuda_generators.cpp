@@ -28,8 +28,8 @@ Launch generated_launch(const CodegenCase& config, const std::string& file, cons
   return launch;
 }
 
-// A row gets the fewest threads that leave each thread at most 16 elements, but at least a warp and at most 256
-// threads.
+// A row gets 32, 64, 128 or 256 threads: the smallest of these numbers that leaves each thread at most 16 elements. A
+// longer row gets 256 threads.
 Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;
@@ -42,7 +42,7 @@ Plan softmax_plan(const CodegenCase& config) {
   const int64_t threads = std::max(constant(config, "THREADS", usual_threads), row_threads);
   const int64_t own = tiles_of(units, row_threads);
   if (own > most_units) {
-    return {.unable = fmt::format("generator {}: its rows of a softmax have at most {} keys", config.generator,
+    return {.unable = fmt::format("generator {}: its softmax takes rows of at most {} keys", config.generator,
                                   most_units * most_row_threads * unit_elements)};
   }
   // `resident` is the number of threads that a multiprocessor must have registers for. If each thread has at most 16
@@ -74,9 +74,9 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// A tile has 128 rows, and a threadgroup computes four tiles of S. If there were fewer threadgroups than
-// multiprocessors, a threadgroup computes fewer tiles. If there were fewer tiles than multiprocessors, tiles have 64
-// rows.
+// Usually a tile has 128 rows, and a threadgroup computes four tiles of S. If this gives fewer threadgroups than the
+// GPU has multiprocessors, a threadgroup computes fewer tiles. If there are fewer tiles of 128 rows than
+// multiprocessors, tiles have 64 rows.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

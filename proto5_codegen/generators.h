@@ -37,7 +37,7 @@ struct CodegenCase {
 
   /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
   static CodegenCase from(const Case& config);
-  /// Whether the work is a whole attention, not a part of an attention.
+  /// Whether the work is a whole attention, with or without modifiers.
   bool whole() const { return work == WORK_ATTENTION || work == WORK_MODIFIED; }
   int64_t heads() const { return shape.batch * shape.q_heads; }
   /// Returns the number of columns of the output.

@@ -72,7 +72,7 @@ CodegenProblem::CodegenProblem(Device& device, PipelineCache& pipelines, std::sh
 }
 
 void CodegenProblem::find_room(PipelineCache& pipelines) {
-  if (device_.info().operations->ahead_of_time != "cubin") return;  // the function knows CUDA devices
+  if (device_.info().operations->ahead_of_time != "cubin") return;  // threadgroups_at_once() is about CUDA devices
   at_once_ = threadgroups_at_once(pipelines.get(launch_.source).binary, launch_, device_.info());
 }
 

@@ -47,7 +47,7 @@ class CodegenProblem : public Problem {
   /// Returns facts for the record. For a whole attention: whether check() compares log-sum-exps. For a kernel that this
   /// process compiles: source_lines() and search_facts(). For a kernel compiled ahead of time: the kernel's lines of
   /// source, the generator's version, the seconds of compilation, the constants, and the result of the search for the
-  /// constants. On a GPU also threadgroups_at_once().
+  /// constants. On a CUDA device also threadgroups_at_once().
   Json values() const override;
   /// Returns the output of the last launch: [batch, heads, q_len, columns].
   Tensor output() const;
@@ -63,10 +63,10 @@ class CodegenProblem : public Problem {
   std::shared_ptr<CodegenInputs> inputs_;
   CodegenCase config_;
   Launch launch_;
-  const Kernel* kernel_ = nullptr;            // the kernel takes CodegenParams, or the parameters that ahead_ describes
-  int64_t at_once_ = 0;                       // threadgroups_at_once(); 0 on a cpu
+  const Kernel* kernel_ = nullptr;            // takes CodegenParams, or the parameters that ahead_ describes
+  int64_t at_once_ = 0;                       // threadgroups_at_once() on a CUDA device, else 0
   std::optional<AheadIndex> ahead_;           // for a generator whose kernels were compiled ahead of time
-  std::optional<AttentionLaunch> attention_;  // for a case that is_flash(), in the place of kernel_
+  std::optional<AttentionLaunch> attention_;  // for a case that is_flash(); kernel_ is then null
   Buffer hook_data_;
 };
 

@@ -17,7 +17,8 @@ constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;
 
-constexpr double u = 0x1p-24;  // half a unit in the last place of f32
+constexpr double u = 0x1p-24;  // the unit roundoff of f32
+/// Returns the unit roundoff of a type.
 double unit(DType type) { return type == DType::f32 ? u : type == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
 /// Returns a row of a tensor, in double.

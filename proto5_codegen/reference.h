@@ -30,6 +30,7 @@ struct CodegenReference {
 /// checking stays cheaper than measuring.
 std::vector<RowIndex> checked_rows(const CodegenCase& config, uint64_t seed);
 
+/// Computes `rows` of the output in double, and the tolerance of each value.
 CodegenReference codegen_reference(const CodegenCase& config, const CodegenTensors& tensors,
                                    const std::vector<RowIndex>& rows);
 

@@ -10,8 +10,8 @@ namespace attn {
 std::vector<AxisInfo> codegen_axes() {
   return {
       {"work",
-       "what is computed: scores S = scale Q K^T, softmax P of given scores, values P V of given weights, attention as "
-       "a whole, attention modified by ALiBi and a soft cap",
+       "what a kernel computes; scores: S = scale Q K^T; softmax: P of given S; values: P V of given P; attention: "
+       "O of given Q, K and V; modified: attention with ALiBi and a soft cap",
        work_names(), 0, 0, 1},
       {"generator",
        "what made the kernel; hand: written here; search: the hand-written kernel with constants that a search found",

@@ -18,7 +18,8 @@ using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 /// Returns the search space of the case if its generator is "search" or "halide_tuned", else an empty space.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// Returns the reason why no kernel can have these constants, or an empty text. Other reasons are in the case's plan.
+/// Returns the reason why no kernel can have these constants, or an empty text. The case's plan may give another reason
+/// why a kernel with these constants cannot run.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
 /// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because
@@ -29,8 +30,8 @@ std::string tuning_key(const CodegenCase& config);
 std::string tuning_path(const DeviceInfo& device);
 
 /// Returns the content of a device's file of winners, or an empty object if there is no file. For each generator the
-/// content has an object that maps tuning_key() to a winner with `constants`, `tried` and `seconds`. Throws BadInput
-/// with one line that names the file and what is allowed.
+/// content has an object that maps tuning_key() to a winner. A winner has at least `constants`, `q_len`, `heads`,
+/// `tried` and `seconds`. Throws BadInput with one line that names the file and what is allowed.
 nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
 /// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",

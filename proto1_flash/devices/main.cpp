@@ -34,7 +34,7 @@ DeviceRecords read_folder(const std::string& folder) {
     if (line.value("experiment", "") == "proto1_flash") records.measurements.push_back(measurement_from_json(line));
   }
   for (Json& line : read("findings.jsonl")) {
-    if (line.at("schema") == "run/1") continue;  // the line before the findings of a run
+    if (line.at("schema") == "run/1") continue;  // a run's header, which precedes the run's findings
     if (line.at("data").at("experiment") == "proto1_flash") records.findings.push_back(std::move(line));
   }
   return records;
@@ -88,7 +88,9 @@ void write_findings(const std::string& from, const std::string& to, const std::s
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes findings about what carries over from FROM to TO, and from TO to FROM. Reads records of both.");
+  CLI::App app(
+      "Reads the records of two devices. Writes findings that say which tiles and verdicts of one device hold on the "
+      "other device.");
   app.footer("Exit status: 0 done; 1 a record or stdout could not be written; 2 bad arguments or records.");
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();

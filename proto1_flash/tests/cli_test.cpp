@@ -1,5 +1,5 @@
-// Runs the program as a user runs it. The tests check which records it writes, which arguments it refuses, and which
-// records survive when it is killed.
+// Runs the program as a user runs it. The tests check which records the program writes, which arguments it refuses, and
+// which records remain after the program was killed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
@@ -301,7 +301,7 @@ class DevicesCliTest : public test::ProgramTest {
   DevicesCliTest() : ProgramTest("proto1_flash_devices") {}
 };
 
-// The command of docs/howto.md.
+// Runs the command that docs/howto.md shows for two devices.
 TEST_F(DevicesCliTest, ComparesRecordedDevices) {
   for (const auto& [device, folder] : {std::pair<std::string, std::string>{"znver4", "here"}, {"h200", "there"}}) {
     const std::string command = fmt::format(ATTN_SOURCE_DIR "/scripts/pages/record --device {} --unpack '{}' > '{}'",

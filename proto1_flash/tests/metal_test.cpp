@@ -1,4 +1,4 @@
-// Metal's attention kernels on the emulated device, at odd sizes.
+// Tests Metal's attention kernels on the emulated device, at odd sizes.
 #include "common/testing/metal.h"
 
 #include "common/attention/flash.h"
@@ -48,7 +48,7 @@ TEST_F(MetalFullFlashTest, WideHeads) {
                "dtype=f32 block_r=16 block_c=16");
 }
 
-// The tiles of the published study, and our own kernel's bytes.
+// --dry-run prints the threadgroup memory of the published study's kernel and of our kernel, for tiles of the study.
 TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_flash_bytes(64, 16, 64), size_t{24} << 10);
   EXPECT_EQ(study_flash_bytes(64, 32, 64), size_t{32} << 10);
@@ -65,7 +65,7 @@ TEST_F(MetalFullFlashTest, TilesLayoutsAndDimensions) {
   expect_right(12, axes + "causal=0,1 block_r=16,32,64 block_c=16 head_dim=64 dtype=f16");
   expect_right(6, axes + "causal=1 block_r=32 block_c=32 head_dim=8,96,128 dtype=bf16");
   expect_right(2, axes + "causal=1 block_r=16 block_c=16 head_dim=136 dtype=f32");
-  // The default tile, of 8 keys.
+  // The default tile of this case has 8 keys.
   expect_right(1,
                "batch=2 q_heads=4 kv_heads=2 q_len=45 kv_len=83 layout=bshd variant=tuned causal=1 head_dim=256 "
                "dtype=f32");

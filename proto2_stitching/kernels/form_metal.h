@@ -1,10 +1,11 @@
-// As form.h, for the Metal dialect. `tuned` takes single scores, so SCORE_FORM of choice.h is all that this file reads.
+// Does for the Metal dialect what form.h does for the other dialects. `tuned` takes single scores, so this file reads
+// only SCORE_FORM of choice.h.
 //
 // The forms that need no pointer to a function are here: monolithic, inline, noinline and switch. In Metal a pointer to
 // a function comes from a visible_function_table, and a function that is compiled apart needs the Metal library's own
 // linker. The emulator has neither.
 //
-// Accumulators of a lane: none of its own. With `noinline` a call may have to save the accumulators of `tuned`.
+// This file adds no accumulators. With `noinline` a call may have to save the accumulators of `tuned`.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

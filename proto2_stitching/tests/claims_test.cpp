@@ -1,4 +1,5 @@
-// The claims choose duels and draw conclusions. The tests run these pure functions on made-up results.
+// The claims choose duels (pairs of cases that are measured again) and draw conclusions. The tests run the claims'
+// functions on made-up results.
 #include "proto2_stitching/claims.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The forms of a score function that Metal has, on the emulated device.
+// Tests the forms of a score function that Metal has, on the emulated device.
 #include "common/testing/metal.h"
 
 #include <set>
@@ -33,7 +33,8 @@ TEST_F(MetalStitchTest, OtherFormsSayWhy) {
   EXPECT_NE(text.find("0 of 3 cases"), std::string::npos) << text;
 }
 
-// A simdgroup calls the function for key 8 i + 2 l or 8 i + 2 l + 1 of its lanes l, if a row of it sees one of them.
+// In block i of 8 keys, a lane l from 0 to 3 of a row has the keys 8 i + 2 l and 8 i + 2 l + 1. A simdgroup makes one
+// call for the first keys of its lanes and one call for the second keys. It leaves a call out if no row sees its key.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};
@@ -41,7 +42,7 @@ TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
     config.flash.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 21, .kv_len = 37, .head_dim = 64};
     config.flash.shape.causal = causal;
     config.flash.block_r = config.flash.block_c = 16;
-    std::set<std::pair<int, int>> calls;  // of a head: simdgroup; block of 8 keys and which of two keys
+    std::set<std::pair<int, int>> calls;  // calls for one head: simdgroup; 2 x block of 8 keys + key of two
     for (int query = 0; query < 21; ++query) {
       for (int key = 0; key < 37 && (!causal || key <= query + 16); ++key) {
         calls.emplace(query / 8, key / 8 * 2 + key % 2);

@@ -186,8 +186,8 @@ TEST_F(StitchTest, BuiltInFunctionsComputeWhatTheirNamesSay) {
   };
   EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
   EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
-  // ALiBi: the slopes of heads 1 and 8 of 8 are 1/2 and 2^-8. Query 0 is at the position of key 20, query 9 at that of
-  // key 29.
+  // ALiBi: the slopes of heads 1 and 8 of 8 are 1/2 and 2^-8. Query 0 is at the position of key 20, query 9 at the
+  // position of key 29.
   EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);
   EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);
   EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);

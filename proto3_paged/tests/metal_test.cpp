@@ -14,7 +14,8 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
-// For each head_dim, type and number of query heads of a key head, the tile fits 32 KB of threadgroup memory.
+// For each head_dim, type and number of query heads of a key/value head, the tile fits into 32 KB of threadgroup
+// memory.
 TEST(MetalDecodeTest, EachHeadDimFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16}) {

@@ -146,7 +146,7 @@ TEST_F(PrefillTest, CachesOf8BitsAgreeWithTheOracle) {
   }
 }
 
-// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with both.
+// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with either type.
 TEST_F(PrefillTest, NaNInACacheOf8BitsReachesTheRowsThatSeeIt) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   for (const bool in_v : {false, true}) {

@@ -4,8 +4,8 @@
 
 #include "common/kernel/spaces.h"
 
-/// The works. Each kernel computes one work. Here each sequence has its own heads, so that `heads` is the number of
-/// sequences times the heads of a sequence. All tensors are dense, [heads, rows, columns].
+/// A work is what a kernel computes. `heads` below counts the heads of all sequences: the number of sequences times the
+/// heads of a sequence. All tensors are dense, [heads, rows, columns].
 enum CodegenWork {
   WORK_SCORES = 0,     // out [q_len, kv_len] = scale q k^T
   WORK_SOFTMAX = 1,    // out [q_len, kv_len] = softmax of each row of `in`

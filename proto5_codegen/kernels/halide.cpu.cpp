@@ -4,18 +4,18 @@
 // schedule makes parallel runs in the thread of its threadgroup.
 //
 // The functions write BLOCK_R rows and a multiple of MULTIPLE columns. If fewer rows or columns exist, the functions
-// write to threadgroup memory, and the kernel copies the rows and columns that exist from there.
+// write to threadgroup memory. The kernel then copies the rows and columns that exist to the output.
 //
-// Threadgroup memory: edge [BLOCK_R][columns, rounded up to MULTIPLE], in floats. Grid: (row tiles, heads). Causal
-// tiles run from the last rows to the first, so that the long tiles do not come at the end. Function constants: WORK,
-// BLOCK_R, MULTIPLE, and HEAD_DIM and CAUSAL if the work has them.
+// Threadgroup memory: edge [BLOCK_R][columns, rounded up to a multiple of MULTIPLE], in floats. Grid: (row tiles,
+// heads). Causal tiles run from the last rows to the first, so that the long tiles do not come at the end. Function
+// constants: WORK, BLOCK_R, MULTIPLE, and HEAD_DIM and CAUSAL if the work has them.
 #include "common/attention/kernels/round_up.h"
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"
 
 namespace {
 
-// halide_buffer_t of HalideRuntime.h.
+// Dimension and Image have the layouts of halide_dimension_t and halide_buffer_t in HalideRuntime.h.
 struct Dimension {
   int min, extent, stride;
   unsigned flags;

@@ -2,7 +2,7 @@
 // compiler only two things: that it may add up in any order, and that it shall vectorise the loops marked VECTORIZE.
 // One threadgroup computes one row of one head.
 //
-// Threadgroup memory: weights [kv_len], in floats, for works with a softmax between products. Grid: (q_len, heads).
+// Threadgroup memory: weights [kv_len], in floats, for the works `attention` and `modified`. Grid: (q_len, heads).
 // Function constants: WORK, and HEAD_DIM and CAUSAL if the work has them.
 #include "common/kernel/cpu.h"
 #include "proto5_codegen/kernels/generated.h"

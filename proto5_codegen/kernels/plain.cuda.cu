@@ -1,9 +1,9 @@
-// All works in the simplest form that somebody would write first; the compiler does the rest. One thread computes an
-// element of the scores or of the values, or a row of a softmax or of an attention. No threadgroup memory, no tiles, no
-// tensor cores.
+// All works in the simplest form, as somebody would write them first; the compiler does the rest. For scores and values
+// a thread computes one element of the output; for a softmax and an attention it computes one row. The kernels use no
+// threadgroup memory, no tiles and no tensor cores.
 //
-// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. 128 threads. Grid, rounded up: for
-// scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).
+// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. A threadgroup has 128 threads. Grid,
+// rounded up: for scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).
 //
 // Checked: codegen_plain[HEAD_DIM=64,IN_TYPE=2,WORK=0] without spills
 // Checked: codegen_plain[IN_TYPE=2,WORK=1] without spills

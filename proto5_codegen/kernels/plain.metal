@@ -1,12 +1,13 @@
-// All works in the simplest form that somebody would write first; the compiler does the rest. It has not run on Apple
-// hardware yet. One thread computes an element of the scores or of the values, or a row of a softmax or of an
-// attention. No threadgroup memory, no tiles, no simdgroup matrices: this is what the study's generated kernels have.
+// All works in the simplest form, as somebody would write them first; the compiler does the rest. This kernel has not
+// run on Apple hardware yet. For scores and values a thread computes one element of the output; for a softmax and an
+// attention it computes one row. The kernel uses no threadgroup memory, no tiles and no simdgroup matrices. The kernels
+// that the published study generated use none of these either.
 //
-// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. Grid for scores and values: (columns
-// / 128, q_len, heads); for the other works: (q_len / 128, heads). 128 threads.
+// Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. A threadgroup has 128 threads. Grid,
+// rounded up: for scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).
 //
-// Accumulators of a lane: 1 for scores, softmax and values; HEAD_DIM for an attention, more than the registers from
-// HEAD_DIM=128 on, so that a compiler keeps them in memory.
+// A thread has one accumulator for scores, softmax and values, and HEAD_DIM accumulators for an attention. From
+// HEAD_DIM=128 on the registers do not hold these accumulators, so a compiler keeps them in memory.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "proto5_codegen/kernels/generated.h"

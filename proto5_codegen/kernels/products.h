@@ -1,6 +1,7 @@
-// The cpu dialect: the register tile of the hand-written products Q K^T and P V. As in
-// common/attention/kernels/tuned.cpu.cpp, each step multiplies a row of vectors by a broadcast element for each row
-// of a tile of accumulators, and adds the product to this row. The tiles of tuned.cpu.cpp hold transposed results
+// The cpu dialect: the register tile of the hand-written products Q K^T and P V. A tile has TILE_ROWS rows of
+// TILE_VECTORS vectors, which are the sums. Each step loads TILE_VECTORS vectors of one factor. For each row of the
+// tile the step broadcasts an element of the other factor, multiplies the vectors by it, and adds the products to the
+// row. common/attention/kernels/tuned.cpu.cpp works in the same way, but its tiles hold transposed results
 // ([key][query]), as its softmax needs them. In the kernels that include this header no softmax follows, so the tile is
 // not transposed.
 //

@@ -1,4 +1,5 @@
-// The claims turn results into duels and conclusions. The tests run these pure functions on made-up results.
+// The claims turn results into duels (pairs of cases that are measured again) and conclusions. The tests run the
+// claims' functions on made-up results.
 #include "proto5_codegen/claims.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Mutations break the hand-written kernels and the plain loops of proto5_codegen on purpose. A mutation has a text of a
-// source, and the text that replaces it. The check of a result must notice each mutation.
+// Mutations break the hand-written kernels and the plain loops of proto5_codegen on purpose. A mutation replaces the
+// text `from` in the source `file` by the text `to`. The check of a result must notice each mutation.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ struct CodegenMutation {
   CodegenWork work;
   DType dtype;
   const char *generator, *file, *from, *to;
-  int64_t tokens = 296;  // a multiple of 8, as 16-bit kernels for GPUs need; no tile divides 296
+  int64_t tokens = 296;  // a multiple of 8, as 16-bit kernels for GPUs need; no multiple of 16, so edges are tested
 };
 
 inline CodegenCase case_of(const CodegenMutation& mutation) {

@@ -62,7 +62,7 @@ TEST_F(CodegenTest, LargeInputs) {
   }
 }
 
-// In turn, one element of each tensor that a kernel reads differs from the oracle's tensor.
+// In each launch one tensor that the kernel reads differs from the oracle's tensor, in the last element.
 TEST_F(CodegenTest, AChangedInputIsNoticed) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 37)) {
@@ -90,7 +90,7 @@ TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
 }
 
 // Kernels with constants that a search may draw agree with the oracle. Kernels with the constants that a search found
-// do so, too.
+// agree with the oracle, too.
 TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   const DeviceInfo& device = test::device().info();
   for (const CodegenWork work : works) {

@@ -112,17 +112,17 @@ TEST(CompiledAheadTest, TheScarcestResourceLimitsTheThreadgroups) {
   Launch launch;
   launch.threads = 256;
   const auto room = [&] { return threadgroups_at_once(binary, launch, test::hopper()); };
-  EXPECT_EQ(room(), 2);  // 65536 registers
+  EXPECT_EQ(room(), 2);  // the limit is 65536 registers
   binary.registers = 168;
   launch.threads = 384;
   EXPECT_EQ(room(), 1);
   binary.registers = 32;
   launch.threads = 128;
-  EXPECT_EQ(room(), 16);  // 64 warps
+  EXPECT_EQ(room(), 16);  // the limit is 64 warps
   launch.threads = 32;
   EXPECT_EQ(room(), 32);
   launch.threadgroup_bytes = 75 << 10;
-  EXPECT_EQ(room(), 3);  // three times 76 KiB of 228 KiB: the driver takes 1 KiB more for each threadgroup
+  EXPECT_EQ(room(), 3);  // 3 x (75 + 1) KiB of 228 KiB: the driver takes 1 KiB for each threadgroup
   launch.threadgroup_bytes = 76 << 10;
   EXPECT_EQ(room(), 2);
 }
@@ -145,7 +145,7 @@ TEST(CompiledAheadTest, BadDescriptionsAreErrors) {
                                        {"\"per\": 32", "\"per\": 0", "parameter"},
                                        {"\"threads\": 128", "\"threads\": \"many\"", "number"},
                                        {"\"box\": [64, 64]", "\"box\": [64]", "kernel 0"},
-                                       {"]}]}", "]}", "it is not as"}}) {
+                                       {"]}]}", "]}", "the index is not as"}}) {
     std::string bad = good;
     const size_t at = bad.find(from);
     ASSERT_NE(at, std::string::npos) << from;

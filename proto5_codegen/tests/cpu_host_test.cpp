@@ -1,5 +1,5 @@
-// Tests that the kernels for hosts of other families compile, and that the kernels that this host can run agree with
-// the oracle.
+// Tests that the kernels compile for other CPUs, and that kernels with vectors of other widths, which this CPU runs
+// too, agree with the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +34,7 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// The tested host is this machine, described as a host with other vectors.
+// OtherHost describes this machine as a host with vectors of another width, or with more or fewer vector registers.
 TEST(CodegenVectors, OfEveryWidth) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);

@@ -50,8 +50,8 @@ TEST_F(CodegenCudaCompileTest, EveryKernelOfTheHost) {
   }
 }
 
-// Tests on a GPU run the mutations. These tests check that each mutated text is in its kernel, and that the mutated
-// kernel compiles, to other code.
+// Tests on a GPU run the mutated kernels. The two tests here check that the text that a mutation replaces is in its
+// source, and that the mutated kernel compiles to other code.
 TEST(CodegenMutationsTest, TextsAreInTheSources) {
   test::expect_texts_in_sources(test::cuda_codegen_mutations(),
                                 [](const test::CodegenMutation& mutation) { return test::path_of(mutation.file); });
@@ -84,8 +84,8 @@ TEST(CodegenCudaPlan, SmallProductsHaveSmallerTilesAndStripes) {
       EXPECT_EQ(constants.at("BLOCK_R"), rows);
       EXPECT_EQ(launch.threads, 2 * rows);
       EXPECT_EQ(constants.contains("STRIPE") ? constants.at("STRIPE") : 1, stripe);
-      const int64_t tiles = work == WORK_SCORES ? tokens / 128 / stripe : dtype == DType::f32 ? 2 : 1;  // side by side
-      EXPECT_EQ(launch.grid.count(), tokens / rows * 8 * tiles);
+      const int64_t tiles = work == WORK_SCORES ? tokens / 128 / stripe : dtype == DType::f32 ? 2 : 1;
+      EXPECT_EQ(launch.grid.count(), tokens / rows * 8 * tiles);  // row tiles, heads, threadgroups side by side
     }
   }
 }

@@ -1,4 +1,4 @@
-// Kernels that a compiler makes of plain text against kernels written by hand, on the emulated device.
+// Tests the hand-written kernels and the kernels from plain loops on the emulated Metal device.
 #include "common/testing/metal.h"
 
 namespace attn {

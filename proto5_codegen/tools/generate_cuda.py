@@ -6,11 +6,11 @@
     proto5_codegen/tools/generate_cuda.py keep [--candidates DIR] [--log FILE]
     proto5_codegen/tools/generate_cuda.py check
 
-`compile` makes the machine code of every candidate, and needs the generators, but no GPU. `tune` times the candidates,
---minutes for each generator, and needs a GPU and PyTorch, but no generator. `keep` copies the fastest candidate of each
-problem (the first candidate that compiled, if none was timed) into proto5_codegen/generated, where the experiment finds
-it. `check` says whether the kernels in proto5_codegen/generated were made from today's texts in
-proto5_codegen/generators, and needs neither a GPU nor the generators.
+`compile` makes the machine code of every candidate. It needs the generators, and no GPU.
+`tune` times the candidates, --minutes for each generator. It needs a GPU and PyTorch, and no generator.
+`keep` copies the fastest candidate of each problem into proto5_codegen/generated, where the experiment finds it. If no
+candidate was timed, `keep` takes the first candidate that compiled.
+`check` says whether the kernels in proto5_codegen/generated were made from today's texts in proto5_codegen/generators.
 
 The kernels are in proto5_codegen/generators/NAME_kernels.py. Each of these modules has VERSION; tiles(problem), which
 lists the candidates, the default candidate first; and generate(problem, tile), which compiles a candidate.
@@ -143,7 +143,7 @@ def compile_one(job):
         made["cubin_sha256"] = sha256(cubin)
     except Exception as error:  # pylint: disable=broad-except; any error of a generator is the candidate's result
         made = {"failed": f"{type(error).__name__}: {str(error).strip()[-300:]}"}
-    # The result is JSON: a process that reads an object of a generator would load the generator's libraries.
+    # The result is JSON: to unpickle an object of a generator, a process would load the generator's libraries.
     return json.dumps({"name": name, "problem": problem._asdict(), "tile": tile, "candidate": number, **made,
                        "compile_s": round(time.perf_counter() - start, 3)})
 
@@ -391,7 +391,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # the next process goes on if a process was lost
+        while tried < len(log["generators"][generator]["tried"]):  # after a lost process the next one goes on
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))
@@ -497,7 +497,7 @@ def main():
     options = parser.parse_args()
     options.generator = options.generator or NAMES
     if not 0 < options.minutes < 1e6 or options.jobs < 1:
-        sys.exit("generate_cuda: --minutes is a number above 0 and below 1000000, --jobs an integer from 1")
+        sys.exit("generate_cuda: --minutes must be above 0 and below 1000000, --jobs must be an integer from 1")
     made = [name for name in options.generator if (options.candidates / f"{name}.json").is_file()]
     if options.step in ("tune", "keep") and not made:
         sys.exit(f"generate_cuda: {options.candidates} has no candidates; generate_cuda.py compile makes them")

@@ -4,8 +4,8 @@
 //
 // Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
 // with one constant changed. The time of a candidate is the time of the fastest of a few launches. A candidate is
-// checked against the oracle before it becomes the best. At the end the best candidate and the usual constants are
-// timed in turn. If the usual constants are faster, they stay.
+// checked against the oracle before it becomes the best. At the end the launches of the best candidate and of the usual
+// constants take turns. If the usual constants are faster, the winner has no constants of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -198,9 +198,9 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
     }
   }
   if (none) {
-    throw BadInput(
-        fmt::format("no candidate was found right on {}: it has no kernels to search, or --seconds {:g} is too few",
-                    device->info().spec, seconds));
+    throw BadInput(fmt::format(
+        "the search found no right candidate on {}: the device has no kernels to search, or --seconds {:g} is too few",
+        device->info().spec, seconds));
   }
   return 0;
 }
@@ -209,7 +209,7 @@ int run(const std::string& spec, double seconds, int64_t heads, int64_t tokens, 
 }  // namespace attn
 
 int main(int argc, char** argv) {
-  CLI::App app("Searches constants and schedules for proto5_codegen, and keeps the winners.");
+  CLI::App app("Searches constants and schedules for proto5_codegen, and writes the best into proto5_codegen/tuned.");
   std::string device = "cpu", only, dtype;
   double seconds = 20;
   int64_t heads = 8, tokens = 1024;

@@ -1,4 +1,4 @@
-// Modifiers, rotary positions and copies of heads by Metal's kernels on the emulated device.
+// Tests modifiers, rotary positions and copies of heads by Metal's kernels on the emulated device.
 #include "common/testing/metal.h"
 
 namespace attn {
