@@ -87,7 +87,7 @@ def _engine(kind, index):
 
 
 class _Borrowed:
-    """An array as a DLTensor. The DLTensor is valid as long as this object lives."""
+    """An array as a DLTensor. The DLTensor is valid while this object exists."""
 
     def __init__(self, name, array, written=False):
         if not hasattr(array, "__dlpack__"):
