@@ -23,7 +23,7 @@ _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash 
 _most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
 # Calls that run the decoding kernel: the most queries, and the most rows for a key/value head.
 _few_queries, _few_rows = torch.ops.attn.few_rows()
-_gpu_row_bytes = 512  # tiles of wider rows may have no room in the threadgroup memory of a GPU
+_gpu_row_bytes = 512  # tiles of wider rows may not fit in the threadgroup memory of a GPU
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
 watchers = []  # functions that tell() calls; explain() adds a function
 
