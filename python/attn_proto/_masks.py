@@ -19,14 +19,15 @@ class Structure(torch.Tensor):
     """The mask of a call, [batch, 1, queries, keys]. It has no elements until an operation reads it. (If a call has the
     mask None, every query sees every key, as in eager attention.)
 
-    Each query has an own key. The last query's own key is `used` - 1, or, with `lengths`, lengths[b] - 1. From each
-    query to the next, the own key rises by one. A query sees a key if all these rules allow the key:
+    The own key of a query is the key of the query's token. In sequence b the own key of the last query is `used` - 1,
+    or, with `lengths`, lengths[b] - 1. From each query to the next, the own key rises by one. A query sees a key if all
+    these rules allow the key:
 
     - `causal`: the keys up to the query's own key, and the first `prefix` keys;
     - `left`, `right`: from `left` keys before the own key to `right` keys after it (-1: no limit);
     - `used`: without `lengths`, the keys before the key `used`;
     - `documents`: the keys of the document of the own key;
-    - `starts`, `ends`: the keys from the key starts[b] on, before the key ends[b];
+    - `starts`, `ends`: the keys starts[b] to ends[b] - 1;
     - `seen` [batch, keys]: the keys for which it is true.
 
     A table that is None hides no key.
@@ -145,8 +146,8 @@ def _cells(function):
 
 
 def _rules(function):
-    """Returns the rules of which a mask function consists, as a dictionary, or None if one of the rules is not known
-    here. A query sees a key if all rules allow it."""
+    """Returns the rules of which a mask function consists, as a dictionary, or None if this function does not know one
+    of the rules. A query sees a key if all rules allow the key."""
     if function is causal_mask_function:
         return {"causal": True}
     if function is bidirectional_mask_function:

@@ -1,4 +1,4 @@
-"""The kernels for tensors of any library that speaks DLPack: NumPy, JAX, CuPy. Nothing is copied.
+"""The kernels for tensors of any library that supports DLPack: NumPy, JAX, CuPy. Nothing is copied.
 
     from attn_proto import dlpack
     o = dlpack.flash(q, k, v, causal=True)
@@ -87,11 +87,11 @@ def _engine(kind, index):
 
 
 class _Borrowed:
-    """An array as a DLTensor. The DLTensor is valid as long as this object lives."""
+    """An array as a DLTensor. The DLTensor is valid while this object exists."""
 
     def __init__(self, name, array, written=False):
         if not hasattr(array, "__dlpack__"):
-            raise TypeError(f"attn_proto: {name} is a {type(array).__name__}; arrays that speak DLPack are allowed")
+            raise TypeError(f"attn_proto: {name} is a {type(array).__name__}; arrays that support DLPack are allowed")
         if not _is_plain(array):
             raise TypeError(f"attn_proto: {name} is a {type(array).__name__} whose memory does not hold its elements; copy the "
                             "elements into an array")

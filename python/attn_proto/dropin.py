@@ -23,9 +23,9 @@ _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash 
 _most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
 # Calls that run the decoding kernel: the most queries, and the most rows for a key/value head.
 _few_queries, _few_rows = torch.ops.attn.few_rows()
-_gpu_row_bytes = 512  # tiles of wider rows may have no room in the threadgroup memory of a GPU
+_gpu_row_bytes = 512  # tiles of wider rows may not fit in the threadgroup memory of a GPU
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
-watchers = []  # functions that tell() calls; explain() adds one
+watchers = []  # functions that tell() calls; explain() adds a function
 
 
 class _Asked(threading.local):
@@ -225,8 +225,9 @@ class _NotKnown(BaseException):
 
 def _ask(tensors, call, **options):
     """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
-    subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass with a table that was made
-    before enable() may know only PyTorch's function. Such a subclass is called again with PyTorch's function."""
+    subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass may instead have a table
+    of the functions that it knows. If the table was made before enable(), it has only PyTorch's function. Such a
+    subclass is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())
@@ -268,7 +269,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    # PyTorch puts the first query at the first key, attn::flash puts the last query at the last key.
+    # With a causal mask PyTorch aligns the first query with the first key, and attn::flash the last with the last.
     if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
     tell(None, query, key, attn_mask, None)

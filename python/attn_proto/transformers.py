@@ -76,8 +76,8 @@ def _with_bias(position_bias, mask):
 
 
 def _goes_with_bias(structure, sizes):
-    """Whether the kernels take a position bias and this mask of a call of these sizes as two arguments. A call with few
-    queries and `ends` is no call of decoding, so its mask becomes a part of the bias."""
+    """Whether the kernels take a position bias and this mask of a call of these sizes as two arguments. The decoding
+    kernel takes no `ends`. So for few queries a mask with `ends` becomes a part of the bias."""
     if structure is None:
         return True
     if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:
@@ -87,8 +87,8 @@ def _goes_with_bias(structure, sizes):
 
 
 def _kept_bias(position_bias, keys):
-    """Returns the position bias of the first `keys` keys in the form of _bias_of(). Models hand one tensor to many
-    layers, so the tensor keeps its copy for the layers to come."""
+    """Returns the position bias of the first `keys` keys in the form of _bias_of(). Many layers get the same tensor, so
+    the copy is kept as an attribute of the tensor until the tensor changes."""
     shown = position_bias[..., :keys]
     capturing = position_bias.is_cuda and torch.cuda.is_current_stream_capturing()
     if is_tracing(position_bias) or get_proxy_mode() is not None or position_bias.is_inference() or capturing:
@@ -151,7 +151,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
             attention_mask = structure.whole()
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal)
     tell(module, query, key, _told(attention_mask, structure, bias), None)
-    return o.transpose(1, 2).contiguous(), None  # as eager attention: a model may view the result
+    return o.transpose(1, 2).contiguous(), None  # dense, as in eager attention: a model may call view()
 
 
 def _told(mask, structure, bias):

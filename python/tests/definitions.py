@@ -122,7 +122,7 @@ def rope(tensors, offsets, theta, rotary_dim, interleaved, scaling, factor, orig
         angle = at * frequency
         out = rotated(x, grown * angle.cos(), grown * angle.sin(), interleaved)
         off = grown * (6e-7 + 1e-15 * at.abs())  # errors of the kernel's cosine and of this angle
-        largest = torch.where(x.isfinite(), x, 0).abs().amax(-1, keepdim=True)  # a pair without NaN has no NaN of its row
+        largest = torch.where(x.isfinite(), x, 0).abs().amax(-1, keepdim=True)  # ignores NaN of other pairs
         tolerance = 2 * off * largest + 2 * UNIT[dtype] * out.abs() + LEAST[dtype]
         results.append((out, tolerance.nan_to_num(1, INF).masked_fill(out.abs() > torch.finfo(dtype).max / 2, INF)))
     return results

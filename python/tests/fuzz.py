@@ -259,7 +259,7 @@ def hiding_tables(case, names, batch, heads, rows, keys):
     hidden = torch.zeros(batch, 1, rows, keys, dtype=torch.bool)
     if "lengths" in names:
         lengths = torch.tensor([case.randint(0, keys) for _ in range(batch)], dtype=torch.int32)
-        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # on a GPU unchecked
+        if batch and case.device == "cpu" and case.spoilt(15, "a length out of range"):  # a GPU does not check lengths
             lengths[0] = case.choice((-1, keys + 1, 2 ** 31 - 1, -2 ** 31))
         case.say(lengths=lengths.tolist())
         tables["lengths"] = case.table("lengths", lengths, torch.int32)
@@ -419,7 +419,7 @@ def over_cache(case, appends):
             case.wrong.append("a write to a tensor that is not batched")
         if case.one_in(2):
             pairs = case.choice((width // 2, 4))
-            if case.spoilt(20, "angles of more pairs than a row has, or of a number that prefill does not take"):
+            if case.spoilt(20, "angles for more pairs than a row has, or for a number of pairs that prefill refuses"):
                 pairs = width // 2 + 4 if few else case.choice((width // 2 + 4, 6))
             angle = case.normal(capacity, pairs)
             angles, options["interleaved"] = [angle.cos(), angle.sin()], case.one_in(2)
@@ -683,7 +683,7 @@ def judge(seed, number, device, tell):
         return name, f"{error}: {words}"
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         line = str(error)
-        if device != "cpu" and "of threadgroup memory, cuda" in line:  # no tile holds f32 of the largest width
+        if device != "cpu" and "of threadgroup memory, cuda" in line:  # no tile of f32 with the largest width fits
             return name, ""
         if not case.wrong:
             return name, f"refused, {line.splitlines()[0][:300]}: {words}"

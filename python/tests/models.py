@@ -38,8 +38,8 @@ LARGEST = 60_000_000  # parameters; a model with more is not small, and not trie
 TOLERANCE = 1e-3  # share of the largest output
 
 FAMILIES = ("llama", "qwen2", "mistral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text")  # the page's first table
-# The eager attention of these models adds boolean masks to the scores. So they are compared with the implementation
-# that transformers takes by default.
+# The eager attention of these models adds boolean masks to the scores. So these models are compared with the
+# implementation that transformers takes by default.
 BY_DEFAULT = ("grounding-dino", "mm-grounding-dino")
 OWN_WEIGHTS = ("vits",)  # with drawn weights this model makes minutes of speech
 ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
@@ -391,8 +391,8 @@ def scenarios(model, given):
 
 
 def difference(got, want):
-    """The largest difference, relative to the largest element of the same tensor. Tokens are compared up to the first
-    that differs."""
+    """The largest difference, relative to the largest element of the same tensor. Generated tokens are compared up to
+    the first token that differs."""
     import torch
 
     worst = 0.0
@@ -574,7 +574,7 @@ def listed(kinds):
 
 
 def summary(results, version):
-    """The record of the page's tables: types of models by the fate of their calls (served, left to PyTorch, refused)."""
+    """The record of the page's tables: types of models by the result of their calls (served, left to PyTorch, refused)."""
     def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 

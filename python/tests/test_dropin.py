@@ -37,8 +37,8 @@ class DropIn(unittest.TestCase):
         attn_proto.disable()
 
     def test_several_threads(self):
-        """Each thread enables the drop-in, calls it and leaves; the last one restores PyTorch's function. No count of a
-        call that goes to PyTorch is lost."""
+        """Each thread enables the drop-in, calls it and leaves; the last thread restores PyTorch's function. Every call
+        that goes to PyTorch is counted."""
         served, given_back = (drawn(1, 2, 20, width, device=DEVICES[0]) for width in (64, 63))
         tolerance = 1e-5 if served.device.type == "cpu" else 1e-3
         want = [F.scaled_dot_product_attention(x, x, x) for x in (served, given_back)]

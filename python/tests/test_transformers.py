@@ -367,7 +367,8 @@ class Arguments(Case):
 
 class OwnAttention(Case):
     """Some models have their own code for attention, and do not call the registered implementation. With "attn_proto"
-    they would run without a causal mask, because the kernels need none."""
+    transformers makes no causal mask for them, because the kernels need no mask tensor. So these models would run
+    without a causal mask."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}

@@ -286,8 +286,8 @@ def wrong_text(findings):
     found = doubts(findings)
     if not found:
         return "No verdict is decided."
-    return (f"Of {sum(map(len, found.values()))} decided verdicts by {len(found)} measurements {expected_wrong(findings):.1f} "
-            "are expected to be wrong in the next run.")
+    return (f"{sum(map(len, found.values()))} verdicts, from {len(found)} measurements, are decided; of these verdicts, "
+            f"{expected_wrong(findings):.1f} are expected to be wrong in the next run.")
 
 
 def confidence_text(finding):

@@ -14,7 +14,7 @@ FORM = ("variant", "scan", "chunk")
 PLAIN_FORM = {"normalised": 0, "feature": "identity", "layout": "bhsd", "lengths": "equal", "state": 0, "segments": 0}
 # Experiments with choices other than tiles: the axes of the choice, and values that mean that there is no choice.
 CHOICES = {"proto3_paged": (("page_size",), {"page_size": 0})}
-AS_GOOD = 1.03  # a choice is as good as the fastest up to this multiple of its time
+AS_GOOD = 1.03  # a choice is as good as the fastest choice if it takes at most this multiple of its time
 
 
 def tile_of(case):

@@ -36,8 +36,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind, least, most):
-    """Returns a function that returns the number that the text of an option is. The texts that the function takes, and
-    its words, are those of parse_number() of common/base/number.h."""
+    """Returns a function that turns the text of an option into a number. The function allows the same texts as
+    parse_number() of common/base/number.h, and its errors have the same words."""
     def parse(text):
         whole = r"-?\d+" if kind is int else r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
         if re.fullmatch(whole, text, re.ASCII) and least <= kind(text) <= most:

@@ -45,7 +45,7 @@ int main(void) {
       done("flash", attn_flash(engine, NULL, &tq, &tk, &tv, &to, &flash), 1, 2) &&
       done("decode", attn_decode(engine, NULL, &tq, &tk, &tv, &to, &cache), 1, 2) &&
       done("linear", attn_linear(engine, NULL, &tq, &tk, &tv, &to, &linear), 1, 2) &&
-      /* The first token stands at position 0 and is not rotated. The second token's last pair turns by 1e-3 radians. */
+      /* The first token has position 0 and is not rotated. The second token's last pair turns by 1e-3 radians. */
       done("rope", attn_rope(engine, NULL, &tv, NULL, &to, NULL, NULL), 1, 3 * (cosf(1e-3f) + sinf(1e-3f)));
   attn_close(engine);
   return good ? 0 : 1;
