@@ -855,10 +855,15 @@ TEST(PagedPlan, SaysWhyTokensCannotBeAppended) {
             std::string::npos);
   config.decode.rotary_dim = 64;
   config.decode.cache_dtype = DType::int8;
+  config.decode.dtype = config.decode.out_dtype = DType::bf16;
   for (const DeviceInfo& info : {test::avx2(), test::hopper()}) {
-    EXPECT_NE(decode_plan(config.decode, info, 100).unable.find("cache_dtype int8"), std::string::npos);
-    EXPECT_NE(append_plan(config.decode, info).unable.find("cache_dtype int8"), std::string::npos);
+    EXPECT_EQ(decode_plan(config.decode, info, 100).unable, "");
+    EXPECT_EQ(append_plan(config.decode, info).unable,
+              "cache_dtype int8: a chain of launches appends only to a cache of Q's type, bf16");
   }
+  config.decode.cache_dtype = DType::f16;
+  EXPECT_EQ(decode_plan(config.decode, test::avx2(), 100).unable,
+            "cache_dtype f16: tokens are appended only to a cache of Q's type, bf16, or of 8 bits");
 }
 
 TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
