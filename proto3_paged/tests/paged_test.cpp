@@ -489,6 +489,23 @@ TEST_F(PagedTest, NaNInAnE4m3CacheOrInAScaleReachesTheRowsThatSeeIt) {
   }
 }
 
+TEST_F(PagedTest, NewTokensInCachesOf8BitsAgreeWithTheOracle) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+      for (const int64_t page_size : {0, 16}) {
+        PagedConfig config = appending_config("fused");
+        config.decode.dtype = config.decode.out_dtype = dtype;
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.rotary_dim = 20;
+        config.decode.page_size = page_size;
+        config.decode.shape.q_len = 3;
+        config.page_order = page_size == 0 ? "identity" : "random";
+        EXPECT_EQ(difference(config), "") << name(dtype) << ", " << name(cache_dtype) << ", page_size " << page_size;
+      }
+    }
+  }
+}
+
 TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   for (const char* append : {"fused", "chain"}) {
     for (const bool last : {false, true}) {
