@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "common/base/divided_up.h"
 #include "common/base/parallel.h"
 #include "common/cases/compare_rows.h"
 #include "common/cases/configurations.h"
@@ -355,6 +356,8 @@ PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t se
       }
     }
   }
+  q_buffer = uploaded(device, q.data);
+  if (config.append != "none") take_new_tokens(device);
   if (scaled) {
     const int64_t tokens = tokens_of_page(config);
     const auto stored = [&](Tensor& tensor, std::vector<float>& scales, Tensor& drawn) {
@@ -364,14 +367,11 @@ PagedInputs::PagedInputs(Device& device, const PagedConfig& config_, uint64_t se
     stored(k, k_scales, drawn_k_);
     stored(v, v_scales, drawn_v_);
   }
-  q_buffer = uploaded(device, q.data);
-  if (config.append != "none") take_new_tokens(device);
   lengths_buffer = uploaded(device, std::vector<int>(lengths.begin(), lengths.end()));
 }
 
 void PagedInputs::take_new_tokens(Device& device) {
   const AttentionShape& shape = config.decode.shape;
-  const auto element = static_cast<int64_t>(size_bytes(k.dtype));
   std::vector<int> first;
   for (const int64_t length : lengths) first.push_back(static_cast<int>(length - shape.q_len));
   const auto for_rows = [&](const auto& visit) {  // visit(offset in new_k, offset in k), in elements
@@ -384,12 +384,18 @@ void PagedInputs::take_new_tokens(Device& device) {
       }
     }
   };
-  new_k = Tensor::zeros(shape.batch, shape.kv_heads, shape.q_len, shape.head_dim, k.dtype, Layout::bhsd);
+  // If the cache has scales, K and V are still in f32 here. New tokens then have Q's type.
+  const DType dtype = has_scales(config.decode.cache_dtype) ? config.decode.dtype : k.dtype;
+  new_k = Tensor::zeros(shape.batch, shape.kv_heads, shape.q_len, shape.head_dim, dtype, Layout::bhsd);
   new_v = new_k;
+  std::vector<double> row(static_cast<size_t>(shape.head_dim));
   for_rows([&](int64_t at, int64_t key) {
-    const auto bytes = static_cast<size_t>(shape.head_dim * element);
-    std::memcpy(new_k.data.data() + at * element, k.data.data() + key * element, bytes);
-    std::memcpy(new_v.data.data() + at * element, v.data.data() + key * element, bytes);
+    k.load(key, row);
+    new_k.store(at, row);
+    v.load(key, row);
+    new_v.store(at, row);
+    new_v.load(at, row);
+    v.store(key, row);
   });
   new_k_buffer = uploaded(device, new_k.data);
   new_v_buffer = uploaded(device, new_v.data);
@@ -578,13 +584,25 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
 }
 
 /// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A 16-bit key may
-/// differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key by 4e-6 more.
+/// differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key by 4e-6 more. A
+/// stored number of 8 bits may differ from the element divided by its scale by half a step and a little more.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
   const double rounding = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-22, floor = 4e-6;
   Tensor row = Tensor::zeros(1, 1, 1, config_.decode.shape.head_dim, dtype, Layout::bhsd);
   std::vector<double> got(dim), allowed(dim);
+  const auto divide = [&](std::vector<double>& want, const std::vector<float>& scales, int64_t b, int64_t h,
+                          int64_t i) {
+    if (scales.empty()) return;
+    const int64_t tokens = tokens_of_page(config_), pages = divided_up(config_.decode.shape.kv_len, tokens);
+    const int64_t page = (inputs_->lengths[static_cast<size_t>(b)] - config_.decode.shape.q_len + i) / tokens;
+    const double scale = scales[static_cast<size_t>((b * pages + page) * config_.decode.shape.kv_heads + h)];
+    for (size_t d = 0; d < dim; ++d) {
+      want[d] /= scale;
+      allowed[d] = dtype == DType::int8 ? 0.501 : std::abs(want[d]) / 15.9 + 0x1p-10 + 1e-3;
+    }
+  };
   for_new_rows([&](int64_t b, int64_t h, int64_t i, int64_t offset) {
     const auto name = [&](const char* what) {
       return [=](size_t d) {
@@ -595,11 +613,13 @@ void PagedProblem::check_new_rows(Check& check) const {
     std::vector<double> want(inputs_->turned_k.begin() + at,
                              inputs_->turned_k.begin() + at + static_cast<int64_t>(dim));
     for (size_t d = 0; d < dim; ++d) allowed[d] = rounding * std::abs(want[d]) + floor;
+    divide(want, inputs_->k_scales, b, h, i);
     device_->download(row.data.data(), static_cast<const char*>(cache_->k.data()) + offset, row.bytes());
     row.load(0, got);
     check.merge(compare(got, want, allowed, name("k")));
     inputs_->new_v.load(at, want);
     std::ranges::fill(allowed, 0);
+    divide(want, inputs_->v_scales, b, h, i);
     device_->download(row.data.data(), static_cast<const char*>(cache_->v.data()) + offset, row.bytes());
     row.load(0, got);
     check.merge(compare(got, want, allowed, name("v")));
@@ -657,10 +677,11 @@ Check PagedProblem::check() {
   const DType multiplied =  // cache elements of 8 bits are converted to this type
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
-  // Turned queries and keys may be rounded to a neighbour of the oracle's rounded number.
-  const double rotation_error = config_.append == "none" || multiplied == DType::f32 ? 0
-                                : multiplied == DType::f16                           ? 0x1p-11
-                                                                                     : 0x1p-8;
+  // Turned queries and keys may be rounded to a neighbour of the oracle's rounded number, in a cache of 8 bits too.
+  const DType rounded = has_scales(config_.decode.cache_dtype) ? DType::bf16 : multiplied;
+  const double rotation_error = config_.append == "none" || rounded == DType::f32 ? 0
+                                : rounded == DType::f16                           ? 0x1p-11
+                                                                                  : 0x1p-8;
   Check check;
   for (size_t b = 0; b < reference.size(); ++b) {
     const ReferenceRows& want = reference[b];

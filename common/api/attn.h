@@ -232,9 +232,9 @@ typedef struct {
   /* float32 [pages or batch, kv_heads], of a cache of 8 bits; else NULL */
   const DLTensor* k_scales;
   const DLTensor* v_scales;
-  /* The q_len tokens that the call appends, in the type of the cache, which is the type of q; NULL: the cache has them
-   * already. Token i becomes key (length - q_len + i); if this number is negative, the token is left out. Two entries
-   * of the table that get new tokens must not name one page; the cpu checks this. */
+  /* The q_len tokens that the call appends, in the type of q; NULL: the cache has them already. Token i becomes key
+   * (length - q_len + i); if this number is negative, the token is left out. Two entries of the table that get new
+   * tokens must not name one page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
@@ -291,18 +291,23 @@ typedef struct {
  * of its page, or of its sequence, and its head. attn_prefill copies such a cache in q's type before it attends: an
  * element of the copy is the product, rounded to q's type. The copy has room for as many sequences as fit 256 MiB on a
  * GPU and 64 MiB on the cpu, at least for one of `capacity` tokens; if the batch has more sequences, they take turns.
- * The engine keeps the copy's memory with the prepared launch. No call appends tokens to a cache of 8 bits, because the
- * scale of a page would have to change. */
+ * The engine keeps the copy's memory with the prepared launch.
+ *
+ * A call that appends tokens to a cache of 8 bits leaves all scales as they are. It stores each element, after the
+ * rotation, divided by its scale and rounded to the nearest number of the type, ties to even. Larger magnitudes become
+ * the largest, 127 or 448. NaN stays NaN in e4m3, and becomes 0 in int8. The scales of pages that get tokens must be
+ * finite, and at least 2^-126; the cpu checks this. The call attends to the stored tokens. It rounds rotated queries to
+ * their type. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
 /* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
- * k. It reads lengths, table and cache_layout of the options. On the cpu attn_decode and attn_prefill check the values
- * in each call. On a GPU they do not, because the values are in device memory; attn_check_cache waits for the stream,
- * which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message names
- * the value. */
+ * k. It reads lengths, table and cache_layout of the options. If the options have new_k and scales, it also checks the
+ * scales of pages that get tokens. On the cpu attn_decode and attn_prefill check the values in each call. On a GPU they
+ * do not, because the values are in device memory; attn_check_cache waits for the stream, which must not be captured.
+ * attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message names the value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 

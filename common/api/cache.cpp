@@ -72,7 +72,7 @@ int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
   return divided_up(call.q.batch, divided_up(call.q.batch, std::clamp<int64_t>(most / bytes, 1, call.q.batch)));
 }
 
-/// Returns the call for `count` sequences of the batch. A call for a part of the batch must append nothing.
+/// Returns the call for `count` sequences of the batch.
 CacheCall part_of(const CacheCall& call, int64_t first, int64_t count) {
   CacheCall part = call;
   const auto take = [&](TensorView& tensor) {
@@ -89,6 +89,7 @@ CacheCall part_of(const CacheCall& call, int64_t first, int64_t count) {
   skip(part.lengths, 1);
   skip(part.starts, 1);
   skip(part.table, call.max_pages);
+  if (call.new_k.there()) take(part.new_k), take(part.new_v);
   if (call.table) return part;
   take(part.k);
   take(part.v);
@@ -123,19 +124,27 @@ void Engine::decode(const CacheCall& call, void* stream) {
 void Engine::check_cache(const CacheCall& call, void* stream) {
   State& own = state();
   attn::check_cache(call, !own.device->info().on_host);
-  if (own.device->info().on_host) return check_cache_values(call);
+  const auto check_values = [](const CacheCall& on_host) {
+    check_cache_values(on_host);
+    if (on_host.new_k.there() && on_host.k_scales && on_host.v_scales) check_new_scales(on_host);
+  };
+  if (own.device->info().on_host) return check_values(call);
   if (own.capture_of(stream) != 0) throw BadInput("a cache cannot be checked while the stream is captured");
-  const auto on_host = [&](const int* table, int64_t count) {
-    std::vector<int> copy(static_cast<size_t>(table ? count : 0));
-    own.device->download_after(stream, copy.data(), table, copy.size() * sizeof(int));
+  const auto on_host = [&]<typename T>(const T* table, int64_t count) {
+    std::vector<T> copy(static_cast<size_t>(table ? count : 0));
+    own.device->download_after(stream, copy.data(), table, copy.size() * sizeof(T));
     return copy;
   };
+  const int64_t scales = call.new_k.there() ? call.k.batch * call.k.heads : 0;
   const std::vector<int> lengths = on_host(call.lengths, call.q.batch);
   const std::vector<int> table = on_host(call.table, call.q.batch * call.max_pages);
+  const std::vector<float> k_scales = on_host(call.k_scales, scales), v_scales = on_host(call.v_scales, scales);
   CacheCall copy = call;
   copy.lengths = lengths.data();
   if (call.table) copy.table = table.data();
-  check_cache_values(copy);
+  if (call.k_scales) copy.k_scales = k_scales.data();
+  if (call.v_scales) copy.v_scales = v_scales.data();
+  check_values(copy);
 }
 
 void Engine::prefill(const CacheCall& call, void* stream) {
@@ -179,7 +188,8 @@ void Engine::prefill(const CacheCall& call, void* stream) {
         ready.memory = Buffer(*own.device, sizeof(PrefillData));
       },
       [&](Prepared& ready, CommandEncoder& encoder) {
-        // The last launch serves as many sequences as the others, so it may compute some sequences once more.
+        // The last launch serves as many sequences as the others, so it may compute some sequences, and write their new
+        // tokens, once more.
         for (int64_t first = 0; first < call.q.batch; first += at_once) {
           encode_part(ready, encoder, part_of(call, std::min(first, call.q.batch - at_once), at_once));
         }

@@ -439,13 +439,36 @@ void check_appended_pages(const CacheCall& call) {
           twice == pages.end() ? 0 : *twice);
 }
 
+void check_new_scales(const CacheCall& call) {
+  constexpr float least = 0x1p-126f;
+  const auto check_page = [&](int64_t page) {
+    for (const auto& [name, scales] : {std::pair{"k_scales", call.k_scales}, {"v_scales", call.v_scales}}) {
+      for (int64_t head = 0; head < call.k.heads; ++head) {
+        const float scale = scales[page * call.k.heads + head];
+        require(scale >= least && std::isfinite(scale),
+                "{}[{}, {}] is {}; finite numbers from 2^-126 are allowed for a {} that gets tokens", name, page, head,
+                scale, call.table ? "page" : "sequence");
+      }
+    }
+  };
+  for (int64_t row = 0; row < call.q.batch; ++row) {
+    const int64_t length = call.lengths[row];
+    if (length == 0 || call.new_k.tokens == 0) continue;
+    if (!call.table) {
+      check_page(row);
+      continue;
+    }
+    const int64_t first = std::max<int64_t>(length - call.new_k.tokens, 0) / call.k.tokens;
+    for (int64_t i = first; i * call.k.tokens < length; ++i) check_page(call.table[row * call.max_pages + i]);
+  }
+}
+
 bool check(const CacheCall& call, bool gpu) {
   const bool rows =
       check_attention(call.q, call.k, call.v, call.o, call.scale, gpu, call.table ? most_int : most_count);
   check_cache(call, gpu);
   require(capacity_of(call) > 0 || !rows, "the cache has no room for a token");
   const bool appends = call.new_k.there();
-  require(!has_scales(call.k.dtype) || (!appends && !call.new_v.there()), "{}", no_appending_to_bytes);
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
       "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
@@ -466,9 +489,10 @@ bool check(const CacheCall& call, bool gpu) {
   for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
     if (!appends) break;
     check_tensor(name, *tensor, gpu);
-    if (tensor->dtype != call.k.dtype)
-      refuse("{}: {} is not allowed; it must have the type of the cache, {}", name, attn::name(tensor->dtype),
-             attn::name(call.k.dtype));
+    if (const DType wanted = has_scales(call.k.dtype) ? call.q.dtype : call.k.dtype; tensor->dtype != wanted) {
+      refuse("{}: {} is not allowed; it must have the type of {}, {}", name, attn::name(tensor->dtype),
+             has_scales(call.k.dtype) ? "q" : "the cache", attn::name(wanted));
+    }
     require(tensor->batch == call.q.batch && tensor->heads == call.k.heads && tensor->tokens == call.q.tokens &&
                 tensor->width == call.k.width,
             "{} is [{}, {}, {}, {}]; [{}, {}, {}, {}] is wanted", name, tensor->batch, tensor->heads, tensor->tokens,
@@ -503,6 +527,7 @@ bool check(const CacheCall& call, bool gpu) {
   check_cache_values(call);
   if (call.starts) check_values("starts", call.starts, batch, 0, capacity_of(call));
   if (appends && rows) check_appended_pages(call);
+  if (appends && rows && has_scales(call.k.dtype)) check_new_scales(call);
   return rows;
 }
 

@@ -35,6 +35,9 @@ ModifiedCall modified_part(const CacheCall& call);
 void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
+/// Checks the scales of the pages, or of the sequences, that get the tokens of new_k. All tables are on the host, and
+/// lengths and table have passed check_cache_values().
+void check_new_scales(const CacheCall& call);
 
 constexpr int64_t most_elements = int64_t{1} << 59;  // 8 * most_elements fits int64_t; no memory has so many bytes
 /// Returns the number of elements of a dense tensor, at most most_elements.

@@ -63,9 +63,10 @@ struct CacheCall {
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // of a cache of 8 bits: [pages or batch, kv_heads]
   double scale = 0;
-  /// New tokens, which the call writes to the cache: [batch, kv_heads, q_len, head_dim], of the cache's type. Without
-  /// new tokens the cache must already have the tokens of the queries. If rotary_dim is not 0, the call rotates queries
-  /// and new keys by cosines and sines. Both tables are dense [positions, rotary_dim / 2], and row i is for position i.
+  /// New tokens, which the call writes to the cache: [batch, kv_heads, q_len, head_dim], of Q's type, which is also the
+  /// type of a cache without scales. Without new tokens the cache must already have the tokens of the queries. If
+  /// rotary_dim is not 0, the call rotates queries and new keys by cosines and sines. Both tables are dense [positions,
+  /// rotary_dim / 2], and row i is for position i.
   TensorView new_k, new_v;
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
@@ -130,7 +131,8 @@ class Engine {
   void rope(const RopeCall& call, void* stream = nullptr);
   /// Throws BadInput unless every length fits the cache, and every page that holds a token is a page of k. On the cpu
   /// decode() and prefill() make this check themselves. On a GPU the check waits for the stream, and throws BadInput
-  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k.
+  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k. If the call
+  /// has new_k and scales, check_cache() also checks the scales of pages that get tokens.
   void check_cache(const CacheCall& call, void* stream = nullptr);
   /// Runs a kernel that does nothing.
   void empty(void* stream = nullptr);

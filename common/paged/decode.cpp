@@ -79,12 +79,9 @@ int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device) {
 }
 
 std::string append_unable(const DecodeConfig& config) {
-  if (has_scales(config.cache_dtype)) {
-    return fmt::format("cache_dtype {}: {}", name(config.cache_dtype), no_appending_to_bytes);
-  }
-  if (config.cache_dtype != config.dtype) {
-    return fmt::format("cache_dtype {}: tokens are appended only to a cache of Q's type, {}", name(config.cache_dtype),
-                       name(config.dtype));
+  if (config.cache_dtype != config.dtype && !has_scales(config.cache_dtype)) {
+    return fmt::format("cache_dtype {}: tokens are appended only to a cache of Q's type, {}, or of 8 bits",
+                       name(config.cache_dtype), name(config.dtype));
   }
   if (config.rotary_dim < 0 || config.rotary_dim % 2 != 0 || config.rotary_dim > config.shape.head_dim) {
     return fmt::format("rotary_dim {}: an even number, at most head_dim ({}), is allowed", config.rotary_dim,
@@ -97,13 +94,14 @@ std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device) 
   if (!device.operations->decode) return no_kernel_for("decoding");
   if (config.appends) {
     if (std::string reason = append_unable(config); !reason.empty()) return reason;
+    if (appends_first(config) && !device.operations->append_threads) return no_kernel_for("appending to a cache");
   }
   return device.operations->decode->unable(config);
 }
 
 bool decode_takes(const DecodeConfig& config, const DeviceInfo& device) {
   return decode_unable(config, device).empty() &&
-         device.operations->decode->threadgroup_bytes(config, device) <= device.threadgroup_memory_bytes;
+         device.operations->decode->threadgroup_bytes(attending(config), device) <= device.threadgroup_memory_bytes;
 }
 
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, const AttentionHooks* hooks) {
@@ -114,14 +112,15 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
   const auto cached = static_cast<double>(2 * keys * shape.kv_heads);
   const auto appended = static_cast<double>(config.appends ? 2 * shape.batch * shape.kv_heads * shape.q_len : 0);
   Plan plan{.work = {.flops = 4 * dim * static_cast<double>(keys * shape.q_heads * shape.q_len),
-                     .bytes = (cached + appended) * dim * element(config.cache_dtype) + config.scale_bytes(keys) +
+                     .bytes = (cached * element(config.cache_dtype) + appended * element(config.dtype)) * dim +
+                              config.scale_bytes(keys) +
                               outputs * (dim * (element(config.dtype) + element(config.out_dtype)) + sizeof(float)),
                      .bound = Bound::memory,
                      .dtype = config.dtype},
             .unable = why_unable(config, device)};
   if (!plan.unable.empty()) return plan;
   const int64_t workers = config.workers > 0 ? config.workers : decode_workers(config, device);
-  Launch attend = attend_launch(config, device, hooks);
+  Launch attend = attend_launch(attending(config), device, hooks);
   attend.grid = {static_cast<uint32_t>(workers)};
   plan.launches = {attend};
   if (!config.join_last) {
@@ -132,12 +131,14 @@ Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t k
     join.threadgroup_bytes = device.operations->decode->join_bytes(attend.threadgroup_bytes);
     plan.launches.push_back(join);
   }
+  if (appends_first(config)) append_first(plan, config, device);
   return plan;
 }
 
 DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                            const std::string& prefix)
-    : config_(config) {
+    : config_(attending(config)) {
+  if (appends_first(config)) append_.emplace(device, pipelines, config, plan);
   launches_.push_back(planned_launch(plan, prefix + "attend", device.info()));
   if (!config.join_last) launches_.push_back(planned_launch(plan, prefix + "join", device.info()));
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
@@ -149,8 +150,9 @@ DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const Decod
   arrived_ = uploaded(device, std::vector<unsigned>(static_cast<size_t>(tiles_of(config, tile_rows))));
 }
 
-void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors) const {
+void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& given) const {
   const AttentionShape& shape = config_.shape;
+  const DecodeTensors tensors = append_ ? append_->encode(encoder, given) : given;
   const DecodeParams params{.q = tensors.q,
                             .o = tensors.o,
                             .lse = tensors.lse,
@@ -188,6 +190,10 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device) {
                      .bound = Bound::memory,
                      .dtype = config.cache_dtype},
             .unable = append_unable(config)};
+  if (has_scales(config.cache_dtype)) {
+    plan.unable = fmt::format("cache_dtype {}: a chain of launches appends only to a cache of Q's type, {}",
+                              name(config.cache_dtype), name(config.dtype));
+  }
   if (!device.operations->append_threads) plan.unable = no_kernel_for("appending to a cache");
   if (!plan.unable.empty()) return plan;
   Launch launch;
@@ -224,7 +230,7 @@ bool DecodeLaunch::at_rest() const {
   std::vector<unsigned> counters(arrived_.bytes() / sizeof(unsigned));
   arrived_.download(counters.data(), arrived_.bytes());
   return std::ranges::all_of(counters, [](unsigned count) { return count == 0; }) && arrived_.guards_intact() &&
-         part_o_.guards_intact() && part_stats_.guards_intact();
+         part_o_.guards_intact() && part_stats_.guards_intact() && (!append_ || append_->guards_intact());
 }
 
 }  // namespace attn

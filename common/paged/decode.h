@@ -18,8 +18,6 @@ namespace attn {
 
 /// Whether a cache of this type has scales: caches of 8 bits do.
 inline bool has_scales(DType cache_dtype) { return size_bytes(cache_dtype) == 1; }
-constexpr const char* no_appending_to_bytes =
-    "no tokens are appended to a cache of 8 bits, because the scale of a page would have to change";
 
 struct DecodeConfig {
   AttentionShape shape;  // kv_len: the most keys that a sequence can have
@@ -29,7 +27,8 @@ struct DecodeConfig {
   int64_t workers = 0;                                                         // 0: decode_workers()
   bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
-  /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors.
+  /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
+  /// scales, a launch of its own does both first (AppendScaledLaunch).
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
@@ -74,7 +73,8 @@ class DecodeOperation {
 /// the tiles evenly. The result is at most the number of blocks of keys that sequences of kv_len keys have.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Returns why no launch appends tokens to the configuration's cache; an empty text if a launch does.
+/// Returns why no launch of decoding or prefill appends tokens to the configuration's cache; an empty text if a launch
+/// does.
 std::string append_unable(const DecodeConfig& config);
 
 /// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
@@ -107,10 +107,10 @@ struct DecodeTensors {
   /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
-  /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of the cache's
-  /// type. Of the members above, AppendLaunch reads only k to pages, and lengths. Token i becomes key (length -
-  /// q_len + i); it is not appended if this number is negative. A page that takes new tokens belongs to one sequence
-  /// only.
+  /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of Q's type,
+  /// which is the cache's type unless the cache has scales. Of the members above, AppendLaunch reads only k to pages,
+  /// and lengths. Token i becomes key (length - q_len + i); it is not appended if this number is negative. A page that
+  /// takes new tokens belongs to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
@@ -120,7 +120,7 @@ struct DecodeTensors {
 KvCacheView cache_view(const DecodeTensors& tensors);
 NewTokens new_tokens(const DecodeTensors& tensors);
 
-/// Writes new values, and new keys without a rotation, to the cache.
+/// Writes new values, and new keys without a rotation, to a cache of their type.
 class AppendLaunch {
  public:
   /// encode() runs the launch "append" of `plan`, which must be the plan of `config`. Throws CompileError, and BadInput
@@ -134,6 +134,34 @@ class AppendLaunch {
   const Kernel* kernel_;
 };
 Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
+
+/// Writes new tokens to a cache that has scales, and rotates the queries, before the launch that attends. The scales
+/// stay as they are: an element beyond the range of its scale becomes the end of the range. Because the kernels that
+/// attend append only to caches of Q's type, plans of decoding and of prefill begin with this launch if they append to
+/// a cache with scales.
+class AppendScaledLaunch {
+ public:
+  /// encode() runs the launch "append" of `plan`, which must be a plan of decoding or of prefill, of `config`. Throws
+  /// as AppendLaunch does, and OutOfMemory.
+  AppendScaledLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
+  /// Returns the tensors of the launch that attends. Their queries may be in memory of this object.
+  DecodeTensors encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
+  /// Whether no guard band was overwritten.
+  bool guards_intact() const { return turned_q_.guards_intact(); }
+
+ private:
+  DecodeConfig config_;
+  Launch launch_;
+  const Kernel* kernel_;
+  Buffer turned_q_;  // [batch, q_heads, q_len, head_dim], in Q's type; empty if nothing is rotated
+};
+
+/// Whether an AppendScaledLaunch comes before the launch that attends.
+inline bool appends_first(const DecodeConfig& config) { return config.appends && has_scales(config.cache_dtype); }
+/// Returns the configuration of the launch that attends.
+DecodeConfig attending(const DecodeConfig& config);
+/// Adds the launch "append" to a plan of decoding or of prefill, before the other launches.
+void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& device);
 
 /// The loaded kernels of one configuration, with the memory in which workers leave their parts. One DecodeLaunch must
 /// not run twice at the same time. Its device and pipelines must outlive it.
@@ -152,7 +180,8 @@ class DecodeLaunch {
   bool at_rest() const;
 
  private:
-  DecodeConfig config_;  // with the number of workers
+  DecodeConfig config_;  // of the launch that attends, with the number of workers
+  std::optional<AppendScaledLaunch> append_;
   std::vector<Launch> launches_;
   std::vector<const Kernel*> kernels_;
   Buffer part_o_, part_stats_, arrived_;

@@ -16,7 +16,7 @@ namespace {
 /// Returns the configuration of the launch "attention". After the launch "expand" it reads a contiguous cache of Q's
 /// type.
 DecodeConfig expanded(const DecodeConfig& config) {
-  DecodeConfig result = config;
+  DecodeConfig result = attending(config);
   if (!has_scales(config.cache_dtype)) return result;
   result.cache_dtype = config.dtype;
   result.page_size = 0;
@@ -133,7 +133,11 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
   if (has_scales(config.cache_dtype)) {
     plan.work.bytes += config.scale_bytes(keys);
     if (!device.operations->expand) plan.unable = no_kernel_for("prompts over a cache of 8 bits");
+    if (appends_first(config) && !device.operations->append_threads) {
+      plan.unable = no_kernel_for("appending to a cache");
+    }
     if (plan.unable.empty()) plan.launches.insert(plan.launches.begin(), expand_launch(config, device));
+    if (plan.unable.empty() && appends_first(config)) append_first(plan, config, device);
   }
   if (config.appends) {
     const auto rows = static_cast<double>(2 * config.shape.batch * config.shape.kv_heads * config.shape.q_len);
@@ -144,7 +148,7 @@ Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double p
 
 PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                              int64_t pool_pages)
-    : config_(config),
+    : config_(attending(config)),
       attention_([&] {
         FlashConfig flash = untiled(expanded(config));
         flash.pool_pages = has_scales(config.cache_dtype) ? config.shape.batch : pool_pages;
@@ -160,6 +164,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
   shares_ =
       static_cast<int>(std::min<int64_t>({config.shape.batch * config.shape.q_len, unit_shares * device.info().units,
                                           static_cast<int64_t>(launch.grid.count())}));
+  if (appends_first(config)) append_.emplace(device, pipelines, config, plan);
   if (!has_scales(config.cache_dtype)) return;
   expand_ = planned_launch(plan, "expand", device.info());
   expand_kernel_ = pipelines.get(expand_->source).kernel.get();
@@ -170,7 +175,7 @@ bool PrefillLaunch::at_rest() const {
   unsigned counts[2];
   counters_.download(counts, sizeof counts);
   return counts[0] == 0 && counts[1] == 0 && counters_.guards_intact() && data_.guards_intact() &&
-         (!expand_ || expanded_.guards_intact());
+         (!append_ || append_->guards_intact()) && (!expand_ || expanded_.guards_intact());
 }
 
 PrefillData PrefillLaunch::data(const DecodeTensors& tensors) const {
@@ -198,7 +203,7 @@ void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& tensors
 }
 
 void PrefillLaunch::encode(CommandEncoder& encoder, const DecodeTensors& given, const void* data) const {
-  DecodeTensors tensors = given;
+  DecodeTensors tensors = append_ ? append_->encode(encoder, given) : given;
   if (expand_) {
     const AttentionShape& shape = config_.shape;
     const ExpandParams params{.cache = cache_view(tensors),

@@ -25,9 +25,10 @@ std::string prefill_unable(const DecodeConfig& config);
 int64_t expanded_bytes(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
-/// a cache of 8 bits the launch "expand" comes first. The work follows from `pairs`, the pairs of a query and a key
-/// over all heads, and `keys`, the tokens of all sequences together. A mask hook is left out. With `appends` the launch
-/// rotates the queries and the new keys, writes the new keys and values to the cache, and attends.
+/// a cache of 8 bits the launch "expand" comes before it, and with `appends` the launch "append" before both. The work
+/// follows from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences
+/// together. A mask hook is left out. With `appends`, and a cache of Q's type, the launch rotates the queries and the
+/// new keys, writes the new keys and values to the cache, and attends.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -52,9 +53,10 @@ class PrefillLaunch {
   bool at_rest() const;
 
  private:
-  DecodeConfig config_;
-  int shares_;  // shares of the new tokens
+  DecodeConfig config_;  // of the launch that attends
+  int shares_;           // shares of the new tokens
   AttentionLaunch attention_;
+  std::optional<AppendScaledLaunch> append_;
   std::optional<Launch> expand_;
   const Kernel* expand_kernel_ = nullptr;
   Buffer expanded_;  // K, then V: [batch, kv_heads, kv_len, head_dim]

@@ -37,7 +37,7 @@ Tensor rescaled(const Tensor& tensor, DType dtype, int64_t page_size, std::span<
     std::vector<double> row(static_cast<size_t>(tensor.dim));
     for (int64_t token = page * page_size; token < std::min((page + 1) * page_size, tensor.seq); ++token) {
       tensor.load(tensor.offset(b, h, token, 0), row);
-      for (double& value : row) value = divides ? value / scale : value * scale;
+      for (double& value : row) value = divides ? static_cast<float>(value / scale) : value * scale;
       result.store(result.offset(b, h, token, 0), row);
     }
   });

@@ -15,7 +15,7 @@ namespace attn {
 /// dtype other than e4m3 and int8.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
-/// Returns values / scale in dtype, rounded to nearest even.
+/// Returns values / scale, first rounded to f32 and then to dtype, each time to nearest even, as kernels do.
 Tensor quantised(const Tensor& values, DType dtype, int64_t page_size, std::span<const float> scales);
 
 /// Returns scale * stored in f32.

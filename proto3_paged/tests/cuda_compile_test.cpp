@@ -65,7 +65,11 @@ TEST_F(PagedCudaCompileTest, NewTokens) {
       config.appends = true;
       config.rotary_dim = turn.rotary_dim;
       config.pairing = turn.pairing;
-      for (const Plan& plan : {decode_plan(config, test::hopper(), 1024), append_plan(config, test::hopper())}) {
+      DecodeConfig scaled = config;
+      scaled.cache_dtype = turn.q_len == 1 ? DType::e4m3 : DType::int8;
+      std::vector<Plan> plans = {decode_plan(config, test::hopper(), 1024), append_plan(config, test::hopper())};
+      if (dtype != DType::f32) plans.push_back(decode_plan(scaled, test::hopper(), 1024));
+      for (const Plan& plan : plans) {
         ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
         EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
       }

@@ -69,6 +69,15 @@ TEST_F(MetalPagedTest, AppendsInTheLaunch) {
                       "page_order=random reduce=last dtype=f16 cache_dtype=f16");
 }
 
+TEST_F(MetalPagedTest, AppendsTo8Bits) {
+  expect_right(1, std::string(odd_cache) +
+                      "task=decode append=fused rotary_dim=24 q_len=2 block_c=32 workers=4 page_size=5 "
+                      "page_order=random reduce=last dtype=f16 cache_dtype=e4m3");
+  expect_right(1, std::string(odd_cache) +
+                      "task=prefill append=fused rotary_dim=16 rope_pairing=interleaved q_len=20 block_c=32 workers=0 "
+                      "page_size=0 page_order=identity reduce=last dtype=f32 cache_dtype=int8");
+}
+
 TEST_F(MetalPagedTest, CachesOf8Bits) {
   const std::string axes = std::string(odd_cache) +
                            "task=decode append=none q_len=1 block_c=32 workers=4 page_size=5 page_order=random "

@@ -489,6 +489,23 @@ TEST_F(PagedTest, NaNInAnE4m3CacheOrInAScaleReachesTheRowsThatSeeIt) {
   }
 }
 
+TEST_F(PagedTest, NewTokensInCachesOf8BitsAgreeWithTheOracle) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
+      for (const int64_t page_size : {0, 16}) {
+        PagedConfig config = appending_config("fused");
+        config.decode.dtype = config.decode.out_dtype = dtype;
+        config.decode.cache_dtype = cache_dtype;
+        config.decode.rotary_dim = 20;
+        config.decode.page_size = page_size;
+        config.decode.shape.q_len = 3;
+        config.page_order = page_size == 0 ? "identity" : "random";
+        EXPECT_EQ(difference(config), "") << name(dtype) << ", " << name(cache_dtype) << ", page_size " << page_size;
+      }
+    }
+  }
+}
+
 TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   for (const char* append : {"fused", "chain"}) {
     for (const bool last : {false, true}) {
@@ -855,10 +872,15 @@ TEST(PagedPlan, SaysWhyTokensCannotBeAppended) {
             std::string::npos);
   config.decode.rotary_dim = 64;
   config.decode.cache_dtype = DType::int8;
+  config.decode.dtype = config.decode.out_dtype = DType::bf16;
   for (const DeviceInfo& info : {test::avx2(), test::hopper()}) {
-    EXPECT_NE(decode_plan(config.decode, info, 100).unable.find("cache_dtype int8"), std::string::npos);
-    EXPECT_NE(append_plan(config.decode, info).unable.find("cache_dtype int8"), std::string::npos);
+    EXPECT_EQ(decode_plan(config.decode, info, 100).unable, "");
+    EXPECT_EQ(append_plan(config.decode, info).unable,
+              "cache_dtype int8: a chain of launches appends only to a cache of Q's type, bf16");
   }
+  config.decode.cache_dtype = DType::f16;
+  EXPECT_EQ(decode_plan(config.decode, test::avx2(), 100).unable,
+            "cache_dtype f16: tokens are appended only to a cache of Q's type, bf16, or of 8 bits");
 }
 
 TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {

@@ -286,7 +286,8 @@ def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **option
     and sines, new_k and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as
     in flash(). starts, int32 [batch], has the first key of each sequence that is no padding. tree, int64 [batch,
     q_len], says which new tokens a new token sees: bit i of a token's word is set if the token sees new token i. A
-    cache of 8 bits has k_scales and v_scales, float32 [pages or batch, kv_heads], and takes no new tokens."""
+    cache of 8 bits has k_scales and v_scales, float32 [pages or batch, kv_heads]. New tokens of such a cache have q's
+    type; they are divided by the scales, and rounded."""
     return _over_cache("decode", _lib.attn_decode, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 

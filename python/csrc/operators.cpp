@@ -325,7 +325,8 @@ Tensor over_cache(const char* op, CacheFunction* function, const Tensor& query, 
 #define FUSED_ARGUMENTS                                                                                             \
   const Tensor &query, const Tensor &new_key, const Tensor &new_value, const Tensor &key_cache,                     \
       const Tensor &value_cache, const Tensor &lengths, const OptionalTensor &table, const OptionalTensor &cosines, \
-      const OptionalTensor &sines, c10::optional<double> scale, bool interleaved
+      const OptionalTensor &sines, c10::optional<double> scale, const OptionalTensor &key_scales,                   \
+      const OptionalTensor &value_scales, bool interleaved
 
 template <CacheFunction* function>
 constexpr const char* paged_name = function == attn_decode ? "attn::paged_decode" : "attn::paged_prefill";
@@ -349,11 +350,14 @@ struct OverCache {
   static Tensor fused(FUSED_ARGUMENTS, Options... given) {
     const Described k("new_key", new_key), v("new_value", new_value);
     const Optional cosine("cosines", cosines), sine("sines", sines);
+    const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
     attn_cache_options options = ATTN_CACHE_OPTIONS;
     options.new_k = &k;
     options.new_v = &v;
     options.cosines = cosine;
     options.sines = sine;
+    options.k_scales = k_scales;
+    options.v_scales = v_scales;
     options.interleaved = interleaved;
     Tensor o = over_cache(fused_name<function>, function, query, key_cache, value_cache, lengths, table, options, scale,
                           {given...});
@@ -698,7 +702,8 @@ TORCH_LIBRARY(attn, m) {
   define("paged_prefill" + cached + over_cache_modified);
   const std::string appending =
       "(Tensor query, Tensor new_key, Tensor new_value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor lengths, "
-      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, bool interleaved=False, " +
+      "Tensor? table=None, Tensor? cosines=None, Tensor? sines=None, *, float? scale=None, Tensor? key_scales=None, "
+      "Tensor? value_scales=None, bool interleaved=False, " +
       over_cache_modified;
   define("decode_fused" + appending);
   define("prefill_fused" + appending);

@@ -369,10 +369,16 @@ def flash(case):
     return call, lambda: definitions.attention(*case.cast(q, k, v), scale, hidden | more, cap, added, sinks)[:1 + with_lse]
 
 
+def quantised(x, dtype):
+    most = 127 if dtype == torch.int8 else 448
+    x = x.clamp(-most, most)
+    return x.round().nan_to_num(0) if dtype == torch.int8 else x.float().to(dtype).double()
+
+
 def over_cache(case, appends):
-    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits if nothing is appended. On a CPU a length
-    or a page out of range is refused; on a GPU it makes the sequence's rows NaN."""
-    few, eight = case.one_in(2), not appends and case.one_in(4)
+    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range is
+    refused; on a GPU it makes the sequence's rows NaN."""
+    few, eight = case.one_in(2), case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few else 60)
     if eight and case.device != "cpu":
         dtype = torch.bfloat16 if few and dtype == torch.float32 else dtype
@@ -457,15 +463,24 @@ def over_cache(case, appends):
         query, *fresh = (x.cpu() for x in case.cast(q, *new, to=torch.bfloat16 if eight else dtype))
         if angles:
             cosines, sines = (x.double()[at.clamp(0)][:, None] for x in angles)
-            query, fresh[0] = (definitions.rotated(x.double(), cosines, sines, options["interleaved"]).to(dtype)
-                               for x in (query, fresh[0]))
-        full = [x.double().cpu() * (each[..., None, None] if eight else 1) for x, each in zip(before, scales)]
-        if eight and not few:  # a prompt reads a copy of the cache in q's type
-            full = [x.float().to(query.dtype).double() for x in full]
+            query, fresh[0] = (definitions.rotated(x.double(), cosines, sines, options["interleaved"]).to(to)
+                               for x, to in ((query, query.dtype), (fresh[0], torch.float64 if eight else dtype)))
+        stored = [x.double().cpu() for x in before]
+        rounding = [torch.zeros_like(x) for x in stored]
         for i, row in ((i, row) for i in range(batch if appends else 0) for row in range(rows) if at[i, row] >= 0):
             slot = (table[i, at[i, row] // page], at[i, row] % page) if page else (i, at[i, row])
-            for cache, x in zip(full, fresh):
-                cache[slot[0], :, slot[1]] = x[i, :, row].double()
+            for cache, x, each, step in zip(stored, fresh, scales, rounding):
+                x = x[i, :, row].double()
+                if eight:
+                    x = quantised(x / each[slot[0]][:, None], cache_dtype)
+                    # Near the middle of two numbers of the type, the rotation in f32 decides which of the two is stored.
+                    step[slot[0], :, slot[1]] = 1 if cache_dtype == torch.int8 else x.abs().nan_to_num(0) / 7 + 2 ** -9
+                cache[slot[0], :, slot[1]] = x
+        full = stored
+        if eight:  # the call attends to the numbers that it has stored
+            full = [x.double().cpu() * each[..., None, None] for x, each in zip(caches, scales)]
+        if eight and not few:  # a prompt reads a copy of the cache in q's type
+            full = [x.float().to(query.dtype).double() for x in full]
         dense = [x[table.long().clamp(0, count - 1)].transpose(1, 2).flatten(2, 3) if page else x for x in full]
         key, own = torch.arange(capacity), at[:, None, :, None]
         hidden = key > own
@@ -481,8 +496,9 @@ def over_cache(case, appends):
         result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, turned=bool(angles))[:1]
         result[0][0][:lost] = NAN
         result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
-        rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
-        return result + list(zip(full, rounding)) if appends else result
+        if not eight:
+            rounding = [4 * UNIT[dtype] * bool(angles) * x.abs().nan_to_num(0, 0).amax(-1, keepdim=True).expand(x.shape) for x in full]
+        return result + list(zip(stored, rounding)) if appends else result
 
     return call, right
 

@@ -411,6 +411,40 @@ class Caches(Case):
                 got = ops.paged_prefill(q, *pages, *tables, key_scales=scales[0], value_scales=scales[1], **options)
                 self.near(got, ops.paged_prefill(q, *wide, *tables, **options).double(), dtype)
 
+    def test_new_tokens_in_caches_of_8_bits(self):
+        """A new token is divided by the scale of its page and head, and rounded; magnitudes beyond the type's largest number
+        become the largest. The call attends to the stored tokens."""
+        half = torch.arange(32)
+        angles = torch.arange(128)[:, None] * 10000.0 ** (-half / 32)
+        for device, (stored, dtype) in self.on_each(*itertools.product((torch.int8, torch.float8_e4m3fn), TOLERANCE)):
+            if device != "cpu" and dtype == torch.float32:
+                continue
+            most = 127 if stored == torch.int8 else 448
+            tables = torch.cos(angles).to(device), torch.sin(angles).to(device)
+            for rows, fused, plain in ((1, ops.decode_fused, ops.paged_decode), (30, ops.prefill_fused, ops.paged_prefill)):
+                k, v, table, lengths = self.cache(device)
+                k, v = ((50 * x).to(stored) for x in (k, v))
+                scales = [torch.rand(20, 2, generator=torch.Generator().manual_seed(i)).add(0.5).div(40).to(device) for i in range(2)]
+                options = {"key_scales": scales[0], "value_scales": scales[1]}
+                q, new_k, new_v = (drawn(2, heads, rows, 64, device=device, dtype=dtype) for heads in (4, 2, 2))
+                new_k[0, 0, -1, 3], new_v[1, 1, -1, 5] = 100, -100
+                want, turned_q = [k.float(), v.float()], ops.rope(q, q, lengths - rows)[0]
+                turned_k = ops.rope(new_k.float(), new_k.float(), lengths - rows)[0]
+                o = fused(q, new_k, new_v, k, v, lengths, table, *tables, **options)
+                for i, token in itertools.product(range(2), range(rows)):
+                    at = lengths[i].item() - rows + token
+                    page = table[i, at // self.PAGE].item()
+                    for cache, fresh, each in zip(want, (turned_k, new_v.float()), scales):
+                        number = (fresh[i, :, token] / each[page][:, None]).clamp(-most, most)
+                        cache[page, :, at % self.PAGE] = (number.round() if stored == torch.int8 else number.to(stored)).float()
+                for cache, numbers in zip((k, v), want):  # a rotated key may stand between two numbers of the type
+                    wrong = cache.float() != numbers
+                    self.assertLessEqual(wrong.sum().item(), 2)
+                    step = 1 if stored == torch.int8 else numbers.abs()[wrong] / 7 + 2 ** -9
+                    self.assertTrue(((cache.float() - numbers).abs()[wrong] <= step).all())
+                self.near(o, plain(turned_q, k, v, lengths, table, **options).double(), dtype)
+            self.refuses("it must have the type of q", lambda: fused(q, new_k.to(stored), new_v.to(stored), k, v, lengths, table, **options))
+
     def test_wrong_arguments(self):
         for device in self.on_each():
             k, v, table, lengths = self.cache(device)
@@ -418,11 +452,14 @@ class Caches(Case):
             self.refuses("lengths: int32 is wanted", lambda: ops.paged_decode(q, k, v, lengths.long(), table))
             self.refuses("shape of", lambda: ops.paged_decode(q, k, v, lengths, table[:1]))
             self.refuses("without a table", lambda: ops.paged_decode(q, k, v, lengths))
-            new = drawn(2, 2, 1, 64, device=device)
+            new, scales = drawn(2, 2, 1, 64, device=device), torch.ones(20, 2, device=device)
             for op, fused in ((ops.paged_decode, ops.decode_fused), (ops.paged_prefill, ops.prefill_fused)):
                 self.refuses("k_scales", lambda: op(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
-                self.refuses("no tokens are appended to a cache of 8 bits, because the scale of a page would have to change",
-                             lambda: fused(q, new, new, k.to(torch.int8), v.to(torch.int8), lengths, table))
+                self.refuses("k_scales", lambda: fused(q, new, new, k.to(torch.int8), v.to(torch.int8), lengths, table))
+                self.refuses("k_scales", lambda: fused(q, new, new, k, v, lengths, table, key_scales=scales, value_scales=scales))
+                if device == "cpu":  # on a GPU the values of scales are not checked
+                    eight = k.to(torch.int8), v.to(torch.int8)
+                    self.refuses(r"k_scales\[", lambda: fused(q, new, new, *eight, lengths, table, key_scales=0 * scales, value_scales=scales))
             angles = torch.zeros(127, 32, device=device)
             self.refuses("127 positions", lambda: ops.decode_fused(q, new, new, k, v, lengths, table, angles, angles))
             self.refuses("k overlaps v", lambda: ops.decode_fused(q, new, new, k, k, lengths, table))
@@ -602,7 +639,7 @@ class Autocast(Case):
             k, v = ((50 * x if scales else x).to(kept) for x in (k, v))
             to = torch.bfloat16 if scales else kept
             paged, fused = (ops.paged_decode, ops.paged_prefill), (ops.decode_fused, ops.prefill_fused)
-            for op in paged if scales else paged + fused:
+            for op in paged + fused:
                 self.now = device, kept, op
                 tensors = (q,) if "paged" in str(op) else (q, new, new)
                 caches, others = [k.clone(), v.clone()], [k.clone(), v.clone()]

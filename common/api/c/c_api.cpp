@@ -227,7 +227,8 @@ double cap_of(double given) {
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// Returns a call that names only a cache: k, with the lengths and the table of `options`, for `sequences` sequences.
+/// Returns a call that names only k and, of `options`, lengths, table, scales and new tokens, for `sequences`
+/// sequences.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -236,6 +237,11 @@ CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTenso
   call.lengths = table<const int>(engine, "lengths", options.lengths, {sequences}, true);
   call.table = table<const int>(engine, "table", options.table, {sequences, -1}, true);
   if (options.table) call.max_pages = options.table->shape[1];
+  call.new_k = view(engine, "new_k", options.new_k, options.layout);
+  call.new_v = view(engine, "new_v", options.new_v, options.layout);
+  const std::initializer_list<int64_t> scales = {call.k.batch, call.k.heads};
+  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, scales, false);
+  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, scales, false);
   return call;
 }
 
@@ -247,12 +253,7 @@ CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTenso
   call.q = queries;
   call.v = view(engine, "v", &there("v", v), options.cache_layout);
   call.o = view(engine, "o", &there("o", o), options.layout);
-  call.new_k = view(engine, "new_k", options.new_k, options.layout);
-  call.new_v = view(engine, "new_v", options.new_v, options.layout);
   call.scale = options.scale;
-  const std::initializer_list<int64_t> scales = {call.k.batch, call.k.heads};
-  call.k_scales = table<const float>(engine, "k_scales", options.k_scales, scales, false);
-  call.v_scales = table<const float>(engine, "v_scales", options.v_scales, scales, false);
   if (!options.cosines != !options.sines) refuse("cosines and sines go together");
   call.cosines = table<const float>(engine, "cosines", options.cosines, {-1, -1}, false);
   if (options.cosines) {

@@ -290,15 +290,16 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   REFUSED("only appended tokens are rotated", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
-  const float scales[8] = {};  // [4 pages, 2 heads]
+  const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 1};  // [4 pages, 2 heads]
   for (const DType dtype : {DType::int8, DType::e4m3}) {
     const auto of_bytes = [&](CacheCall& c) {
-      c.k.dtype = c.v.dtype = c.new_k.dtype = c.new_v.dtype = dtype;
+      c.k.dtype = c.v.dtype = dtype;
       c.k_scales = c.v_scales = scales;
     };
-    REFUSED("no tokens are appended to a cache of 8 bits, because the scale of a page would have to change", cache.call,
-            of_bytes(c));
-    REFUSED("no tokens are appended", cache.call, of_bytes(c), c.new_v = {}, c.cosines = c.sines = nullptr);
+    PASSES(cache.call, of_bytes(c));
+    REFUSED("k_scales and v_scales go with a cache", cache.call, of_bytes(c), c.v_scales = nullptr);
+    REFUSED("it must have the type of q, f32", cache.call, of_bytes(c), c.new_k.dtype = c.new_v.dtype = dtype);
+    REFUSED("together", cache.call, of_bytes(c), c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
     PASSES(cache.call, of_bytes(c), c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
   }
 }

@@ -266,8 +266,9 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     const auto place = [&](int64_t sequence, int64_t key) {
       return given.page == 0 ? sequence : table_of_pages[static_cast<size_t>(sequence * max_pages + key / page)];
     };
-    const auto fill = [&](Tensor& values, std::vector<float>& scales) {
+    const auto fill = [&](Tensor& values, std::vector<float>& scales, Tensor& whole) {
       Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
+      whole = cache;
       for (int64_t i = 0; has_scales(given.cache_dtype) && i < pages * kv_heads; ++i) {
         scales.push_back(0.02f + 0.001f * static_cast<float>(i % 5));
       }
@@ -280,6 +281,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
             for (int64_t d = 0; d < width; ++d) {
               cache.set(at, h, slot, d, values.at(b, h, key, d) / scale);
               values.set(b, h, key, d, cache.at(at, h, slot, d) * scale);
+              whole.set(at, h, slot, d, cache.at(at, h, slot, d));
               // Tokens that the call appends are not in the cache yet.
               if (given.appends && key >= lengths[static_cast<size_t>(b)] - rows) cache.set(at, h, slot, d, NAN);
             }
@@ -291,10 +293,11 @@ class DeviceModifiersTest : public test::EngineOnDevice {
     const bool scaled = has_scales(given.cache_dtype);
     if (scaled) k = convert(k, DType::f32, Layout::bhsd), v = convert(v, DType::f32, Layout::bhsd);
     std::vector<float> k_scales, v_scales;
+    Tensor whole_k, whole_v;  // the caches after the call
     CacheCall call;
     call.q = on_device(q);
-    call.k = fill(k, k_scales);
-    call.v = fill(v, v_scales);
+    call.k = fill(k, k_scales, whole_k);
+    call.v = fill(v, v_scales, whole_v);
     // Prefill reads a copy of the cache in Q's type.
     if (scaled && given.prefill) k = convert(k, given.dtype, Layout::bhsd), v = convert(v, given.dtype, Layout::bhsd);
     call.o = drawn(batch, q_heads, rows, width, 3);
@@ -351,21 +354,22 @@ class DeviceModifiersTest : public test::EngineOnDevice {
       }
       worst = std::max(worst, worst_of(want, o, lse, b * q_heads * rows));
     }
-    const auto has_all = [&](const TensorView& view, const Tensor& tokens) {
+    const auto has_all = [&](const TensorView& view, const Tensor& whole) {
       Tensor cache = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd);
       cache.data = values(static_cast<const std::byte*>(view.data), static_cast<int64_t>(cache.data.size()));
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t h = 0; h < kv_heads; ++h) {
           for (int64_t key = 0; key < lengths[static_cast<size_t>(b)]; ++key) {
             for (int64_t d = 0; d < width; ++d) {
-              if (cache.at(place(b, key), h, key % page, d) != tokens.at(b, h, key, d)) return false;
+              const int64_t at = place(b, key), slot = key % page;
+              if (cache.at(at, h, slot, d) != whole.at(at, h, slot, d)) return false;
             }
           }
         }
       }
       return true;
     };
-    if (given.appends && !(has_all(call.k, k) && has_all(call.v, v))) worst = INFINITY;
+    if (given.appends && !(has_all(call.k, whole_k) && has_all(call.v, whole_v))) worst = INFINITY;
     return worst;
   }
 };
@@ -483,7 +487,11 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
       {.prefill = true, .q_len = 40, .cache_dtype = DType::int8},
       {.prefill = true, .q_len = 33, .page = 0, .dtype = DType::bf16, .cache_dtype = DType::e4m3},
       {.prefill = true, .q_len = 1, .page = 1, .dtype = DType::f16, .cache_dtype = DType::int8},
-      {.prefill = true, .q_len = 35, .appends = true}};
+      {.prefill = true, .q_len = 35, .appends = true},
+      {.q_len = 2, .dtype = DType::bf16, .cache_dtype = DType::int8, .appends = true},
+      {.q_len = 16, .page = 0, .dtype = DType::f16, .cache_dtype = DType::e4m3, .appends = true},
+      {.prefill = true, .q_len = 35, .cache_dtype = DType::e4m3, .appends = true},
+      {.prefill = true, .q_len = 70, .page = 0, .dtype = DType::bf16, .cache_dtype = DType::int8, .appends = true}};
   for (const CacheCase& one : cases) {
     if (some.skips()) continue;
     EXPECT_LT(over_cache(all_rules(), one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype))
@@ -499,6 +507,7 @@ TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
   CacheCase one{.prefill = true, .q_len = 33, .cache_dtype = DType::int8, .sequences = 3};
   for (const int64_t capacity : {one_sequence / 2, 2 * one_sequence}) {
     one.capacity = capacity;
+    one.appends = capacity < one_sequence;
     EXPECT_LT(over_cache(all_rules(), one), 1e-4) << one.text();
     EXPECT_EQ(engine_->launches(), 1u) << one.text();
     const size_t half_sequence = static_cast<size_t>(capacity) * kv_heads * width * sizeof(float);
@@ -525,7 +534,8 @@ TEST_F(DeviceModifiersTest, TreesSayWhichNewTokensAreSeen) {
   Rules all = all_rules();
   for (const CacheCase& one : {CacheCase{.q_len = 21, .dtype = DType::bf16, .cache_dtype = DType::bf16},
                                {.q_len = 7, .page = 0, .dtype = DType::f16, .cache_dtype = DType::int8},
-                               {.q_len = 6, .appends = true}}) {
+                               {.q_len = 6, .appends = true},
+                               {.q_len = 9, .dtype = DType::bf16, .cache_dtype = DType::e4m3, .appends = true}}) {
     all.tree = some_trees(one.q_len);
     EXPECT_LT(over_cache(all, one), tolerance(has_scales(one.cache_dtype) ? DType::f16 : one.dtype)) << one.text();
   }

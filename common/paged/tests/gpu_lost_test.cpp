@@ -185,7 +185,8 @@ TEST_F(GpuLostTest, Decode) {
 
 TEST_F(GpuLostTest, DecodeThatAppends) {
   for (const int64_t page_size : {0, 16})
-    expect_nan_and_nothing_else({DType::bf16, DType::bf16, page_size, 3, false, true});
+    for (const DType cache_dtype : {DType::bf16, DType::int8})
+      expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 3, false, true});
 }
 
 TEST_F(GpuLostTest, Prefill) {
@@ -197,7 +198,8 @@ TEST_F(GpuLostTest, Prefill) {
   }
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const int64_t page_size : {0, 16}) {
-      expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 40, true, false});
+      for (const bool appends : {false, true})
+        expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 40, true, appends});
     }
   }
 }

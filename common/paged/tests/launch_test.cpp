@@ -46,6 +46,37 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
+/// Before it attends, a plan that appends to a cache of 8 bits appends in a launch of its own.
+TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
+  DecodeConfig config = config_of(2);
+  config.dtype = config.out_dtype = DType::bf16;
+  config.cache_dtype = DType::e4m3;
+  config.appends = true;
+  config.rotary_dim = 32;
+  DecodeConfig prompt = config;
+  prompt.shape.q_len = 40;
+  prompt.block_c = 0;
+  for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
+    const Plan plan = decode_plan(config, info, all_keys);
+    test::expect_plan_runs(
+        info, plan,
+        [&](Device& device, PipelineCache& pipelines, const Plan& given) {
+          return DecodeLaunch(device, pipelines, config, given);
+        },
+        [&](const DecodeLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
+    test::expect_plan_runs(
+        info, prefill_plan(prompt, info, 0, all_keys),
+        [&](Device& device, PipelineCache& pipelines, const Plan& given) {
+          return PrefillLaunch(device, pipelines, prompt, given, 64);
+        },
+        [&](const PrefillLaunch& launch, CommandEncoder& encoder) { launch.encode(encoder, tensors()); });
+    ASSERT_EQ(plan.launches.size(), 2u);
+    EXPECT_EQ(plan.launches[0].phase, "append");
+    EXPECT_EQ(plan.launches[1].source.constants.at("APPENDS"), 0);
+    EXPECT_EQ(plan.launches[1].source.constants.at("ROTARY_DIM"), 0);
+  }
+}
+
 /// A grid's second and third dimension on a GPU of CUDA have at most 65535 threadgroups.
 TEST(PagedLaunchTest, ABatchThatNoGridHoldsIsRefused) {
   const DeviceInfo info = test::hopper();

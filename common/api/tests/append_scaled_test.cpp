@@ -1,0 +1,358 @@
+// Engine on the device under test: calls that append tokens to caches of 8 bits. The stored bytes are compared with the
+// host's quantisation, and the outputs with the oracle. Kernels that are broken on purpose are noticed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/api/engine.h"
+#include "common/api/tests/device_engine.h"
+#include "common/attention/rope.h"
+#include "common/base/divided_up.h"
+#include "common/cases/reference.h"
+#include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
+
+namespace attn::appending {
+namespace {
+
+constexpr int64_t q_heads = 6, kv_heads = 2, capacity = 144;
+
+/// The third sequence may have fewer tokens than the call appends; the fourth has none.
+const std::vector<int> lengths = {37, 131, 2, 0};
+constexpr int64_t batch = 4;
+
+struct AppendCase {
+  bool prefill = false;
+  int64_t q_len = 5, page = 16;  // page: tokens; 0: a contiguous cache
+  DType dtype = DType::f32, cache_dtype = DType::int8;
+  int64_t width = 64, rotary_dim = 64;
+  RopePairing pairing = RopePairing::half_split;
+
+  std::string text() const {
+    return fmt::format("{} of {} tokens, page {}, {} over {}, width {}, rotary_dim {}{}",
+                       prefill ? "prefill" : "decode", q_len, page, name(dtype), name(cache_dtype), width, rotary_dim,
+                       pairing == RopePairing::interleaved ? ", interleaved" : "");
+  }
+};
+
+/// Returns the number of the type that is nearest to `value`, as the host rounds.
+double nearest(DType dtype, double value) {
+  Tensor one = Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd);
+  one.set(0, 0, 0, 0, value);
+  return one.at(0, 0, 0, 0);
+}
+
+/// K or V of a call.
+struct Cached {
+  Tensor before, after;        // [pages, kv_heads, tokens of a page, width]
+  std::vector<float> scales;   // [pages, kv_heads]
+  Tensor fresh;                // the new tokens
+  std::vector<double> wanted;  // the new tokens, rotated, as [batch, kv_heads, q_len, width]
+};
+
+class DeviceAppendTest : public test::EngineOnDevice {
+ protected:
+  /// Runs a call. Returns the first error; an empty text if there is none. new_nan: an element of each new tensor is
+  /// NaN, and only the caches are checked.
+  std::string error_of(const AppendCase& given, bool new_nan = false) {
+    const int64_t rows = given.q_len, width = given.width, page = given.page == 0 ? capacity : given.page;
+    const int64_t max_pages = divided_up(capacity, page), pages = batch * max_pages;
+    std::vector<int> table(static_cast<size_t>(pages));
+    for (int64_t i = 0; i < pages; ++i) table[static_cast<size_t>(i)] = static_cast<int>((i * 7 + 3) % pages);
+    const auto page_of = [&](int64_t sequence, int64_t key) {
+      return given.page == 0 ? sequence : table[static_cast<size_t>(sequence * max_pages + key / page)];
+    };
+    std::vector<int> first;
+    for (const int length : lengths) first.push_back(length - static_cast<int>(rows));
+    const RopeConfig rope{
+        .head_dim = width, .rotary_dim = std::max<int64_t>(given.rotary_dim, 2), .pairing = given.pairing};
+    const auto turned = [&](const Tensor& tensor, bool turns) {
+      if (turns && given.rotary_dim > 0) return reference_rope(rope, tensor, first);
+      std::vector<double> values(static_cast<size_t>(tensor.batch * tensor.heads * tensor.seq * tensor.dim));
+      tensor.load(0, values);
+      return values;
+    };
+    const auto draw = [&](uint64_t stream, float least_scale, bool turns) {
+      Cached cached{.before = Tensor::zeros(pages, kv_heads, page, width, given.cache_dtype, Layout::bhsd),
+                    .after = {},
+                    .scales = {},
+                    .fresh = random_tensor(batch, kv_heads, rows, width, given.dtype, Layout::bhsd, 1, stream),
+                    .wanted = {}};
+      const Tensor old = random_tensor(pages, kv_heads, page, width, DType::f32, Layout::bhsd, 2, stream);
+      std::vector<double> numbers(old.data.size() / sizeof(float));
+      old.load(0, numbers);
+      for (double& number : numbers) number *= 20;
+      cached.before.store(0, numbers);
+      for (int64_t i = 0; i < pages * kv_heads; ++i) {
+        cached.scales.push_back(least_scale + 0.003f * static_cast<float>(i % 7));
+      }
+      // Elements that are far beyond every scale, in the newest token of each sequence.
+      for (int64_t b = 0; b < batch; ++b) {
+        cached.fresh.set(b, 0, rows - 1, 3, 1000);
+        cached.fresh.set(b, 1, rows - 1, width - 1, new_nan ? NAN : -1000);
+      }
+      cached.wanted = turned(cached.fresh, turns);
+      cached.after = cached.before;
+      return cached;
+    };
+    const Tensor q = random_tensor(batch, q_heads, rows, width, given.dtype, Layout::bhsd, 1, 0);
+    Cached k = draw(1, 0.02f, true), v = draw(2, 0.05f, false);
+    CacheCall call{.q = on_device(q),
+                   .k = on_device(k.before),
+                   .v = on_device(v.before),
+                   .o = drawn(batch, q_heads, rows, width, 3)};
+    call.lse = on_device(std::vector<float>(static_cast<size_t>(batch * q_heads * rows), NAN));
+    call.lengths = on_device(lengths);
+    if (given.page > 0) call.table = on_device(table), call.max_pages = max_pages;
+    call.k_scales = on_device(k.scales);
+    call.v_scales = on_device(v.scales);
+    call.new_k = on_device(k.fresh);
+    call.new_v = on_device(v.fresh);
+    if (given.rotary_dim > 0) {
+      const RopeTable angles = rope_table(rope, capacity);
+      call.rotary_dim = given.rotary_dim;
+      call.pairing = given.pairing;
+      call.cosines = on_device(angles.cosines);
+      call.sines = on_device(angles.sines);
+      call.positions = capacity;
+    }
+    given.prefill ? engine_->prefill(call) : engine_->decode(call);
+
+    for (const auto& [what, view, cached] : {std::tuple{"K", &call.k, &k}, {"V", &call.v, &v}}) {
+      Tensor& after = cached->after;
+      after.data = values(static_cast<const std::byte*>(view->data), static_cast<int64_t>(after.data.size()));
+      Tensor old = after;  // with the old bytes in the places of new tokens
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t h = 0; h < kv_heads; ++h) {
+          for (int64_t i = std::max<int64_t>(0, -first[static_cast<size_t>(b)]); i < rows; ++i) {
+            const int64_t key = first[static_cast<size_t>(b)] + i, at = page_of(b, key), slot = key % page;
+            const double* const row = &cached->wanted[static_cast<size_t>(((b * kv_heads + h) * rows + i) * width)];
+            const double scale = cached->scales[static_cast<size_t>(at * kv_heads + h)];
+            double most = 0;
+            for (int64_t d = 0; d < width; ++d) {
+              if (!std::isnan(row[d])) most = std::max(most, std::abs(row[d]));
+            }
+            const double error = 2e-6 + 3e-7 * most;  // of the rotation in f32
+            for (int64_t d = 0; d < width; ++d) {
+              const double got = after.at(at, h, slot, d);
+              const double low =
+                  nearest(given.cache_dtype, (row[d] - error) / scale * (1 - 1e-6 * (row[d] > 0 ? 1 : -1)));
+              const double high =
+                  nearest(given.cache_dtype, (row[d] + error) / scale * (1 + 1e-6 * (row[d] > 0 ? 1 : -1)));
+              if (std::isnan(row[d]) ? !(got == low || (std::isnan(got) && std::isnan(low)))
+                                     : !(low <= got && got <= high)) {
+                return fmt::format(
+                    "{} of new token {} of sequence {}, head {}, column {}: {} is stored, {} to {} wanted", what, i, b,
+                    h, d, got, low, high);
+              }
+              old.set(at, h, slot, d, cached->before.at(at, h, slot, d));
+            }
+          }
+        }
+      }
+      if (old.data != cached->before.data) return fmt::format("{}: a token changed that is not new", what);
+    }
+    if (new_nan) return "";
+
+    Tensor turned_q = q;
+    turned_q.store(0, turned(q, true));
+    const std::vector<float> o = values(call.o), lse = values(call.lse, batch * q_heads * rows);
+    for (int64_t b = 0; b < batch; ++b) {
+      const int64_t length = lengths[static_cast<size_t>(b)];
+      Tensor one_q = Tensor::zeros(1, q_heads, rows, width, given.dtype, Layout::bhsd);
+      for (const RowIndex& row : all_rows({.batch = 1, .q_heads = q_heads, .q_len = rows})) {
+        for (int64_t d = 0; d < width; ++d) one_q.set(0, row.head, row.q, d, turned_q.at(b, row.head, row.q, d));
+      }
+      const auto stored = [&](const Cached& cached) {
+        // Prefill reads a copy of the cache in Q's type.
+        Tensor one = Tensor::zeros(1, kv_heads, length, width, given.prefill ? given.dtype : DType::f32, Layout::bhsd);
+        for (int64_t h = 0; h < kv_heads; ++h) {
+          for (int64_t key = 0; key < length; ++key) {
+            const int64_t at = page_of(b, key);
+            const double scale = cached.scales[static_cast<size_t>(at * kv_heads + h)];
+            for (int64_t d = 0; d < width; ++d) one.set(0, h, key, d, cached.after.at(at, h, key % page, d) * scale);
+          }
+        }
+        return one;
+      };
+      const AttentionShape shape{1, q_heads, kv_heads, rows, length, width, true};
+      ReferenceRows want;
+      if (length > 0) {
+        want = reference_attention(shape, one_q, stored(k), stored(v), all_rows(shape));
+      } else {
+        want.rows = all_rows(shape);
+        want.o.assign(want.rows.size() * static_cast<size_t>(width), 0);
+        want.lse.assign(want.rows.size(), -std::numeric_limits<double>::infinity());
+      }
+      const double most = given.dtype == DType::f32 ? 1e-4 : 3e-2;
+      for (size_t row = 0; row < want.rows.size(); ++row) {
+        const size_t at = static_cast<size_t>(b * q_heads * rows) + row;
+        const auto wrong = [&](double got, double wanted) {
+          return got != wanted && !(std::abs(got - wanted) <= most * (1 + std::abs(wanted)));
+        };
+        const RowIndex& index = want.rows[row];
+        if (wrong(lse[at], want.lse[row])) {
+          return fmt::format("lse of sequence {}, head {}, query {}: {}, {} wanted", b, index.head, index.q, lse[at],
+                             want.lse[row]);
+        }
+        for (size_t d = 0; d < static_cast<size_t>(width); ++d) {
+          const double got = o[at * static_cast<size_t>(width) + d],
+                       wanted = want.o[row * static_cast<size_t>(width) + d];
+          if (wrong(got, wanted)) {
+            return fmt::format("o of sequence {}, head {}, query {}, column {}: {}, {} wanted", b, index.head, index.q,
+                               d, got, wanted);
+          }
+        }
+      }
+    }
+    return "";
+  }
+};
+
+/// Decoding over a cache of 8 bits needs Q of 16 bits on a GPU.
+const DType narrow = test::on_cuda ? DType::f16 : DType::f32;
+constexpr RopePairing interleaved = RopePairing::interleaved;
+
+TEST_F(DeviceAppendTest, StoredTokensAreTheHostsAndAreAttendedTo) {
+  const std::vector<AppendCase> cases = {
+      {.q_len = 1, .dtype = narrow},
+      {.q_len = 16, .page = 0, .dtype = DType::bf16, .cache_dtype = DType::e4m3, .pairing = interleaved},
+      {.q_len = 2, .page = 1, .dtype = DType::f16, .cache_dtype = DType::e4m3, .rotary_dim = 0},
+      {.page = 0, .dtype = DType::bf16, .width = 80, .rotary_dim = 20},
+      {.page = 24, .dtype = narrow, .cache_dtype = DType::e4m3, .width = 112, .rotary_dim = 38, .pairing = interleaved},
+      {.prefill = true, .q_len = 35},
+      {.prefill = true, .q_len = 70, .page = 0, .cache_dtype = DType::e4m3, .width = 72, .rotary_dim = 24},
+      {.prefill = true, .q_len = 35, .page = 3, .dtype = DType::bf16, .width = 40, .rotary_dim = 0},
+      {.prefill = true,
+       .q_len = 130,
+       .page = 72,
+       .dtype = DType::f16,
+       .cache_dtype = DType::e4m3,
+       .rotary_dim = 32,
+       .pairing = interleaved},
+      {.prefill = true,
+       .q_len = 3,
+       .page = 0,
+       .dtype = DType::bf16,
+       .cache_dtype = DType::e4m3,
+       .width = 128,
+       .rotary_dim = 128}};
+  for (const AppendCase& one : cases) EXPECT_EQ(error_of(one), "") << one.text();
+}
+
+TEST_F(DeviceAppendTest, NanStaysInE4M3AndIsZeroInInt8) {
+  for (const DType cache_dtype : {DType::int8, DType::e4m3}) {
+    const AppendCase one{.dtype = DType::bf16, .cache_dtype = cache_dtype, .rotary_dim = 32};
+    EXPECT_EQ(error_of(one, true), "") << one.text();
+  }
+}
+
+TEST_F(DeviceAppendTest, TypesOfNewTokensAndScales) {
+  CacheCall call{.q = drawn(1, q_heads, 1, 64, 0, DType::f16),
+                 .k = on_device(Tensor::zeros(3, kv_heads, 16, 64, DType::int8, Layout::bhsd)),
+                 .v = on_device(Tensor::zeros(3, kv_heads, 16, 64, DType::int8, Layout::bhsd)),
+                 .o = drawn(1, q_heads, 1, 64, 3)};
+  call.lengths = on_device<int>({17});
+  call.table = on_device<int>({0, 2});
+  call.max_pages = 2;
+  call.k_scales = on_device<float>({0, 0, NAN, NAN, 1, 1});
+  call.v_scales = on_device<float>({0, 0, NAN, NAN, 1, 1});
+  call.new_k = call.new_v = drawn(1, kv_heads, 1, 64, 1, DType::f16);
+  const auto refused = [&](const std::string& words, const CacheCall& wrong, bool on_gpu) {
+    std::vector<void (Engine::*)(const CacheCall&, void*)> ways = {&Engine::check_cache};
+    if (!test::on_cuda || on_gpu) ways.insert(ways.end(), {&Engine::decode, &Engine::prefill});
+    if (on_gpu) ways.erase(ways.begin());
+    for (const auto way : ways) {
+      try {
+        (*engine_.*way)(wrong, nullptr);
+        EXPECT_EQ(words, "");
+      } catch (const BadInput& error) {
+        EXPECT_EQ(std::string(error.what()), words);
+      }
+    }
+  };
+  refused("", call, false);  // only the page that gets the token needs a scale
+  for (const auto& [scale, text] :
+       {std::pair{0.0f, "0"}, {-1.0f, "-1"}, {NAN, "nan"}, {INFINITY, "inf"}, {0x1p-127f, "5.877472e-39"}}) {
+    CacheCall wrong = call;
+    wrong.v_scales = on_device<float>({1, 1, 1, 1, 1, scale});
+    refused(
+        fmt::format("v_scales[2, 1] is {}; finite numbers from 2^-126 are allowed for a page that gets tokens", text),
+        wrong, false);
+  }
+  CacheCall contiguous = call;
+  contiguous.table = nullptr;
+  contiguous.max_pages = 0;
+  contiguous.k.batch = contiguous.v.batch = 1;
+  contiguous.lengths = on_device<int>({16});
+  refused("k_scales[0, 0] is 0; finite numbers from 2^-126 are allowed for a sequence that gets tokens", contiguous,
+          false);
+  contiguous.lengths = on_device<int>({0});
+  refused("", contiguous, false);
+  CacheCall wrong = call;
+  wrong.new_v.dtype = DType::bf16;
+  refused("new_v: bf16 is not allowed; it must have the type of q, f16", wrong, true);
+}
+
+// Kernels that are broken on purpose.
+struct Fault {
+  const char* what;
+  std::string file, from, to;
+  AppendCase run;
+};
+
+std::vector<Fault> faults(bool cuda) {
+  const std::string kernel = std::string("common/paged/kernels/append_scaled") + (cuda ? ".cuda.cu" : ".cpu.cpp"),
+                    bytes = "common/kernel/to_bytes.h",
+                    pages = "static_cast<long long>(place.batch) * p.kv_heads + head";
+  const AppendCase plain{.dtype = DType::f16}, e4m3{.dtype = DType::bf16, .cache_dtype = DType::e4m3};
+  AppendCase many = e4m3;
+  many.prefill = true;
+  many.q_len = 35;
+  return {
+      {"the scale of another page", kernel, pages, "static_cast<long long>(batch) * p.kv_heads + head", many},
+      {"the scale of another head", kernel, pages, pages + " / 2", plain},
+      {"the page of another token", kernel, cuda ? "key / PAGE_SIZE]" : "key / static_cast<int>(PAGE_SIZE)]", "0]",
+       plain},
+      {"the scale of K for V", kernel, cuda ? "/ v_scale" : "cache.v_scales[scale]",
+       cuda ? "/ k_scale" : "cache.k_scales[scale]", plain},
+      {"no saturation", bytes, "whole_size < largest", "whole_size < largest + 0x40000000u", plain},
+      {"no saturation in e4m3", bytes, "whole_size < largest", "whole_size < largest + 0x40000000u", e4m3},
+      {"no rounding", bytes, "size + 0x7ffffu + (size >> 20 & 1u)", "size", e4m3},
+      {"numbers below 2^-6 as larger numbers", bytes, "size < 0x3c800000u", "size < 1u", e4m3},
+      {"keys that are not rotated", kernel, cuda ? "d, tokens, key) / k_scale" : "turn(row, p.tokens, key);\n  store",
+       cuda ? "d, tokens, -1) / k_scale" : "store", plain},
+      {"queries that are not rotated", kernel,
+       cuda ? "token}), d, tokens, key)" : "if (key >= 0) turn(row, p.tokens, key);",
+       cuda ? "token}), d, tokens, -1)" : "", many},
+      {"rotation the other way", kernel, "x * cosine", "y * cosine", plain},
+      {"the other pairing", kernel, "INTERLEAVED ?", "!INTERLEAVED ?", plain},
+      {"tokens before the first key",
+       kernel,
+       "if (key < 0) return;",
+       "",
+       {.q_len = 3, .page = 0, .dtype = DType::f16, .rotary_dim = 0}}};
+}
+
+TEST(AppendFaults, TextsAreInTheSources) {
+  for (const bool cuda : {false, true}) {
+    test::expect_texts_in_sources(faults(cuda), [](const Fault& fault) { return fault.file; });
+  }
+}
+
+TEST_F(DeviceAppendTest, BrokenKernelsAreCaught) {
+  for (const Fault& fault : faults(test::on_cuda)) {
+    const test::MutatedSources mutated(fault.file, fault.from, fault.to);
+    engine_ = std::make_unique<Engine>(test::test_device, EngineOptions{.cache_folder = ATTN_TEST_KERNELS});
+    EXPECT_NE(error_of(fault.run), "") << fault.what;
+  }
+}
+
+}  // namespace
+}  // namespace attn::appending

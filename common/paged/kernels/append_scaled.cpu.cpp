@@ -1,0 +1,68 @@
+// Writes new tokens to a cache of 8 bits, and rotates their queries: append_scaled.h has the contract.
+//
+// Function constants: HEAD_DIM (a multiple of 8), IN_TYPE (of q and of the new tokens), CACHE_TYPE, PAGE_SIZE (0:
+// contiguous), ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i
+// + 1; 0: elements i and i + ROTARY_DIM / 2). Grid: (q_len, kv_heads, batch); a threadgroup takes the queries of its
+// key/value head too.
+#include "common/paged/kernels/append_scaled.h"
+
+#include "common/kernel/to_bytes.h"
+
+namespace {
+
+constexpr int LANES = 8, HALF = ROTARY_DIM / 2;
+
+INLINE void load_row(float* row, const void* tensor, long long at) {
+  for (int d = 0; d < HEAD_DIM; d += LANES) store(row + d, load_floats<IN_TYPE, LANES>(tensor, at + d));
+}
+
+/// Rotates a row by the angles of its position.
+INLINE void turn(float* row, const NewTokens& tokens, int position) {
+  const float* const cosines = tokens.cosines + static_cast<long long>(position) * HALF;
+  const float* const sines = tokens.sines + static_cast<long long>(position) * HALF;
+  VECTORIZE for (int i = 0; i < HALF; ++i) {
+    float &x = row[INTERLEAVED ? 2 * i : i], &y = row[INTERLEAVED ? 2 * i + 1 : HALF + i];
+    const float turned = x * cosines[i] - y * sines[i];
+    y = y * cosines[i] + x * sines[i];
+    x = turned;
+  }
+}
+
+INLINE void store_row(void* cache, long long at, const float* row, float scale) {
+  auto* const to = static_cast<unsigned char*>(cache) + at;
+  VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) to[d] = byte_of<CACHE_TYPE>(row[d] / scale);
+}
+
+}  // namespace
+
+extern "C" void append_scaled(const AppendScaledParams* params, const Threadgroup* group) {
+  const AppendScaledParams& p = *params;
+  const KvCacheView& cache = p.cache;
+  const int token = static_cast<int>(group->index[0]), head = static_cast<int>(group->index[1]),
+            batch = static_cast<int>(group->index[2]);
+  const int key = p.lengths[batch] - p.q_len + token;
+  float row[HEAD_DIM];
+  if constexpr (ROTARY_DIM > 0) {
+    const int of_group = p.q_heads / p.kv_heads;
+    for (int q_head = head * of_group; q_head < (head + 1) * of_group; ++q_head) {
+      load_row(row, p.q, index_of(p.q_strides, {batch, q_head, token}));
+      if (key >= 0) turn(row, p.tokens, key);
+      const long long to = ((static_cast<long long>(batch) * p.q_heads + q_head) * p.q_len + token) * HEAD_DIM;
+      for (int d = 0; d < HEAD_DIM; d += LANES) {
+        store_floats<IN_TYPE, LANES>(p.turned_q, to + d, load<Vector<float, LANES>>(row + d));
+      }
+    }
+  }
+  if (key < 0) return;
+  KeyPlace place{batch, head, key};
+  if constexpr (PAGE_SIZE > 0) {
+    place.batch = cache.table[static_cast<long long>(batch) * cache.max_pages + key / static_cast<int>(PAGE_SIZE)];
+    place.row = key % static_cast<int>(PAGE_SIZE);
+  }
+  const long long scale = static_cast<long long>(place.batch) * p.kv_heads + head;
+  load_row(row, p.tokens.k, index_of(p.tokens.k_strides, {batch, head, token}));
+  turn(row, p.tokens, key);
+  store_row(cache.k, index_of(cache.k_strides, place), row, cache.k_scales[scale]);
+  load_row(row, p.tokens.v, index_of(p.tokens.v_strides, {batch, head, token}));
+  store_row(cache.v, index_of(cache.v_strides, place), row, cache.v_scales[scale]);
+}
