@@ -255,7 +255,7 @@ typedef struct {
   /* int32 [batch], from 0 to capacity */
   const DLTensor* starts;
   /* int64 [batch, q_len], for attn_decode with up to 64 new tokens: which new tokens each new token sees, as in a tree
-   * of guesses. Bit i of a token's word, counted from the lowest bit, says whether the token sees new token i. The
+   * of draft tokens. Bit i of a token's word, counted from the lowest bit, says whether the token sees new token i. The
    * token sees itself only if its own bit is set. All new tokens see the older keys. A token's position is still its
    * number, not its depth in the tree, so cosines and sines are not allowed with a tree */
   const DLTensor* tree;
@@ -287,11 +287,11 @@ typedef struct {
  * max_pages * page_size; fewer than 2^30 tokens a sequence, and up to 2^31 - 1 pages. cache_layout gives the order of
  * heads and tokens. attn_decode is for up to 16 queries a sequence (64 with a tree), attn_prefill for more.
  *
- * A cache has the type of q, or 8 bits: int8 or float8 e4m3. An element of 8 bits is the stored number times the scale
- * of its page, or of its sequence, and its head. attn_prefill copies such a cache in q's type before it attends: an
- * element of the copy is the product, rounded to q's type. The copy has room for as many sequences as fit 256 MiB on a
- * GPU and 64 MiB on the cpu, at least for one of `capacity` tokens; if the batch has more sequences, they take turns.
- * The engine keeps the copy's memory with the prepared launch.
+ * A cache has the type of q, or 8 bits: int8 or float8 e4m3. The value of an 8-bit element is the stored number times a
+ * scale: element [page, head] of k_scales or v_scales, or [sequence, head] if the cache is contiguous. attn_prefill
+ * copies such a cache in q's type before it attends: an element of the copy is the value, rounded to q's type. The copy
+ * has room for as many sequences as fit 256 MiB on a GPU and 64 MiB on the cpu, at least for one of `capacity` tokens;
+ * if the batch has more sequences, they take turns. The engine keeps the copy's memory with the prepared launch.
  *
  * A call that appends tokens to a cache of 8 bits leaves all scales as they are. It stores each element, after the
  * rotation, divided by its scale and rounded to the nearest number of the type, ties to even. Larger magnitudes become
