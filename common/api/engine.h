@@ -130,7 +130,7 @@ class Engine {
   void rope(const RopeCall& call, void* stream = nullptr);
   /// Throws BadInput unless every length fits the cache, and every page that holds a token is a page of k. On the cpu
   /// decode() and prefill() make this check themselves. On a GPU the check waits for the stream, and throws BadInput
-  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k. If the call
+  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k. If `call`
   /// has new_k and scales, check_cache() also checks the scales of pages that get tokens.
   void check_cache(const CacheCall& call, void* stream = nullptr);
   /// Runs a kernel that does nothing.
