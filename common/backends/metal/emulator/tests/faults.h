@@ -42,10 +42,10 @@ inline std::vector<MetalFault> metal_faults() {
   const std::string naive = attention + "naive.metal", tuned = attention + "tuned.metal",
                     row = attention + "exact_row_metal.h", masks = attention + "mask_blocks.metal",
                     rope = attention + "rope.metal", decode = paged + "decode.metal", append = paged + "append.metal",
-                    merge = paged + "merge.metal", chunk_h = linear + "chunk_h.metal",
-                    chunk_o = linear + "outputs_metal.h", scan = linear + "scan.metal",
-                    recurrent = linear + "recurrent.metal", expand = "proto7_variants/kernels/expand.metal",
-                    dialect = "common/kernel/metal.h";
+                    append_scaled = paged + "append_scaled.metal", merge = paged + "merge.metal",
+                    chunk_h = linear + "chunk_h.metal", chunk_o = linear + "outputs_metal.h",
+                    scan = linear + "scan.metal", recurrent = linear + "recurrent.metal",
+                    expand = "proto7_variants/kernels/expand.metal", dialect = "common/kernel/metal.h";
   const std::string barrier_text = "threadgroup_barrier(mem_flags::mem_threadgroup);";
 
   const char* const flash_naive =
@@ -105,6 +105,10 @@ inline std::vector<MetalFault> metal_faults() {
       "task=decode append=chain q_len=2 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
       "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1"
       " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
+  const char* const appends_to_bytes =
+      "task=decode append=fused rotary_dim=24 q_len=2 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 "
+      "lengths=ragged page_size=5 page_order=random reduce=launch block_c=32 workers=4 dtype=f16 cache_dtype=int8 "
+      "causal=1 shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
   const char* const prefill =
       "task=prefill append=none q_len=20 q_heads=6 kv_heads=2 batch=2 kv_len=70 head_dim=40 lengths=ragged page_size=5 "
       "page_order=random reduce=last block_c=32 workers=0 dtype=f16 cache_dtype=f16 causal=1"
@@ -285,6 +289,12 @@ inline std::vector<MetalFault> metal_faults() {
        " shared_pct=25 cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1"},
       {"append_the_next_slot", oracle, append, "slot = key % page_size;", "slot = (key + 1) % page_size;",
        "proto3_paged", appends},
+      {"append_scaled_scale_of_another_head", oracle, append_scaled, "static_cast<long>(page) * p.kv_heads + head",
+       "static_cast<long>(page) * p.kv_heads + (1 - head)", "proto3_paged", appends_to_bytes},
+      {"append_scaled_query_not_rotated", oracle, append_scaled, "token), d, p.tokens, key));",
+       "token), d, p.tokens, -1));", "proto3_paged", appends_to_bytes},
+      {"append_scaled_an_element_too_many", race_on_device, append_scaled, "i < of_group * HEAD_DIM;",
+       "i <= of_group * HEAD_DIM;", "proto3_paged", appends_to_bytes},
       {"prefill_wrong_head_of_group", oracle, tuned, "head / (params.q_heads / params.kv_heads)",
        "head % params.kv_heads", "proto3_paged", prefill},
       {"merge_two_lanes_on_one_word", race_on_device, merge, "static_cast<int>(thread_index) * 4 + i",
