@@ -220,6 +220,8 @@ const DType narrow = test::on_cuda ? DType::f16 : DType::f32;
 constexpr RopePairing interleaved = RopePairing::interleaved;
 
 TEST_F(DeviceAppendTest, StoredTokensAreTheHostsAndAreAttendedTo) {
+  // A GPU takes rows of 16, 32, 48 ... bytes.
+  const int64_t more_than_64 = test::on_cuda ? 80 : 72, less_than_64 = test::on_cuda ? 48 : 40;
   const std::vector<AppendCase> cases = {
       {.q_len = 1, .dtype = narrow},
       {.q_len = 16, .page = 0, .dtype = DType::bf16, .cache_dtype = DType::e4m3, .pairing = interleaved},
@@ -227,8 +229,8 @@ TEST_F(DeviceAppendTest, StoredTokensAreTheHostsAndAreAttendedTo) {
       {.page = 0, .dtype = DType::bf16, .width = 80, .rotary_dim = 20},
       {.page = 24, .dtype = narrow, .cache_dtype = DType::e4m3, .width = 112, .rotary_dim = 38, .pairing = interleaved},
       {.prefill = true, .q_len = 35},
-      {.prefill = true, .q_len = 70, .page = 0, .cache_dtype = DType::e4m3, .width = 72, .rotary_dim = 24},
-      {.prefill = true, .q_len = 35, .page = 3, .dtype = DType::bf16, .width = 40, .rotary_dim = 0},
+      {.prefill = true, .q_len = 70, .page = 0, .cache_dtype = DType::e4m3, .width = more_than_64, .rotary_dim = 24},
+      {.prefill = true, .q_len = 35, .page = 3, .dtype = DType::bf16, .width = less_than_64, .rotary_dim = 0},
       {.prefill = true,
        .q_len = 130,
        .page = 72,
