@@ -11,7 +11,7 @@ namespace attn {
 
 /// A function of one element. If `text` is empty, the function is the identity.
 struct Feature {
-  std::string name = "identity";  // the value of an axis; the name of a user's function identifies the text
+  std::string name = "identity";  // "identity", "elu1", "relu", or UserFunction::text_name()
   std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 
