@@ -294,7 +294,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
   EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "the program writes nothing";
   KernelSource early = source;
   early.linking = Linking::before_optimizer;
-  EXPECT_TRUE(contains(error_of(early), "after code generation"));
+  EXPECT_TRUE(contains(error_of(early), "Linking::after_code_generation"));
 }
 
 TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
