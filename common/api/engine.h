@@ -67,7 +67,7 @@ struct CacheCall {
   /// type of a cache without scales. Without new tokens the cache must already have the tokens of the queries. If
   /// rotary_dim is not 0, the call rotates queries and new keys by cosines and sines. Both tables are dense [positions,
   /// rotary_dim / 2], and row i is for position i.
-  TensorView new_k, new_v;
+  TensorView new_k = {}, new_v = {};
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;

@@ -152,7 +152,9 @@ DecodeLaunch::DecodeLaunch(Device& device, PipelineCache& pipelines, const Decod
 
 void DecodeLaunch::encode(CommandEncoder& encoder, const DecodeTensors& given) const {
   const AttentionShape& shape = config_.shape;
-  const DecodeTensors tensors = append_ ? append_->encode(encoder, given) : given;
+  std::optional<DecodeTensors> turned;
+  if (append_) turned = append_->encode(encoder, given);
+  const DecodeTensors& tensors = turned ? *turned : given;
   const DecodeParams params{.q = tensors.q,
                             .o = tensors.o,
                             .lse = tensors.lse,

@@ -1,10 +1,10 @@
 // Writes new tokens to a cache of 8 bits, and rotates their queries: append_scaled.h has the contract.
 //
 // Function constants: HEAD_DIM, IN_TYPE (of q and of the new tokens), CACHE_TYPE, PAGE_SIZE (0: contiguous), ROTARY_DIM
-// (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and
-// i
-// + ROTARY_DIM / 2). Grid: (q_len, kv_heads, batch); a threadgroup takes the queries of its key/value head too. Any
-// number of threads, each of which takes an element at a time.
+// (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: elements 2i and 2i + 1 are a pair; 0: elements i and
+// i + ROTARY_DIM / 2). Grid: (q_len, kv_heads, batch). A threadgroup takes a new token of a key/value head, and the
+// token's queries of the q_heads / kv_heads heads that read this head. Any number of threads; a thread takes one
+// element at a time.
 //
 // Checked: append_scaled[CACHE_TYPE=3,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,PAGE_SIZE=16,ROTARY_DIM=128] without spills
 // Checked: append_scaled[CACHE_TYPE=4,HEAD_DIM=80,IN_TYPE=1,INTERLEAVED=1,PAGE_SIZE=0,ROTARY_DIM=20] without spills

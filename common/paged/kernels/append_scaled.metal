@@ -2,10 +2,10 @@
 // not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM, IN_TYPE (of q and of the new tokens), CACHE_TYPE, PAGE_SIZE (0: contiguous), ROTARY_DIM
-// (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and
-// i
-// + ROTARY_DIM / 2). Grid: (q_len, kv_heads, batch); a threadgroup takes the queries of its key/value head too. Any
-// number of threads, each of which takes an element at a time.
+// (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: elements 2i and 2i + 1 are a pair; 0: elements i and
+// i + ROTARY_DIM / 2). Grid: (q_len, kv_heads, batch). A threadgroup takes a new token of a key/value head, and the
+// token's queries of the q_heads / kv_heads heads that read this head. Any number of threads; a thread takes one
+// element at a time.
 #include "common/kernel/metal.h"
 #include "common/kernel/to_bytes.h"
 #include "common/paged/kernels/append_scaled.h"
