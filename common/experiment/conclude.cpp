@@ -249,8 +249,9 @@ int Experiment::State::conclude(const std::vector<Conclusion>& conclusions) {
       if (asked && !judged.contains(hypothesis.id)) silent += (silent.empty() ? "" : ", ") + hypothesis.id;
     }
     if (decided > 0)
-      verdicts += fmt::format("Of {} by {} {:.1f} are expected to be wrong.\n", counted(decided, "verdict"),
-                              counted(doubts.size(), "measurement"), expected_wrong(doubts));
+      verdicts += fmt::format("{}, from {}, {} decided; of these verdicts, {:.1f} are expected to be wrong.\n",
+                              counted(decided, "verdict"), counted(doubts.size(), "measurement"),
+                              decided == 1 ? "is" : "are", expected_wrong(doubts));
     if (!silent.empty())
       verdicts += fmt::format("{:<12} {}: not decided by the cases of this run\n", "NOT JUDGED", silent);
   }

@@ -485,8 +485,18 @@ def check(_options):
     return 1 if found else 0
 
 
+def refuse(message):
+    print(f"generate_cuda: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        refuse(f"{message}; --help shows what is allowed")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(allow_abbrev=False, description=__doc__.split("\n")[0])
     parser.add_argument("step", choices=["compile", "tune", "keep", "check"])
     parser.add_argument("--candidates", type=pathlib.Path, default=ROOT / "build/candidates")
     parser.add_argument("--generator", action="append", choices=NAMES, help="all if none is named")
@@ -497,7 +507,7 @@ def main():
     options = parser.parse_args()
     options.generator = options.generator or NAMES
     if not 0 < options.minutes < 1e6 or options.jobs < 1:
-        sys.exit("generate_cuda: --minutes must be above 0 and below 1000000, --jobs must be an integer from 1")
+        refuse("--minutes must be above 0 and below 1000000, --jobs must be an integer from 1")
     made = [name for name in options.generator if (options.candidates / f"{name}.json").is_file()]
     if options.step in ("tune", "keep") and not made:
         sys.exit(f"generate_cuda: {options.candidates} has no candidates; generate_cuda.py compile makes them")

@@ -450,7 +450,9 @@ TEST_F(ExperimentTest, MeasuresComparesAndConcludes) {
             std::string::npos)
       << outcome.out;
   EXPECT_NE(outcome.out.find("\n             advice: Take tile 32.\n"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("Of 3 verdicts by 3 measurements 0.6 are expected to be wrong.\n"), std::string::npos)
+  EXPECT_NE(outcome.out.find(
+                "3 verdicts, from 3 measurements, are decided; of these verdicts, 0.6 are expected to be wrong.\n"),
+            std::string::npos)
       << outcome.out;
   EXPECT_NE(outcome.out.find("NOT JUDGED   other"), std::string::npos);
   EXPECT_NE(outcome.err.find("[9/9]"), std::string::npos) << outcome.err;  // 6 cases and 3 comparisons
