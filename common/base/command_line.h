@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/error.h"
@@ -27,15 +28,34 @@ CLI::Option* number_option(CLI::App& app, const std::string& name, Target& targe
   return app.add_option(name, take, help)->type_name(type);
 }
 
+/// Returns the options of a program and of its commands.
+inline std::vector<const CLI::Option*> options_of(const CLI::App& app) {
+  std::vector<const CLI::Option*> options = app.get_options();
+  for (const CLI::App* command : app.get_subcommands({}))
+    for (const CLI::Option* option : command->get_options()) options.push_back(option);
+  return options;
+}
+
+/// Throws BadInput for a flag with a value, as in --quiet=3. CLI11 takes such values, and takes --quiet= and
+/// --quiet=true also from a flag whose override is disabled.
+inline void refuse_flags_with_values(const CLI::App& app, int argc, const char* const* argv) {
+  for (int i = 1; i < argc && argv[i] != std::string_view("--"); ++i) {
+    const std::string word = argv[i];
+    const std::string name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || name == word) continue;
+    for (const CLI::Option* option : options_of(app)) {
+      if (option->get_items_expected_max() == 0 && option->check_name(name))
+        throw BadInput(name + ": takes no value; --help shows what is allowed");
+    }
+  }
+}
+
 /// Returns what is wrong with a command line that CLI11 refused.
 inline std::string refusal_text(const CLI::App& app, const CLI::ParseError& error) {
   std::string text = error.what();
   std::ranges::replace(text, '\n', ' ');
   if (error.get_name() == "ArgumentMismatch") {
-    std::vector<const CLI::Option*> options = app.get_options();
-    for (const CLI::App* command : app.get_subcommands())
-      for (const CLI::Option* option : command->get_options()) options.push_back(option);
-    for (const CLI::Option* option : options) {
+    for (const CLI::Option* option : options_of(app)) {
       const size_t times = option->count();
       if (times > 1 && option->get_items_expected_max() == 1 && text.starts_with(option->get_name() + ":"))
         return fmt::format("{}: given {}; once is allowed", option->get_name(),
@@ -57,6 +77,7 @@ inline std::string refusal_text(const CLI::App& app, const CLI::ParseError& erro
 /// Parses a command line. Prints the text that --help or --version ask for, and then returns false. Throws BadInput,
 /// with one line, for arguments that the program does not take, and for an option with an empty value.
 inline bool parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+  refuse_flags_with_values(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -68,14 +89,10 @@ inline bool parse_command_line(CLI::App& app, int argc, const char* const* argv)
   } catch (const CLI::ParseError& error) {
     throw BadInput(refusal_text(app, error) + "; --help shows what is allowed");
   }
-  const auto refuse_empty = [](const CLI::App& parsed) {
-    for (const CLI::Option* option : parsed.get_options()) {
-      if (option->get_positional() || std::ranges::count(option->results(), "") == 0) continue;
-      throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
-    }
-  };
-  refuse_empty(app);
-  for (const CLI::App* command : app.get_subcommands()) refuse_empty(*command);
+  for (const CLI::Option* option : options_of(app)) {
+    if (option->get_positional() || std::ranges::count(option->results(), "") == 0) continue;
+    throw BadInput(option->get_name() + " is empty; --help shows what is allowed");
+  }
   return true;
 }
 

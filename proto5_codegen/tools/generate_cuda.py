@@ -16,7 +16,6 @@ The kernels are in proto5_codegen/generators/NAME_kernels.py. Each of these modu
 lists the candidates, the default candidate first; and generate(problem, tile), which compiles a candidate.
 """
 
-import argparse
 import ast
 import atexit
 import concurrent.futures
@@ -39,6 +38,9 @@ import time
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from command_line import Parser, number  # noqa: E402
+
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
@@ -485,29 +487,18 @@ def check(_options):
     return 1 if found else 0
 
 
-def refuse(message):
-    print(f"generate_cuda: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        refuse(f"{message}; --help shows what is allowed")
-
-
 def main():
-    parser = Parser(allow_abbrev=False, description=__doc__.split("\n")[0])
+    parser = Parser(description=__doc__.split("\n")[0])
     parser.add_argument("step", choices=["compile", "tune", "keep", "check"])
     parser.add_argument("--candidates", type=pathlib.Path, default=ROOT / "build/candidates")
     parser.add_argument("--generator", action="append", choices=NAMES, help="all if none is named")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=number(int, 1, 1024), default=2)
     parser.add_argument("--default", action="store_true", help="compile only the first candidate of each problem")
-    parser.add_argument("--minutes", type=float, default=1, help="minutes to time the candidates of each generator")
+    parser.add_argument("--minutes", type=number(float, 0.01, 10 ** 6), default=1,
+                        help="minutes to time the candidates of each generator")
     parser.add_argument("--log", type=pathlib.Path, default=KEPT / "tuning.log.json")
     options = parser.parse_args()
     options.generator = options.generator or NAMES
-    if not 0 < options.minutes < 1e6 or options.jobs < 1:
-        refuse("--minutes must be above 0 and below 1000000, --jobs must be an integer from 1")
     made = [name for name in options.generator if (options.candidates / f"{name}.json").is_file()]
     if options.step in ("tune", "keep") and not made:
         sys.exit(f"generate_cuda: {options.candidates} has no candidates; generate_cuda.py compile makes them")

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import math
 import os
+import pathlib
 import random
 import select
 import subprocess
@@ -32,6 +33,9 @@ import attn_proto
 import definitions
 from attn_proto import dlpack
 from definitions import INF, NAN, UNIT
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from command_line import Parser, number  # noqa: E402
 
 ops = torch.ops.attn
 original = F.scaled_dot_product_attention
@@ -768,10 +772,10 @@ def watch(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6))
-    parser.add_argument("--only", type=int, help="run this case alone, in this process")
+    parser = Parser(description=__doc__)
+    parser.add_argument("--seconds", type=number(float, 0, 10 ** 6), default=60)
+    parser.add_argument("--seed", type=number(int, 0, 2 ** 63 - 1), default=random.SystemRandom().randrange(10 ** 6))
+    parser.add_argument("--only", type=number(int, 0, 2 ** 63 - 1), help="run this case alone, in this process")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # for the second process
     options = parser.parse_args()

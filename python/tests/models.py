@@ -30,6 +30,9 @@ import warnings
 import page_tables
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from command_line import Parser  # noqa: E402
+
 AT_ONCE = min(len(os.sched_getaffinity(0)), 4)  # number of processes
 SECONDS = 240  # a process that is silent for longer counts as hanging
 TOKENS, VOCABULARY = 20, 128
@@ -616,7 +619,7 @@ def summary(results, version):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("kinds", nargs="*", help="types of models; all if none is named")
     parser.add_argument("--write", action="store_true", help="write the table of docs/extension.md anew")
     parser.add_argument("--out", type=pathlib.Path, help="file for a line of JSON for each model")

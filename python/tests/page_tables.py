@@ -101,8 +101,11 @@ def write(name, found):
 
 
 def main(arguments):
+    if arguments in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
+        print(f"page_tables: '{' '.join(arguments)}' is not allowed; --check, or nothing", file=sys.stderr)
         return 2
     stale = {name: page_of(name) for name, page in PAGES.items() if page_of(name) != page.read_text(encoding="utf-8")}
     for name, text in stale.items():

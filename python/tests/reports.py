@@ -11,7 +11,6 @@ the difference from PyTorch's or transformers' eager attention is within a bound
 largest error as a share of the bound. The exit status is 1 if a report fails.
 """
 
-import argparse
 import contextlib
 import math
 import pathlib
@@ -30,6 +29,9 @@ import attn_proto
 import definitions
 import page_tables
 from definitions import INF, NAN
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+from command_line import Parser  # noqa: E402
 
 original = F.scaled_dot_product_attention
 ops = torch.ops.attn
@@ -955,7 +957,7 @@ def outcome(each, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("words", nargs="*", help="reports with one of these words in address or text; default all")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--write", action="store_true", help="write the table of docs/reports.md anew")

@@ -14,6 +14,7 @@ import sys
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))  # the programs import command_line and peer_suites from there
 RECORDED, POOLED, CLAIMS = "findings/recorded", "findings/pooled.jsonl", "findings/claims.jsonl"
 COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
 GZIP = b"\x1f\x8b"

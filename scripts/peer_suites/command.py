@@ -1,6 +1,5 @@
 """The command line of scripts/peers."""
 
-import argparse
 import ast
 import datetime
 import importlib
@@ -11,6 +10,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+from command_line import Parser, number
 
 from . import Refused, pages, processes
 
@@ -30,23 +31,6 @@ script measures nothing and needs no device.
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise Refused(re.sub(r"argument (\S+): (?=.*: not allowed;)", r"\1 ", message))  # the words of number()
-
-
-def number(kind, least, most):
-    """Returns a function that turns the text of an option into a number. The function allows the same texts as
-    parse_number() of common/base/number.h, and its errors have the same words."""
-    def parse(text):
-        whole = r"-?\d+" if kind is int else r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
-        if re.fullmatch(whole, text, re.ASCII) and least <= kind(text) <= most:
-            return kind(text)
-        what = "an integer" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"{text}: not allowed; {what} from {least} to {most}")
-    return parse
-
-
 def on_cpu(suite):
     return suite.DEVICE.startswith("cpu")
 
@@ -62,8 +46,7 @@ def libraries(device):
 
 
 def parser_of(name, suite):
-    parser = Parser(prog=f"scripts/peers {name}", description=suite.__doc__ + METHOD,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog=f"scripts/peers {name}", description=suite.__doc__ + METHOD)
     parser.add_argument("--device", default=suite.DEVICE, help=f"{devices(suite)}; {suite.DEVICE} if none is named")
     parser.add_argument("--seconds", type=number(float, 0, MOST_SECONDS), default=suite.SECONDS,
                         help=f"time for {'a side in a round' if name == 'cpu' else 'all turns of a row'}; "
