@@ -42,7 +42,7 @@ inline void refuse_flags_with_values(const CLI::App& app, int argc, const char* 
   for (int i = 1; i < argc && argv[i] != std::string_view("--"); ++i) {
     const std::string word = argv[i];
     const std::string name = word.substr(0, word.find('='));
-    if (!name.starts_with("--") || name == word) continue;
+    if (!name.starts_with("-") || name == word) continue;
     for (const CLI::Option* option : options_of(app)) {
       if (option->get_items_expected_max() == 0 && option->check_name(name))
         throw BadInput(name + ": takes no value; --help shows what is allowed");

@@ -43,8 +43,9 @@ int main(int argc, char** argv) {
       "Prints each other kernel whose text has changed, and the reason.");
   app.add_option("--old", old_root, "a checkout with the old texts, for example made by git worktree add")
       ->required()
-      ->check(CLI::ExistingDirectory);
-  app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt");
+      ->type_name("FOLDER")
+      ->check(CLI::ExistingDirectory.description(""));
+  app.add_option("--out", out, "the list to add to; default with no FILE: findings/same_code.txt")->type_name("LIST");
   app.add_flag("--dry-run", dry, "print only");
   app.add_option("FILE", files, "record files, plain or gzip; default: all of findings/recorded");
   app.footer("Exit status: 0 done; 1 the list or stdout could not be written; 2 bad arguments or records.");

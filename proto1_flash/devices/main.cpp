@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   std::string from, to, out = "findings.jsonl";
   app.add_option("FROM", from, "folder with one device's measurements.jsonl and findings.jsonl")->required();
   app.add_option("TO", to, "folder with the other device's measurements.jsonl and findings.jsonl")->required();
-  app.add_option("--out", out, "file that findings are appended to")->capture_default_str();
+  app.add_option("--out", out, "file that findings are appended to")->type_name("FILE")->capture_default_str();
   return run_program("proto1_flash_devices", [&] {
     if (!parse_command_line(app, argc, argv)) return 0;
     try {
