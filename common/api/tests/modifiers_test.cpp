@@ -466,7 +466,9 @@ TEST_F(DeviceModifiersTest, EachModifierOverACache) {
   bool prompt = false;
   for (const auto& [name, rules] : single_rules()) {
     prompt = !prompt;
-    if (!prompt || test::Some::all()) EXPECT_LT(over_cache(rules, {}), 1e-4) << name;
+    if (!prompt || test::Some::all()) {
+      EXPECT_LT(over_cache(rules, {}), 1e-4) << name;
+    }
     if (prompt || test::Some::all()) {
       EXPECT_LT(over_cache(rules, {.prefill = true, .q_len = 33}), 1e-4) << name << ", prefill";
     }
