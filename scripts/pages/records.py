@@ -106,11 +106,19 @@ def load(paths):
                 if schema != "note/1":
                     record["file"] = path.name
                     kinds[schema][record["id"]] = record
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):  # a RecursionError for brackets without end
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
     return list(findings.values()), list(measurements.values()), problems
+
+
+UNSOUND = (KeyError, TypeError, IndexError, AttributeError)  # what follows from a record that lacks a field
+
+
+def unsound(error):
+    """Returns what to say when a record is the reason of an error of UNSOUND."""
+    return f"a record is not as findings/record.schema.json says ({error!r}); kb check FILE names the record"
 
 
 def recorded():
