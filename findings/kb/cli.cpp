@@ -937,10 +937,9 @@ int run_command(int argc, const char* const* argv) {
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_READONLY:
-      throw BadInput(
-          fmt::format("{}; the file, FILE-wal and FILE-shm beside it, and their folder must be writable; --db or KB_DB "
-                      "names another file",
-                      error.what()));
+      throw BadInput(fmt::format(
+          "{}; FILE, FILE-wal, FILE-shm and their folder must be writable; --db or KB_DB names another file",
+          error.what()));
     case SQLITE_BUSY:
       throw std::runtime_error(fmt::format("{}: another process is writing for long; try again later", error.what()));
     default:
