@@ -28,6 +28,7 @@
 #include "findings/kb/pooled_claims.h"
 #include "findings/kb/record_input.h"
 #include "findings/kb/runs.h"
+#include "findings/kb/sqlite.h"
 #include "findings/kb/store.h"
 #include "findings/kb/verify.h"
 
@@ -39,7 +40,8 @@ constexpr const char* summary = "The knowledge base: searches, checks and compar
 constexpr const char* footer = R"(
 DATABASE
   --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
-  ingest and add create the file if it is missing. Several processes may use the file at once.
+  ingest and add create the file if it is missing. Several processes may use the file at once. Commands that only read
+  work on a file, and in a folder, that cannot be written; ingest, add and dedup --apply end with 2 there.
 
 EXIT STATUS
   0    done
@@ -927,6 +929,24 @@ int run_command(int argc, const char* const* argv) {
   throw BadInput("name a command; --help lists them");
 }
 
+/// Throws an error of the database again. Its message says what to do.
+[[noreturn]] void explain(const SqlError& error) {
+  switch (error.code) {
+    case SQLITE_CORRUPT:
+      throw BadInput(fmt::format("{}; the file is damaged: ingest the record files into a new one", error.what()));
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+    case SQLITE_READONLY:
+      throw BadInput(fmt::format(
+          "{}; FILE, FILE-wal, FILE-shm and their folder must be writable; --db or KB_DB names another file",
+          error.what()));
+    case SQLITE_BUSY:
+      throw std::runtime_error(fmt::format("{}: another process is writing for long; try again later", error.what()));
+    default:
+      throw error;
+  }
+}
+
 }  // namespace
 
 int run_kb(int argc, const char* const* argv) {
@@ -936,6 +956,8 @@ int run_kb(int argc, const char* const* argv) {
     } catch (const Interrupted&) {
       to_stderr("kb: interrupted; nothing is kept of the file that was being ingested\n");
       return 130;
+    } catch (const SqlError& error) {
+      explain(error);
     }
   });
 }

@@ -51,6 +51,8 @@ class Database {
   void execute(const char* sql) const;
   /// Runs a query. Returns the first column of the first row, or 0 if there is no row.
   int64_t integer(std::string_view sql) const;
+  /// Whether SQLite opened the database for reading only, because it cannot be written.
+  bool read_only() const { return sqlite3_db_readonly(connection_.get(), "main") == 1; }
   int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
 

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -27,6 +30,7 @@ constexpr int64_t layout_version = 1;
 constexpr int busy_timeout_ms = 60'000;
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
+constexpr const char* in_memory = ":memory:";  // SQLite's name of a database without a file
 
 // The tokenizer takes underscores for letters, because names have them: block_r, flash_attention.
 constexpr const char* layout = R"sql(
@@ -150,29 +154,41 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The URI of a file that SQLite opens without its write-ahead log.
+/// The URI of a file, named by its absolute path, that SQLite opens without its write-ahead log.
 std::string immutable_uri(const std::string& path) {
   std::string uri = "file:";
-  for (const char c : fs::absolute(path).string()) {
+  for (const char c : path) {
     uri += c == '%' ? "%25" : c == '?' ? "%3f" : c == '#' ? "%23" : std::string(1, c);
   }
   return uri + "?immutable=1";
 }
 
 Database open_database(const std::string& path, bool write) {
-  if (write) return {path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, busy_timeout_ms};
-  Database database(path, SQLITE_OPEN_READONLY, busy_timeout_ms);
-  try {
-    (void)database.integer("PRAGMA application_id");
-  } catch (const SqlError& error) {
-    // In a folder that cannot be written, SQLite cannot make the files of the write-ahead log. A file without such a
-    // log is complete, and can be read alone.
-    std::error_code none;
-    const bool has_log = fs::exists(path + "-wal", none) && fs::file_size(path + "-wal", none) > 0;
-    if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
-    return {immutable_uri(path), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_timeout_ms};
+  // SQLite may take a name that begins with "file:" for a URI, but not an absolute path.
+  const std::string file = path == in_memory ? path : fs::absolute(path).string();
+  if (write) {
+    Database database(file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, busy_timeout_ms);
+    if (database.read_only()) throw SqlError(fmt::format("{}: cannot be written", path), SQLITE_READONLY);
+    return database;
   }
-  return database;
+  // A reader makes the files of the write-ahead log, too. A reader that may write the database removes them at its end.
+  // A reader that may not write the database could not remove them, and as files of another user they would keep the
+  // owner from writing. A database without such files is complete, and can be read alone.
+  std::error_code none;
+  const fs::path log = file + "-wal";
+  if (::access(file.c_str(), W_OK) == 0 || fs::exists(log, none)) {
+    try {
+      Database database(file, SQLITE_OPEN_READWRITE, busy_timeout_ms);  // if it cannot be written: opened for reading
+      database.execute("PRAGMA query_only = 1");
+      (void)database.integer("PRAGMA application_id");
+      return database;
+    } catch (const SqlError& error) {
+      // In a folder that cannot be written, SQLite cannot make the files of the write-ahead log.
+      const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
+      if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
+    }
+  }
+  return {immutable_uri(file), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_timeout_ms};
 }
 
 /// Returns the JSON of a line, or nothing if the line is no JSON or is nested too deep for a record. Copying a deeply
@@ -313,16 +329,24 @@ Json to_json(const Note& note) {
 }
 
 Store Store::open(const std::string& path, Mode mode) {
-  const bool memory = path == ":memory:";
+  const bool memory = path == in_memory;
   const bool write = mode == Mode::write || memory;
   if (!memory) {
     std::error_code error;
-    if (fs::is_directory(path, error)) no_store(path, "is a folder");
-    if (!fs::exists(path, error)) {
+    const fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) no_store(path, "is a folder");
+    if (fs::is_other(status)) no_store(path, "is no plain file");
+    if (!fs::status_known(status)) no_store(path, fmt::format("cannot be read: {}", error.message()));
+    if (fs::exists(status)) {
+      if (::access(path.c_str(), R_OK) != 0) no_store(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+    } else {
       if (!write) no_store(path, "is not there");
       const fs::path folder = fs::absolute(path).parent_path();
       fs::create_directories(folder, error);
-      if (error) throw BadInput(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
+      if (error) {
+        throw BadInput(fmt::format("{}: cannot be made: {}; --db or KB_DB names a file in another folder",
+                                   folder.string(), error.message()));
+      }
     }
   }
   try {
@@ -350,9 +374,6 @@ Store Store::open(const std::string& path, Mode mode) {
     return {path, std::move(database)};
   } catch (const SqlError& error) {
     if (error.code == SQLITE_NOTADB) no_store(path, "is no knowledge base");
-    if (error.code == SQLITE_CANTOPEN || error.code == SQLITE_PERM || error.code == SQLITE_READONLY) {
-      no_store(path, error.what());
-    }
     throw;
   }
 }

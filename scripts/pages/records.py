@@ -94,7 +94,8 @@ def in_order(paths):
 
 def load(paths):
     """Returns the findings, the measurements, and a message for each line that is no record. Reads the files in the
-    order of in_order(). A record that occurs twice counts once."""
+    order of in_order(). A record that occurs twice counts once. Findings of a run without a header are left out; a
+    message says so."""
     findings, measurements, headers, problems = {}, {}, {}, []
     kinds = {"finding/1": findings, "finding/2": findings, "measurement/1": measurements, "run/1": headers}
     for path in in_order(paths):
@@ -107,11 +108,24 @@ def load(paths):
                 if schema != "note/1":
                     record["file"] = path.name
                     kinds[schema][record["id"]] = record
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):  # a RecursionError for brackets without end
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
-    return list(findings.values()), list(measurements.values()), problems
+    alone = collections.Counter((finding["file"], finding["data"]["run"]) for finding in findings.values()
+                                if isinstance(finding["data"]["run"], str))
+    problems += [f"{file}: {count} findings of run {run} are left out, because no file has the run's header (run/1)"
+                 for (file, run), count in alone.items()]
+    whole = [finding for finding in findings.values() if not isinstance(finding["data"]["run"], str)]
+    return whole, list(measurements.values()), problems
+
+
+UNSOUND = (KeyError, TypeError, IndexError, AttributeError)  # what follows from a record that lacks a field
+
+
+def unsound(error):
+    """Returns what to say when a record is the reason of an error of UNSOUND."""
+    return f"a record is not as findings/record.schema.json says ({error!r}); kb check FILE names the record"
 
 
 def recorded():

@@ -13,7 +13,7 @@ def read(path):
         result = json.loads(path.read_text())
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is no JSON: {error}") from None
     rows = result.get("rows") if isinstance(result, dict) else None
     if not isinstance(rows, list) or not isinstance(result.get("about"), dict) or \

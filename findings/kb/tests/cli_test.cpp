@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "common/base/json.h"
 #include "findings/kb/tests/support.h"
 
 namespace attn::kb {
 namespace {
+
+namespace fs = std::filesystem;
 
 class KbCliTest : public KbTest {
  protected:
@@ -549,24 +553,85 @@ TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
   EXPECT_EQ(examples, 2);
 }
 
-TEST_F(KbCliTest, ReadsADatabaseInAFolderThatCannotBeWritten) {
-  namespace fs = std::filesystem;
-  fs::create_directory(path("read?only"));
-  const std::string database = path("read?only/kb.sqlite");
-  ASSERT_EQ(run({"--db", database, "ingest", records_}).status, 0);
-  for (const char* left : {"-wal", "-shm"}) fs::remove(database + left);
-  fs::permissions(path("read?only"), fs::perms::owner_read | fs::perms::owner_exec);
-  const std::string kb = fmt::format("'{}/kb' --db '{}' list", ATTN_BINARY_DIR, database);
-  // root may write to any folder unless it gives up the capability dac_override.
+// Readers leave no files of the write-ahead log: as files of another user they would keep the owner from writing.
+TEST_F(KbCliTest, ADatabaseThatCannotBeWrittenIsReadAndNotChanged) {
+  // root may write everywhere unless it gives up the capability dac_override.
   const std::string prefix = geteuid() == 0 ? "setpriv --bounding-set=-dac_override " : "";
-  const bool runs = prefix.empty() || std::system((prefix + "true").c_str()) == 0;
-  const int status = std::system(fmt::format("{}{} > '{}'", prefix, kb, path("listed").string()).c_str());
-  const bool made = fs::exists(database + "-shm");
-  fs::permissions(path("read?only"), fs::perms::owner_all);
-  if (!runs) GTEST_SKIP() << "root cannot give up its rights: setpriv is not there";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_EQ(lines_of(text_of(path("listed"))).size(), 3u);
-  EXPECT_FALSE(made) << "the folder could be written";
+  if (std::system((prefix + "true").c_str()) != 0) GTEST_SKIP() << "root cannot give up its rights without setpriv";
+  using fs::perms;
+  const perms read = perms::owner_read | perms::owner_exec;
+  for (const auto& [folder, of_folder, of_file] :
+       {std::tuple{"read?only", read, perms::owner_all}, std::tuple{"file", perms::owner_all, perms::owner_read},
+        std::tuple{"both", read, perms::owner_read}}) {
+    fs::create_directory(path(folder));
+    const std::string database = path(folder) / "kb.sqlite";
+    ASSERT_EQ(run({"--db", database, "ingest", records_}).status, 0);
+    fs::permissions(database, of_file);
+    fs::permissions(path(folder), of_folder);
+    const auto status_of = [&](const std::string& command) {
+      return WEXITSTATUS(std::system(fmt::format("{}'{}/kb' --db '{}' {} > '{}' 2>&1", prefix, ATTN_BINARY_DIR,
+                                                 database, command, path("said").string())
+                                         .c_str()));
+    };
+    EXPECT_EQ(status_of("list"), 0) << folder;
+    EXPECT_EQ(lines_of(text_of(path("said"))).size(), 3u) << folder;
+    EXPECT_EQ(status_of(fmt::format("ingest '{}'", records_)), 2) << folder;
+    const std::string said = text_of(path("said"));
+    EXPECT_EQ(lines_of(said).size(), 1u) << said;
+    EXPECT_NE(said.find("their folder must be writable; --db or KB_DB names another file"), std::string::npos) << said;
+    fs::permissions(path(folder), perms::owner_all);
+    for (const char* left : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(database + left)) << folder << left;
+  }
+}
+
+TEST_F(KbCliTest, ReadersLeaveNoLogAndRemoveALogThatWasLeft) {
+  ingest();
+  const std::string database = path("kb.sqlite"), left = path("left.sqlite");
+  {
+    const Database open(database, SQLITE_OPEN_READWRITE, 0);  // a process that is killed leaves its log
+    open.execute("UPDATE records SET ts = 'later'");
+    for (const char* part : {"", "-wal", "-shm"}) fs::copy_file(database + part, left + part);
+  }
+  ASSERT_GT(fs::file_size(left + "-wal"), 0u);
+  for (const std::string& file : {database, left}) {
+    const Outcome outcome = run({"--db", file, "list", "--json"});
+    for (const Json& record : json_lines(outcome.out)) EXPECT_EQ(record["ts"], "later");
+    for (const char* log : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(file + log)) << file << log;
+  }
+}
+
+TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseIsOneLine) {
+  ingest();
+  const std::string whole = text_of(path("kb.sqlite"));
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const auto& [file, words] : std::map<std::string, std::string>{
+           {write_text("head", whole.substr(0, 10)), "is no knowledge base"},
+           {write_text("part", whole.substr(0, 5000)), "is damaged: ingest the record files into a new one"},
+           {write_text("most", whole.substr(0, whole.size() - 5000)), "is damaged: ingest the record files"},
+           {records_, "is no knowledge base"},
+           {path("."), "is a folder"},
+           {pipe, "is no plain file"}}) {
+    for (const std::vector<std::string>& command : {std::vector<std::string>{"list"}, {"ingest", records_}}) {
+      std::vector<std::string> words_of_line = {"--db", file};
+      words_of_line.insert(words_of_line.end(), command.begin(), command.end());
+      const Outcome outcome = run(words_of_line);
+      EXPECT_EQ(outcome.status, 2) << file;
+      EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+      EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+TEST_F(KbCliTest, AnyNameIsTheNameOfAFile) {
+  const fs::path before = fs::current_path();
+  fs::current_path(path("."));
+  for (const char* name : {"file:x?mode=memory", "a b \u00fc.sqlite", "%20?#"}) {
+    EXPECT_EQ(run({"--db", name, "ingest", records_}).status, 0) << name;
+    EXPECT_TRUE(fs::exists(name)) << name;
+    EXPECT_EQ(lines_of(run({"--db", name, "list"}).out).size(), 3u) << name;
+  }
+  fs::current_path(before);
 }
 
 TEST_F(KbCliTest, CitesAndShows) {
