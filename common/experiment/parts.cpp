@@ -61,7 +61,8 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
   }
   pool_pairs(parts, task.duels, duels);
   for (PartResults& part_of_run : parts) {
-    for (Measurement& measurement : part_of_run.measurements) {  // findings name the record that the sweep wrote
+    // A part's measurement gets the id of the sweep's record of the same case, because findings name this record.
+    for (Measurement& measurement : part_of_run.measurements) {
       const auto recorded = std::ranges::find(results, measurement.config, &Measurement::config);
       if (recorded != results.end()) measurement.id = recorded->id;
     }
@@ -107,13 +108,15 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
       const std::string ended = hung                 ? without_progress(most_silent_s())
                                 : status > signalled ? ended_by_signal(status - signalled)
                                                      : fmt::format("ended with status {}", status);
-      progress.note(fmt::format("{}: process {} of {}, which measures again, {}{}", spec.name, number, count, ended,
-                                progressed ? "; another process goes on" : ""));
+      progress.note(fmt::format("{}: process {} of {} that repeat measurements {}{}", spec.name, number, count, ended,
+                                progressed && !left.empty() ? "; another process goes on" : ""));
       if (!progressed) break;
-    } catch (const std::exception& error) {  // the task's file, the process or memory cannot be had
+    } catch (const std::exception& error) {
+      // The task's file cannot be written, the process cannot be started, the results cannot be read, or memory is
+      // short.
       part_failed = true;
       progress.note(
-          fmt::format("{}: process {} of {}, which measures again: {}", spec.name, number, count, error.what()));
+          fmt::format("{}: process {} of {} that repeat measurements: {}", spec.name, number, count, error.what()));
       break;
     }
   return found;
@@ -195,7 +198,8 @@ void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const 
 }
 
 int Experiment::State::run_part() {
-  // A part's budget covers the whole time of its process, because the run that started the part waits for the part.
+  // A part's budget covers all of its time, not only the time of measuring, because the run that started the part waits
+  // for it.
   const Stopwatch stopwatch;
   for (const std::vector<Case>& cases : groups) {
     measured_s = stopwatch.seconds();

@@ -14,8 +14,8 @@ namespace attn {
 enum class FigureKind { ratio, share, absolute };
 
 /// The kind of a figure. `compared`: whether the finding compares two cases. `metric`: Hypothesis::metric; the metric
-/// of an absolute figure begins with the unit. A time is absolute even if it follows from two cases that took turns:
-/// another program that uses a core makes the time longer.
+/// of an absolute figure begins with the unit. A time is absolute even if it is computed from two cases that took
+/// turns, as their difference is: another program on the machine makes both cases slower, and the difference too.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
@@ -23,8 +23,8 @@ Spread default_spread(const std::string& device);
 
 /// Returns the spread of an experiment's figures on a device, from the content of a spread.json. `device` is the name
 /// in findings, with or without ", N units". Takes the entry of the device and the experiment, else of the device
-/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). An entry of other experiments
-/// or devices counts with at most 2 degrees of freedom, so that the processes of a run soon outweigh the entry. Throws
+/// (experiment "*"), else of the kind of device ("cpu", "cuda"), else default_spread(). The entries of experiment "*"
+/// count with at most 2 degrees of freedom, so that the processes of a run soon outweigh the entry. Throws
 /// Json::exception for an entry without scale or freedom.
 Spread spread_in(const Json& fitted, const std::string& device, const std::string& experiment, FigureKind kind);
 
@@ -32,7 +32,8 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// unreadable file counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// The form of a spread in a record, with scale, freedom and between. The first records have no `between`; it was 1.
+/// The form of a spread in a record, with scale, freedom and between. The oldest records have no
+/// `between`; spread_from_json() returns 1 for it.
 Json to_json(const Spread& spread);
 Spread spread_from_json(const Json& json);
 
@@ -40,7 +41,7 @@ Spread spread_from_json(const Json& json);
 std::string without_units(const std::string& device);
 
 /// Returns the text with the names of devices as pages show them: "1 unit" instead of "1 units". Records keep "1
-/// units", because keys of claims, --resume and pooling compare the recorded names.
+/// units", because --resume, pooling and the keys of claims compare the names as recorded.
 std::string with_one_unit(std::string text);
 /// "cuda" for a GPU, else "cpu".
 std::string kind_of_device(const std::string& device);

@@ -18,7 +18,8 @@ std::string_view name(Scope scope);
 /// Throws BadInput for a text that names no scope.
 Scope parse_scope(const std::string& text);
 
-/// Samples in seconds. In a round each subject has one turn. A Round has the samples of one subject's turn.
+/// Samples in seconds. In a round each subject has one turn. A `Round` has one subject's samples of one scope in its
+/// turn.
 using Round = std::vector<double>;
 using Series = std::vector<Round>;
 
@@ -28,7 +29,7 @@ struct TimingPolicy {
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
   double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;      // for all subjects together; even a smaller budget allows min_rounds
+  double budget_s = 1;      // for all subjects together; min_rounds rounds are taken even if they take longer
   int min_rounds = 3;
 };
 
@@ -58,7 +59,8 @@ struct Measured {
 /// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
 /// narrow enough, or the policy's budget_s or max_samples is reached. `interrupted` is polled between samples. After an
 /// interruption the unfinished round is left out for all subjects; without a finished round, `series` is empty.
-/// `after_round` is called after each round. Throws std::runtime_error for a sample that is not above 0.
+/// `after_round` is called after each round. Throws std::runtime_error if a sample after the warm-up is not
+/// above 0 or is infinite.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
@@ -75,13 +77,13 @@ Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t s
 /// are left out.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
-/// Exponent b of time = a * x^b by least squares in log-log space. The interval of b follows from the intervals of the
-/// times: the times are independent, so their contributions add up as squares. Throws std::invalid_argument without two
-/// points of different x, and for an x or a time that is not above 0.
 struct ScalingPoint {
   double x;
   Estimate time;
 };
+/// Exponent b of time = a * x^b by least squares in log-log space. The interval of b follows from the intervals of the
+/// times: the times are independent, so their contributions add up as squares. Throws std::invalid_argument without two
+/// points of different x, and if an x, or the lower end of a time's interval, is not above 0.
 Estimate scaling_exponent(std::span<const ScalingPoint> points);
 
 }  // namespace attn

@@ -11,8 +11,8 @@ class CpuDecode : public DecodeOperation {
   std::string unable(const DecodeConfig& /*config*/) const override { return {}; }
   std::string unable_block(const DecodeConfig& /*config*/) const override { return {}; }
 
-  /// Splits the rows into as few tiles of at most most_rows rows as possible, all of equal size except perhaps the
-  /// last.
+  /// Returns the smallest number of rows with which no more tiles are needed than with most_rows rows. Only the last
+  /// tile may have fewer rows.
   int64_t tile_rows(const DecodeConfig& config) const override {
     return divided_up(config.rows(), divided_up(config.rows(), most_rows));
   }

@@ -24,7 +24,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--std=c++20",
               "--generate-line-info",
               "--ftz=true",                           // denormals are zero, as on every device of this project
-              "--device-as-default-execution-space",  // code that the cpu and cuda dialects share has no __device__
+              "--device-as-default-execution-space",  // headers that cpu and cuda kernels share do not write __device__
               "--no-source-include",                  // NVRTC may read only the files that source_sha256() hashes
               "--ptxas-options=-v"};
   is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
@@ -33,7 +33,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
   try {
     linker_ = std::make_shared<const NvJitLink>();
   } catch (const DeviceMissing&) {
-    // Only sources with fragments need the linker.
+    // Only a source with fragments needs the linker. compile() throws for such a source.
   }
 }
 
@@ -89,8 +89,8 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
   warn_of(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
-  // Without a trace, and for linked code, only the assembler's time is known. The rest of the time counts as the front
-  // end's time.
+  // The time that is not known to be the optimizer's or the code generation's counts as the front end's time. Without a
+  // trace, and for linked code, only the assembler's time is known.
   const double total_s = stopwatch.seconds();
   binary.times.front_end_s = std::max(0.0, total_s - binary.times.optimizer_s - binary.times.code_generation_s);
   return binary;

@@ -23,9 +23,10 @@ size_t naive_bytes(const AttentionShape& shape) {
 /// Returns about how many registers a thread of `tuned` needs: outputs, scores, weights, Q if Q stays in registers, and
 /// metal_other_registers.
 int64_t tuned_registers(const FlashConfig& config) {
-  const int64_t dim = config.shape.head_dim, words = config.dtype == DType::f32 ? 1 : 2;  // elements of a register
-  return dim / 4 + config.block_c / 4 + config.block_c / 4 / words +
-         (tuned_layout(config).q_registers ? dim / 4 / words : 0) + metal_other_registers;
+  const int64_t dim = config.shape.head_dim;
+  const int64_t per_register = config.dtype == DType::f32 ? 1 : 2;  // elements in a register
+  return dim / 4 + config.block_c / 4 + config.block_c / 4 / per_register +
+         (tuned_layout(config).q_registers ? dim / 4 / per_register : 0) + metal_other_registers;
 }
 
 class MetalFlash : public FlashOperation {
@@ -75,7 +76,7 @@ class MetalFlash : public FlashOperation {
     return std::nullopt;
   }
 
-  // Takes the first tile that fits.
+  // Sets each size that is 0: from the first tile that fits, or from the last tile if none fits.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const FlashConfig given = config;
     constexpr std::pair<int64_t, int64_t> tiles[] = {{32, 32}, {32, 16}, {16, 32}, {16, 16}, {16, 8}, {8, 8}};

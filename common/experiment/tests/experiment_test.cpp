@@ -585,7 +585,7 @@ TEST_F(ExperimentTest, AProcessThatIsEndedIsReported) {
   world.part_status = 128 + SIGKILL;
   const Outcome outcome = run({"--processes", "2"});
   EXPECT_EQ(outcome.status, 1) << outcome.err;
-  EXPECT_NE(outcome.err.find("process 2 of 2, which measures again, was ended by signal 9"), std::string::npos)
+  EXPECT_NE(outcome.err.find("process 2 of 2 that repeat measurements was ended by signal 9"), std::string::npos)
       << outcome.err;
   EXPECT_NE(outcome.out.find("\n6 ok, "), std::string::npos) << outcome.out;
 }

@@ -42,7 +42,7 @@ TEST_F(HangProgramsTest, AProcessThatMeasuresAgainAndHangsIsEnded) {
   const test::Outcome outcome = run_line("--processes 2 --budget 600 --samples 6 --axis variant=good,stops_in_part");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   for (const auto& [name, record] : last_records()) EXPECT_EQ(record["status"], "ok") << record;
-  EXPECT_NE(outcome.err.find("which measures again, made no progress for 1.5 s, and was ended"), std::string::npos)
+  EXPECT_NE(outcome.err.find("that repeat measurements made no progress for 1.5 s, and was ended"), std::string::npos)
       << outcome.err;
 }
 
