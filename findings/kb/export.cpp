@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "common/base/number.h"
 #include "common/base/shell.h"
+#include "common/base/text_table.h"
 #include "common/records/spread.h"
 
 namespace attn::kb {
