@@ -189,7 +189,7 @@ TEST(ChecksTest, SizesThatKernelsTake) {
   for (const int64_t width : {1, 4, 12, 8200}) {
     REFUSED("", call, c.q.width = c.k.width = c.v.width = c.o.width = width);
   }
-  REFUSED("width from 1", call, c.q.width = c.k.width = c.v.width = c.o.width = 0);
+  REFUSED("width must be at least 1", call, c.q.width = c.k.width = c.v.width = c.o.width = 0);
   REFUSED("q: sizes [-1", call, c.q.batch = -1);
   REFUSED("k: sizes [65536", call, c.k.batch = 65536);
   REFUSED("o is [2, 4, 6]", call, c.o.tokens = 6);
@@ -287,7 +287,7 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   REFUSED("positions", cache.call, c.positions = 15);
   REFUSED("together", cache.call, c.new_v = {});
   REFUSED("together", cache.call, c.sines = nullptr);
-  REFUSED("only appended tokens are rotated", cache.call, c.new_k = c.new_v = {});
+  REFUSED("cosines and sines are allowed only with new_k", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
   const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 1};  // [4 pages, 2 heads]
