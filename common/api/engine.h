@@ -1,6 +1,7 @@
 // Engine: the project's kernels for a program that has its own tensors and streams, such as a framework. A call names
 // tensors. The engine finds the launch that it prepared for the shapes of these tensors, or prepares a launch, and puts
-// the launch on the stream. No call copies a tensor, except the tables that FlashCall names.
+// the launch on the stream. A call copies the tables of its modifiers, and prefill() copies a cache of 8 bits in Q's
+// type. No call copies another tensor.
 #pragma once
 
 #include <atomic>

@@ -166,7 +166,8 @@ inline void add_options(Key& key, const ModifiedCall& call) {
 
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-/// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
+/// The block of memory that the hooks of modifiers read: the head (a ModifiersWithMask), then the tables. Each call may
+/// fill the tables anew.
 class ModifierBlock {
  public:
   /// `mask` is GivenMask::bits().
@@ -282,7 +283,7 @@ struct Prepared {
   uint64_t last_call = 0;  // the number of the last call that used this entry
 };
 
-inline std::atomic<unsigned> forks = 0;  // the forks that lead from the process of the first engine to this process
+inline std::atomic<unsigned> forks = 0;  // how many forks lead from the process of the first engine to this process
 }  // namespace engine
 using namespace engine;
 

@@ -286,7 +286,7 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   const Cache cache;
   REFUSED("positions", cache.call, c.positions = 15);
   REFUSED("together", cache.call, c.new_v = {});
-  REFUSED("together", cache.call, c.sines = nullptr);
+  REFUSED("cosines and sines must both be given", cache.call, c.sines = nullptr);
   REFUSED("cosines and sines are allowed only with new_k", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);

@@ -319,7 +319,7 @@ TEST_F(AttnTest, RefusesIncompleteTables) {
   shapes_[0][2] = -40;
   refused("q: a size of -40", ATTN_FLASH_OPTIONS);
   EXPECT_EQ(attn_rope(engine_, nullptr, &k_, &k_, &o_, nullptr, nullptr), ATTN_BAD_INPUT);
-  EXPECT_STREQ(attn_message(), "k and k_out go together");
+  EXPECT_STREQ(attn_message(), "k and k_out must both be given or both be NULL");
 }
 
 TEST_F(AttnTest, ChecksCaches) {
@@ -349,7 +349,7 @@ TEST_F(AttnTest, ChecksCaches) {
   EXPECT_NE(check().find("length 17"), std::string::npos) << check();
   lengths[1] = 3;
   options.sines = &of_lengths;
-  EXPECT_EQ(decode(), "cosines and sines go together");
+  EXPECT_EQ(decode(), "cosines and sines must both be given or both be missing");
   options.sines = nullptr;
   options.new_k = &q;
   EXPECT_EQ(decode(), "new_k and new_v go together");
