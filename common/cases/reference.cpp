@@ -188,7 +188,8 @@ std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tenso
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config);
   if (tensor.dim != config.head_dim || (!offsets.empty() && std::ssize(offsets) != tensor.batch)) {
-    throw std::invalid_argument("reference_rope: the tensor or the offsets do not fit");
+    throw std::invalid_argument(
+        "reference_rope: rows must have head_dim elements, and there must be no offsets or one for each batch entry");
   }
   const auto dim = static_cast<size_t>(tensor.dim), pairs = frequencies.size();
   const bool interleaved = config.pairing == RopePairing::interleaved;

@@ -171,7 +171,7 @@ UserFunction read_function(FunctionKind kind, const std::string& path) {
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path) {
   if (path.empty()) {
-    throw BadInput(fmt::format("{}={}: names the text of a file; give the file with {} FILE", axis, value, option));
+    throw BadInput(fmt::format("{}={} names the text of a file; give the file with {} FILE", axis, value, option));
   }
   UserFunction function = read_function(kind, path);
   if (const std::string has = function.text_name(); has != value) {

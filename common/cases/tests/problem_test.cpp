@@ -90,7 +90,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
 }
 
 // The rows of K are a multiple of 4 KiB apart. The cpu's tuned kernel copies rows at these distances.
-TEST_P(Variants, RowsOfKApartByPages) {
+TEST_P(Variants, RowsOfKAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
       FlashConfig config = small(GetParam());
