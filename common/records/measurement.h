@@ -62,8 +62,8 @@ struct Measurement {
   Json values;                         // further values from the experiment; null where there are none
 
   const Timing* timing(Scope scope) const;
-  /// The time by which the case is judged: device_hot; device_cold where memory is the bound; host where nothing was
-  /// launched. Null where this time was not measured.
+  /// The time by which the case is judged: device_cold if memory is the bound and this time was measured; else
+  /// device_hot, or host if device_hot was not measured. Null if there is no such time.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;
