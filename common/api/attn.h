@@ -240,8 +240,8 @@ typedef struct {
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
-   * rotated], with as many positions as a sequence may have tokens. attn_decode rotates an even number of elements of a
-   * row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
+   * rotated], with at least as many positions as a sequence may have tokens. attn_decode rotates an even number of
+   * elements of a row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
   const DLTensor* cosines;
   const DLTensor* sines;
   /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */

@@ -297,7 +297,8 @@ void check_modifiers(const FlashCall& call) {
           most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal,
           "prefix {} is allowed only with causal, because it adds keys that causal hides", call.prefix);
-  require(!call.cu_seqlens_q == !call.cu_seqlens_k, "cu_seqlens_q and cu_seqlens_k go together");
+  require(!call.cu_seqlens_q == !call.cu_seqlens_k,
+          "cu_seqlens_q and cu_seqlens_k must both be given or both be missing");
   if (call.cu_seqlens_q) {
     require(call.q.batch <= 1,
             "cu_seqlens_q: a batch of {} is not allowed; sequences lie one after the other in a batch of 1",
@@ -309,7 +310,7 @@ void check_modifiers(const FlashCall& call) {
                 !call.starts && !call.mask.data,
             "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias, starts and mask");
   }
-  require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
+  require(call.alibi || !call.alibi_slopes, "alibi_slopes are allowed only with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
   for (int axis = 0; call.bias && axis < 4; ++axis) {
     require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
@@ -477,7 +478,7 @@ bool check(const CacheCall& call, bool gpu) {
   const bool appends = call.new_k.there();
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
-      "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
+      "k_scales and v_scales must be given for a cache of e4m3 or int8, and must be missing for any other cache");
   check_modifiers(modified_part(call));
   if (call.tree) {
     require(call.q.tokens <= most_in_tree, "tree: {} new tokens are not allowed; up to {} are", call.q.tokens,
@@ -486,13 +487,13 @@ bool check(const CacheCall& call, bool gpu) {
             "tree is not allowed with cosines and sines: a token would have to be rotated by its depth in the tree, "
             "which the call does not know");
   }
-  require(appends == call.new_v.there(), "new_k and new_v go together");
+  require(appends == call.new_v.there(), "new_k and new_v must both be given or both be missing");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
           "cosines and sines are allowed only with new_k and new_v");
   require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
           "cosines and sines must both be given or both be missing; with a rotary_dim both must be given");
   require(!call.cosines || call.positions >= capacity_of(call),
-          "cosines and sines have {} positions; {} or more are wanted, as many as a sequence may have tokens",
+          "cosines and sines have {} positions; at least {} are wanted, one for each token that a sequence may have",
           call.positions, capacity_of(call));
   for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
     if (!appends) break;
@@ -563,7 +564,8 @@ bool check(const LinearCall& call, bool gpu) {
           "gates must be given if gate is not GATE_NONE, and must be missing if it is GATE_NONE");
   require(call.causal || call.gate == GATE_NONE, "gate is allowed only with causal");
   check_scale(call.scale);
-  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: 'normalised' has no scale", call.scale);
+  require(!call.normalised || call.scale == 0 || call.scale == 1,
+          "scale {} is not allowed with normalised, which has no scale; 0 and 1 are", call.scale);
   require(!call.normalised || !call.initial_state,
           "initial_state is not allowed with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;

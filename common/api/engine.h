@@ -72,7 +72,7 @@ struct CacheCall {
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;
-  int64_t positions = 0;  // rows of cosines and sines: as many as a sequence may have tokens
+  int64_t positions = 0;  // rows of cosines and sines: at least as many as a sequence may have tokens
   /// The modifiers of attn_cache_options (attn.h), with the same names and values; null means no table.
 #define ATTN_MODIFIER(type, name, off, ...) type name = off;
 #define ATTN_MODIFIER_TABLE(element, name, ...) const element* name = nullptr;
@@ -91,8 +91,10 @@ struct LinearCall {
   /// Logarithms of decays, dense. Their shape depends on `gate`: [heads] for GATE_HEAD, [batch, heads, tokens] for
   /// GATE_TOKEN, [batch, heads, tokens, head_dim] for GATE_CHANNEL.
   const float* gates = nullptr;
-  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros; null if normalised
-  float* final_state = nullptr;          // of the shape of initial_state; null: not written
+  /// Both are dense [batch, heads, head_dim, value_dim]. initial_state: null is zeros; it must be null if normalised.
+  /// final_state: null is not written.
+  const float* initial_state = nullptr;
+  float* final_state = nullptr;
 };
 
 /// Rotates q, k or both (RoPE). q_out may be q, and k_out may be k.

@@ -222,7 +222,7 @@ class Attention(Case):
             want, want_lse = attention(q[:, :, rows], k[:, :, tokens], v[:, :, tokens], seen=seen)
             self.near(o[:, :, rows], want, 5e-5)
             self.near(lse[:, :, rows], want_lse, 5e-5)
-        for text, options in (("go together", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
+        for text, options in (("must both be given", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
                               ("a shape of", {"cu_seqlens_q": queries, "cu_seqlens_k": keys[:4]})):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.flash(q, k, v, **options)

@@ -306,7 +306,7 @@ TEST_F(AttnTest, RefusesIncompleteTables) {
   refused("lengths has no data", options);
   options = ATTN_FLASH_OPTIONS;
   options.alibi_slopes = &slopes;
-  refused("alibi_slopes go with alibi", options);
+  refused("alibi_slopes are allowed only with alibi", options);
   options = ATTN_FLASH_OPTIONS;
   options.documents = &negative;
   refused("documents: a shape of [40, 2] is wanted", options);
@@ -352,7 +352,7 @@ TEST_F(AttnTest, ChecksCaches) {
   EXPECT_EQ(decode(), "cosines and sines must both be given or both be missing");
   options.sines = nullptr;
   options.new_k = &q;
-  EXPECT_EQ(decode(), "new_k and new_v go together");
+  EXPECT_EQ(decode(), "new_k and new_v must both be given or both be missing");
 }
 
 TEST_F(AttnTest, RunsOnTheProgramsThreads) {
