@@ -91,8 +91,9 @@ struct LinearCall {
   /// Logarithms of decays, dense. Their shape depends on `gate`: [heads] for GATE_HEAD, [batch, heads, tokens] for
   /// GATE_TOKEN, [batch, heads, tokens, head_dim] for GATE_CHANNEL.
   const float* gates = nullptr;
-  /// Both are dense [batch, heads, head_dim, value_dim]. initial_state: null is zeros; it must be null if normalised.
-  /// final_state: null is not written.
+  /// The states before the first token and after the last token, dense [batch, heads, head_dim, value_dim].
+  /// initial_state: null means zeros; with `normalised` only null is allowed. final_state: null means that it is not
+  /// written.
   const float* initial_state = nullptr;
   float* final_state = nullptr;
 };

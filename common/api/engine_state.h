@@ -136,7 +136,7 @@ inline Modifiers modifiers_of(const ModifiedCall& call) {
     for (int axis = 0; axis < 4; ++axis) {
       if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
     }
-    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // for a bias of one element any axis but k will do
   }
   return m;
 }
@@ -232,7 +232,7 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves calls whose biases differ in keys and strides
+    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys, and so other strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);
@@ -276,7 +276,7 @@ struct Prepared {
   std::optional<PrefillLaunch> prefill;
   std::optional<LinearLaunch> linear;
   std::optional<RopeLaunch> rope;
-  Buffer memory;           // Key::few: lengths of equal sequences; Key::prefill: a PrefillData
+  Buffer memory;           // Key::few: lengths for each number of keys (flash.cpp); Key::prefill: a PrefillData
   PrefillData known = {};  // the content of `memory`
   bool has_known = false;
   size_t bytes = 0;        // all device memory of this entry

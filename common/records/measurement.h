@@ -26,7 +26,7 @@ struct Phase {
 
 /// The rates that the device reached in this run. Results are reported as shares of these rates.
 struct Ceilings {
-  double copy_gbps = 0;  // bytes read plus bytes written
+  double copy_gbps = 0;  // of a copy: bytes read plus bytes written, per second
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
   double tf32_tflops = 0;         // 0 where the device has no products of tf32
   double peak_16_bit_tflops = 0;  // DeviceInfo::peak_16_bit_tflops, which is not measured

@@ -28,7 +28,7 @@ struct TimingPolicy {
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
   double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;      // for all subjects together; even a smaller budget allows min_rounds
+  double budget_s = 1;      // for all subjects together; min_rounds rounds are measured even if they take longer
   int min_rounds = 3;
 };
 
