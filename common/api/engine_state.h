@@ -332,7 +332,7 @@ class Engine::State {
     int64_t words = params.bytes / 4;
     for (int i = 0; i < params.tables; ++i) words = std::max<int64_t>(words, params.table[i].words);
     const std::optional<ElementKernel>& operation = device->info().operations->stage;
-    if (!operation) throw BadInput(no_kernel_for("tables of a caller"));
+    if (!operation) throw BadInput(no_kernel_for("copying tables of a caller"));
     const ElementKernel shape = *operation;
     const auto groups = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.elements, 1, 4 * device->info().units));
     if (!stage_) {

@@ -147,7 +147,7 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
 std::string function_unable(FunctionKind kind, const DeviceInfo& device) {
   const bool elsewhere = kind != FunctionKind::mask && Device::is_built("cpu");
   if (device.operations->user_function || elsewhere) return {};
-  return no_kernel_for(fmt::format("a {} on its own, as the oracle needs it", kind_name(kind)));
+  return no_kernel_for(fmt::format("evaluating a {} alone, as the oracle does", kind_name(kind)));
 }
 
 UserFunction read_function(FunctionKind kind, const std::string& path) {
