@@ -25,8 +25,8 @@ namespace attn {
 //    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling and the
 //    rounding of exponents add some u of |s|.
 //    An error of a score is a relative error of its weight, in the numerator and the denominator: o errs by
-//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, or the share of the
-//    score that the hook states.
+//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, and the share of
+//    the score that the hook states.
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.

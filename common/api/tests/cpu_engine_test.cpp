@@ -294,7 +294,7 @@ struct Table : DLTensor {
   std::vector<int64_t> sizes;
 };
 
-TEST_F(AttnTest, RefusesIncompleteTables) {
+TEST_F(AttnTest, RefusesTablesAndOptionsThatAreNotAllowed) {
   const auto refused = [&](const char* part, const attn_flash_options& options) {
     EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT) << part;
     EXPECT_NE(std::string(attn_message()).find(part), std::string::npos) << attn_message();
