@@ -7,9 +7,10 @@
  *
  * Every function that returns a status leaves a line in attn_message() if the status is not ATTN_OK. Each thread has
  * its own message. All functions except attn_close are safe to call from several threads. No call copies a tensor of
- * four dimensions, except the bias. On the cpu `stream` is NULL, and a call returns when all outputs are written. On a
- * GPU a call returns when the kernel is on `stream`, a cudaStream_t of the tensors' device; NULL is the default stream.
- * A call keeps no pointer after its return, except for the work that the GPU still has to do.
+ * four dimensions, except a bias and, in attn_prefill, a cache of 8 bits. On the cpu `stream` is NULL, and a call
+ * returns when all outputs are written. On a GPU a call returns when the kernel is on `stream`, a cudaStream_t of the
+ * tensors' device; NULL is the default stream. A call keeps no pointer after its return, except for the work that the
+ * GPU still has to do.
  *
  * A tensor is four-dimensional unless a comment says otherwise: [batch, heads, tokens, width], or [batch, tokens,
  * heads, width] with layout ATTN_BSHD. Strides are in elements, as in DLPack, and NULL for a dense tensor; the stride
@@ -17,13 +18,14 @@
  * bfloat 16. A tensor may be NULL only where a comment says so.
  *
  * Sizes: batch and heads up to 65535, tokens up to 2^30, widths that are multiples of 8 (attention on a GPU up to 256,
- * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows in all. Every size except a width may be 0. The
- * memory of an output overlaps no other memory of the call, and no two rows of an output overlap. If an output may be
- * an input, a comment says so. The magnitude of a scale is 0, or from 2^-126 to 2^127.
+ * linear attention up to 256, RoPE up to 512), fewer than 2^31 rows of q (batch * heads * tokens). Every size except a
+ * width may be 0. The memory of an output overlaps no other memory of the call, and no two rows of an output overlap.
+ * If an output may be an input, a comment says so. The magnitude of a scale is 0, or from 2^-126 to 2^127.
  *
  * A call with arguments that are not allowed returns ATTN_BAD_INPUT before it reads or writes a tensor. On the cpu the
- * library also checks the values of tables that hold positions or page numbers (lengths, table, documents, offsets). On
- * a GPU it does not check these values; a program can check the tables of a cache with attn_check_cache.
+ * library also checks the values of tables that hold positions or page numbers (lengths, starts, cu_seqlens_q,
+ * cu_seqlens_k, table, documents, offsets). On a GPU it does not check these values; a program can check the tables of
+ * a cache with attn_check_cache.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -111,10 +113,10 @@ ATTN_API attn_status attn_open(const char* device, const attn_open_options* opti
  * engine may be NULL. */
 ATTN_API void attn_close(attn_engine* engine);
 /* Writes all kernels that the engine has loaded into one file that a program can ship. An engine that opens the file
- * compiles none of these kernels. The file serves only the version of the compiler and the kind of device that wrote
- * it. */
+ * compiles none of these kernels. The file is valid only for the kind of device and the version of the compiler with
+ * which its kernels were compiled. */
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
-/* The number of launches that the engine has prepared, each for one configuration. */
+/* The number of prepared launches that the engine holds, each for the calls of one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
 /* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
  * for each call that has rows. A replay of a CUDA graph launches without the engine, so it does not count. */
@@ -125,10 +127,10 @@ ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
 /* The project's scripts/tools/options writes the fields of the structs of options below, from the list
  * common/attention/options.def. */
 
-/* softmax(scale Q K^T) V, with modifiers. An option that has its value in ATTN_FLASH_OPTIONS is off. A query's own key
- * is the key at its position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees
- * the keys that all options let it see. A query that sees no key gets zeros, and as lse its head's sink, or -infinity
- * without sinks. Limits that reach beyond the sequence, such as INT64_MAX, have no effect.
+/* softmax(scale Q K^T) V, with modifiers. ATTN_FLASH_OPTIONS turns all options off. A query's own key is the key at its
+ * position: the last query stands at the last key of K, even if `lengths` is smaller. A query sees the keys that all
+ * options let it see. If a query sees no key, its output is zeros, and its lse is its head's sink, or -infinity without
+ * sinks. Windows and prefixes may be larger than the sequence, up to INT64_MAX.
  *
  * Tables are dense, and on the tensors' device; NULL means no table. The call copies them in the order of the stream,
  * before the kernel runs. So the engine holds a copy of a bias for each stream and shape in use. */
@@ -238,8 +240,8 @@ typedef struct {
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are
-   * rotated], with as many positions as a sequence may have tokens. attn_decode rotates an even number of elements of a
-   * row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
+   * rotated], with at least as many positions as a sequence may have tokens. attn_decode rotates an even number of
+   * elements of a row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
   const DLTensor* cosines;
   const DLTensor* sines;
   /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
@@ -289,15 +291,16 @@ typedef struct {
  *
  * A cache has the type of q, or 8 bits: int8 or float8 e4m3. The value of an 8-bit element is the stored number times a
  * scale: element [page, head] of k_scales or v_scales, or [sequence, head] if the cache is contiguous. attn_prefill
- * copies such a cache in q's type before it attends: an element of the copy is the value, rounded to q's type. The copy
- * has room for as many sequences as fit 256 MiB on a GPU and 64 MiB on the cpu, at least for one of `capacity` tokens;
- * if the batch has more sequences, they take turns. The engine keeps the copy's memory with the prepared launch.
+ * first converts such a cache to a copy: an element of the copy is the value, rounded to q's type. The copy takes at
+ * most 256 MiB on a GPU and 64 MiB on the cpu, but has room for at least one sequence of `capacity` tokens. If the
+ * batch has more sequences than fit in the copy, the call serves a part of the batch at a time. The engine keeps the
+ * copy's memory with the prepared launch.
  *
  * A call that appends tokens to a cache of 8 bits leaves all scales as they are. It stores each element, after the
- * rotation, divided by its scale and rounded to the nearest number of the type, ties to even. Larger magnitudes become
- * the largest, 127 or 448. NaN stays NaN in e4m3, and becomes 0 in int8. The scales of pages that get tokens must be
- * finite, and at least 2^-126; the cpu checks this. The call attends to the stored tokens. It rounds rotated queries to
- * their type. */
+ * rotation, divided by its scale and rounded to the nearest number of the type, ties to even. Magnitudes above the
+ * type's largest number (127 or 448) become this number. NaN stays NaN in e4m3, and becomes 0 in int8. The scales of
+ * pages that get tokens must be finite, and at least 2^-126; the cpu checks this. The call attends to the stored
+ * tokens. It rounds rotated queries to their type. */
 ATTN_API attn_status attn_decode(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
                                  const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTensor* q, const DLTensor* k,
@@ -323,8 +326,8 @@ typedef struct {
   const char* feature;
   /* 0: 1 / sqrt(width); with normalised there is no scale */
   double scale;
-  /* With causal, float32, logarithms of decays: [heads], [batch, heads, tokens], or for each row of S [batch, heads,
-   * tokens, width]; NULL: nothing decays */
+  /* float32, only with causal: logarithms of the decays, [heads], [batch, heads, tokens], or, with a decay for each row
+   * of S, [batch, heads, tokens, width]; NULL: nothing decays */
   const DLTensor* gate;
   /* float32 [batch, heads, width, value width]; NULL: zeros. With normalised only NULL is allowed */
   const DLTensor* initial_state;

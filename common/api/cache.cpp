@@ -62,9 +62,9 @@ std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
   return without_mask(modifier_hooks(modifiers_of(part), part.q.dtype));
 }
 
-/// Returns how many sequences a launch of prefill serves. Before the launch, the device copies a cache of 8 bits in Q's
-/// type. The copies of a launch's sequences take at most most_expanded_bytes() together, or the launch serves only one
-/// sequence.
+/// Returns how many sequences a launch of prefill serves. A cache of 8 bits is first converted to a copy that has Q's
+/// type. A launch serves as many sequences as have copies that fit in most_expanded_bytes() together, but at least one;
+/// without copies it serves the whole batch.
 int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
   const int64_t bytes = expanded_bytes(config_of(call));
   if (bytes == 0) return call.q.batch;
@@ -168,7 +168,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
       static_assert(sizeof data <= most_staged_bytes);
       std::memcpy(params.head, &data, sizeof data);
       own.stage(encoder, params);
-      ready.has_known = false;  // until the launch is encoded
+      ready.has_known = false;  // if encode() throws, the next call stages the data again
     }
     ready.prefill->encode(encoder, tensors, ready.memory.data());
     ready.known = data;

@@ -30,7 +30,7 @@ void require(bool holds, fmt::format_string<Values...> text, Values&&... values)
   if (!holds) refuse(text, std::forward<Values>(values)...);
 }
 
-constexpr int64_t most_in_tree = 64;  // a token's word has a bit for each new token
+constexpr int64_t most_in_tree = 64;  // `tree` has a 64-bit word for each new token, with a bit for each new token
 constexpr int64_t most_tokens = int64_t{1} << 30, most_width = 8192;
 constexpr int64_t most_count = 65535;  // the limit of a GPU's grid in two of its dimensions
 constexpr double most_scale = 0x1p127;
@@ -44,7 +44,7 @@ constexpr int64_t most_bytes = int64_t{1} << 56;  // more bytes than any memory 
 struct Place {
   const char* name;
   int64_t begin, end;
-  const TensorView* tensor;  // null: this place belongs to a table
+  const TensorView* tensor;  // null: this place belongs to a table or a mask
 };
 
 Place place_of(const char* name, const void* table, int64_t bytes) {
@@ -131,8 +131,9 @@ struct Steps {
 
 /// For each entry of `steps` a number of steps is chosen, from the entry's `least` to its `most`. Returns whether some
 /// choice leads from byte `at` to a byte in [least, most]. `looks` is the number of choices that the function may still
-/// try. If the tensors' strides nest (each stride spans all steps of the smaller strides), fewer choices than meet()
-/// allows are enough. If `looks` reaches 0, the function does not know the answer, and returns false.
+/// try. meet() allows 256 choices. These are enough if each stride is at least as long as all steps of the smaller
+/// strides together. If the function has used up its choices and found no such byte, it returns false, although an
+/// untried choice might lead to one.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -151,8 +152,8 @@ bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t
   return false;
 }
 
-/// Whether a byte belongs to both places. The rows of one tensor may lie between the rows of another tensor, as the
-/// rows of slices do.
+/// Whether a byte belongs to both places; false also if 256 choices do not find one (see leads_into()). The rows of one
+/// tensor may lie between the rows of another tensor, as the rows of slices do.
 bool meet(const Place& a, const Place& b) {
   if (a.end <= b.begin || b.end <= a.begin) return false;
   const Rows of_a = rows_of(a), of_b = rows_of(b);
@@ -202,8 +203,8 @@ void check_written(const Places& written, const Places& read) {
 void check_tensor(const char* name, const TensorView& t, bool gpu, int64_t most_batch = most_count) {
   require(t.batch >= 0 && t.heads >= 0 && t.tokens >= 0 && t.width > 0 && t.batch <= most_batch &&
               t.heads <= most_count && t.tokens <= most_tokens && t.width <= most_width,
-          "{}: sizes [{}, {}, {}, {}] are not allowed; at most [{}, {}, {}, {}] (batch, heads, tokens, width), and a "
-          "width from 1",
+          "{}: sizes [{}, {}, {}, {}] are not allowed; allowed are sizes up to [{}, {}, {}, {}] (batch, heads, tokens, "
+          "width), and the width must be at least 1",
           name, t.batch, t.heads, t.tokens, t.width, most_batch, most_count, most_tokens, most_width);
   if (t.empty()) return;
   require(t.data != nullptr, "{} has no data", name);
@@ -284,7 +285,7 @@ void check_number(const char* name, T value, T off, T least, T most) {
   const bool open = most == std::numeric_limits<T>::max();
   refuse("{} {}: {}{}", name, value,
          open ? fmt::format("numbers from {} are allowed", least) : fmt::format("{} to {} are allowed", least, most),
-         off < least ? fmt::format(", and {} for none", off) : "");
+         off < least ? fmt::format(", and {} turns the option off", off) : "");
 }
 
 void check_modifiers(const FlashCall& call) {
@@ -295,20 +296,21 @@ void check_modifiers(const FlashCall& call) {
           "scale {} is not allowed; with a soft_cap of {} its magnitude must be at most {}", call.scale, call.soft_cap,
           most_scale * call.soft_cap);
   require(call.prefix == 0 || call.causal,
-          "prefix {} is allowed only with causal; without causal every query sees all keys", call.prefix);
-  require(!call.cu_seqlens_q == !call.cu_seqlens_k, "cu_seqlens_q and cu_seqlens_k go together");
+          "prefix {} is allowed only with causal, because it adds keys that causal hides", call.prefix);
+  require(!call.cu_seqlens_q == !call.cu_seqlens_k,
+          "cu_seqlens_q and cu_seqlens_k must both be given or both be missing");
   if (call.cu_seqlens_q) {
     require(call.q.batch <= 1,
             "cu_seqlens_q: a batch of {} is not allowed; sequences lie one after the other in a batch of 1",
             call.q.batch);
     require(call.sequences >= 1 && call.sequences <= most_tokens,
-            "cu_seqlens_q: {} elements are not allowed; 2 or more are, one more than there are sequences",
+            "cu_seqlens_q: {} elements are not allowed; 2 to 2^30 + 1 are (the number of sequences plus 1)",
             call.sequences + 1);
     require(call.global_tokens == 0 && !call.alibi && !call.lengths && !call.documents && !call.blocks && !call.bias &&
                 !call.starts && !call.mask.data,
             "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias, starts and mask");
   }
-  require(call.alibi || !call.alibi_slopes, "alibi_slopes go with alibi");
+  require(call.alibi || !call.alibi_slopes, "alibi_slopes are allowed only with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};
   for (int axis = 0; call.bias && axis < 4; ++axis) {
     require(call.bias_sizes[axis] == 1 || call.bias_sizes[axis] == sizes[axis],
@@ -321,8 +323,10 @@ void check_modifiers(const FlashCall& call) {
   }
 }
 
-/// Checks that neither number of `documents` decreases from a key to the next. Kernels find a tile's keys by the tile's
-/// first and last query, and read only the documents of the queries' own keys.
+/// Checks the documents of the queries' own keys, which are the last `queries` keys: both numbers are from 0 to `keys`,
+/// and neither decreases from a key to the next. The numbers must not decrease, because a kernel takes a tile's keys
+/// from the documents of its first and last query. Documents of earlier keys are not checked, because kernels do not
+/// read them.
 void check_documents(const int* documents, int64_t queries, int64_t keys) {
   int begin = 0, end = 0;
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {
@@ -411,9 +415,12 @@ void check_cache(const CacheCall& call, bool gpu) {
   require(call.lengths || call.q.batch == 0, "lengths are missing: [batch], int32");
   require(call.table || call.k.batch == call.q.batch,
           "k has a batch of {}, q of {}; without a table they must be equal", call.k.batch, call.q.batch);
-  require(call.max_pages <= most_tokens && capacity_of(call) < most_tokens,
-          "a cache of {} pages of {} tokens a sequence is too long; fewer than 2^30 tokens are allowed", call.max_pages,
-          call.k.tokens);
+  constexpr const char* allowed = "fewer than 2^30 tokens are allowed";
+  require(!call.table || (call.max_pages <= most_tokens && capacity_of(call) < most_tokens),
+          "a sequence may have {} pages of {} tokens each, which is too long; {}", call.max_pages, call.k.tokens,
+          allowed);
+  require(capacity_of(call) < most_tokens, "a capacity of {} tokens a sequence is too long; {}", capacity_of(call),
+          allowed);
 }
 
 void check_cache_values(const CacheCall& call) {
@@ -423,8 +430,8 @@ void check_cache_values(const CacheCall& call) {
                       call.k.tokens, call.k.batch);
 }
 
-/// Throws BadInput if a page gets new tokens of two entries of the table. lengths and table must have passed their
-/// checks.
+/// Throws BadInput if two entries of the table that get new tokens name the same page. lengths and table must have
+/// passed their checks.
 void check_appended_pages(const CacheCall& call) {
   std::vector<int32_t> pages;
   for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
@@ -471,20 +478,22 @@ bool check(const CacheCall& call, bool gpu) {
   const bool appends = call.new_k.there();
   require(
       (call.k_scales != nullptr) == has_scales(call.k.dtype) && (call.v_scales != nullptr) == has_scales(call.k.dtype),
-      "k_scales and v_scales go with a cache of e4m3 or int8, and with no other");
+      "k_scales and v_scales must be given for a cache of e4m3 or int8, and must be missing for any other cache");
   check_modifiers(modified_part(call));
   if (call.tree) {
     require(call.q.tokens <= most_in_tree, "tree: {} new tokens are not allowed; up to {} are", call.q.tokens,
             most_in_tree);
-    require(!call.cosines, "tree does not go with cosines and sines: the call does not know the depths of tokens");
+    require(!call.cosines,
+            "tree is not allowed with cosines and sines: a token would have to be rotated by its depth in the tree, "
+            "which the call does not know");
   }
-  require(appends == call.new_v.there(), "new_k and new_v go together");
+  require(appends == call.new_v.there(), "new_k and new_v must both be given or both be missing");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
-          "cosines and sines: only appended tokens are rotated");
+          "cosines and sines are allowed only with new_k and new_v");
   require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
-          "cosines and sines go together");
+          "cosines and sines must both be given or both be missing; with a rotary_dim both must be given");
   require(!call.cosines || call.positions >= capacity_of(call),
-          "cosines and sines have {} positions; {} or more are wanted, as many as a sequence may have tokens",
+          "cosines and sines have {} positions; at least {} are wanted, one for each token that a sequence may have",
           call.positions, capacity_of(call));
   for (const auto& [name, tensor] : {std::pair{"new_k", &call.new_k}, {"new_v", &call.new_v}}) {
     if (!appends) break;
@@ -551,10 +560,12 @@ bool check(const LinearCall& call, bool gpu) {
     refuse("o: {} is not allowed; allowed are the type of q, {}, and f32", attn::name(call.o.dtype),
            attn::name(q.dtype));
   const int64_t rows = count_rows(q);
-  require((call.gates != nullptr) == (call.gate != GATE_NONE), "gates must be given if there is a gate, and only then");
+  require((call.gates != nullptr) == (call.gate != GATE_NONE),
+          "gates must be given if gate is not GATE_NONE, and must be missing if it is GATE_NONE");
   require(call.causal || call.gate == GATE_NONE, "gate is allowed only with causal");
   check_scale(call.scale);
-  require(!call.normalised || call.scale == 0 || call.scale == 1, "scale {}: 'normalised' has no scale", call.scale);
+  require(!call.normalised || call.scale == 0 || call.scale == 1,
+          "scale {} is not allowed with normalised, which has no scale; 0 and 1 are", call.scale);
   require(!call.normalised || !call.initial_state,
           "initial_state is not allowed with normalised, because the sum of keys has no initial value");
   const int64_t states = q.batch * q.heads * q.width * v.width * 4;

@@ -1,6 +1,7 @@
 // Engine: the project's kernels for a program that has its own tensors and streams, such as a framework. A call names
 // tensors. The engine finds the launch that it prepared for the shapes of these tensors, or prepares a launch, and puts
-// the launch on the stream. No call copies a tensor, except the tables that FlashCall names.
+// the launch on the stream. A call copies the tables of its modifiers, and prefill() copies a cache of 8 bits in Q's
+// type. No call copies another tensor.
 #pragma once
 
 #include <atomic>
@@ -71,7 +72,7 @@ struct CacheCall {
   int64_t rotary_dim = 0;
   RopePairing pairing = RopePairing::half_split;
   const float *cosines = nullptr, *sines = nullptr;
-  int64_t positions = 0;  // rows of cosines and sines: as many as a sequence may have tokens
+  int64_t positions = 0;  // rows of cosines and sines: at least as many as a sequence may have tokens
   /// The modifiers of attn_cache_options (attn.h), with the same names and values; null means no table.
 #define ATTN_MODIFIER(type, name, off, ...) type name = off;
 #define ATTN_MODIFIER_TABLE(element, name, ...) const element* name = nullptr;
@@ -90,8 +91,11 @@ struct LinearCall {
   /// Logarithms of decays, dense. Their shape depends on `gate`: [heads] for GATE_HEAD, [batch, heads, tokens] for
   /// GATE_TOKEN, [batch, heads, tokens, head_dim] for GATE_CHANNEL.
   const float* gates = nullptr;
-  const float* initial_state = nullptr;  // dense [batch, heads, head_dim, value_dim]; null: zeros; null if normalised
-  float* final_state = nullptr;          // of the shape of initial_state; null: not written
+  /// The states before the first token and after the last token, dense [batch, heads, head_dim, value_dim].
+  /// initial_state: null means zeros; with `normalised` only null is allowed. final_state: null means that it is not
+  /// written.
+  const float* initial_state = nullptr;
+  float* final_state = nullptr;
 };
 
 /// Rotates q, k or both (RoPE). q_out may be q, and k_out may be k.

@@ -136,7 +136,7 @@ inline Modifiers modifiers_of(const ModifiedCall& call) {
     for (int axis = 0; axis < 4; ++axis) {
       if (call.bias_sizes[axis] != 1) axes += "bhqk"[axis];
     }
-    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // a bias of one element may name any axis but k
+    m.bias = axes.empty() ? std::string(1, 'q') : axes;  // for a bias of one element any axis but k will do
   }
   return m;
 }
@@ -166,7 +166,8 @@ inline void add_options(Key& key, const ModifiedCall& call) {
 
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-/// The block of memory that modifiers read: the head, then the tables. Each call may fill the tables anew.
+/// The block of memory that the hooks of modifiers read: the head (a ModifiersWithMask), then the tables. Each call may
+/// fill the tables anew.
 class ModifierBlock {
  public:
   /// `mask` is GivenMask::bits().
@@ -231,7 +232,7 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves calls whose biases differ in keys and strides
+    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys, and so other strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);
@@ -275,14 +276,14 @@ struct Prepared {
   std::optional<PrefillLaunch> prefill;
   std::optional<LinearLaunch> linear;
   std::optional<RopeLaunch> rope;
-  Buffer memory;           // Key::few: lengths of equal sequences; Key::prefill: a PrefillData
+  Buffer memory;           // Key::few: lengths for each number of keys (flash.cpp); Key::prefill: a PrefillData
   PrefillData known = {};  // the content of `memory`
   bool has_known = false;
   size_t bytes = 0;        // all device memory of this entry
   uint64_t last_call = 0;  // the number of the last call that used this entry
 };
 
-inline std::atomic<unsigned> forks = 0;  // the forks that lead from the process of the first engine to this process
+inline std::atomic<unsigned> forks = 0;  // how many forks lead from the process of the first engine to this process
 }  // namespace engine
 using namespace engine;
 
@@ -331,7 +332,7 @@ class Engine::State {
     int64_t words = params.bytes / 4;
     for (int i = 0; i < params.tables; ++i) words = std::max<int64_t>(words, params.table[i].words);
     const std::optional<ElementKernel>& operation = device->info().operations->stage;
-    if (!operation) throw BadInput(no_kernel_for("tables of a caller"));
+    if (!operation) throw BadInput(no_kernel_for("copying tables of a caller"));
     const ElementKernel shape = *operation;
     const auto groups = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.elements, 1, 4 * device->info().units));
     if (!stage_) {

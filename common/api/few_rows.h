@@ -1,6 +1,5 @@
-// The calls of attention with so few rows that a kernel of decoding serves them, if the device's kernel takes their
-// types and width. Engine::flash uses these limits. PyTorch's operator few_rows() gives them to the Python code
-// (python/attn_proto/dropin.py).
+// The most rows with which Engine::flash gives a call to the kernel of decoding, if this kernel takes the call's types,
+// width and options. PyTorch's operator few_rows() gives the limits to the Python code (python/attn_proto/dropin.py).
 #pragma once
 
 #include <cstdint>

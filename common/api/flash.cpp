@@ -30,19 +30,20 @@ int64_t room_for(int64_t keys) {
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
-/// Returns the launch of decoding for the shape of a call with few rows. One launch serves many numbers of keys
-/// (room_for()).
+/// Returns the configuration of the decoding launch that serves a call with few rows. One launch serves calls with
+/// different numbers of keys (room_for()).
 DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
   DecodeConfig config{.shape = shape, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
   config.shape.kv_len = room_for(shape.kv_len);
   return config;
 }
 
-/// Whether the rows are so few that decoding is faster than a kernel of prompts: decoding divides the keys of few rows
-/// among all units of the device.
+/// Whether a launch of decoding can serve the call, and is faster than a launch of flash attention, because decoding
+/// divides the keys of few rows among all units of the device.
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
-  // Decoding has no mask. Its queries are the last tokens of their sequence, even if a length is given.
+  // Decoding has no mask. With lengths its last query stands at the last key of the sequence, but the last query of a
+  // FlashCall stands at the last key of K.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;

@@ -56,7 +56,7 @@ Check compare_attention(const Tensor& o, std::span<const float> lse, const Refer
 /// Fails the check if a launch wrote before or after one of the buffers.
 inline void check_guards(Check& check, std::initializer_list<const Buffer*> buffers) {
   for (const Buffer* buffer : buffers) {
-    if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
+    if (!buffer->guards_intact()) check.fail("a launch wrote before or after a buffer (a guard band was overwritten)");
   }
 }
 

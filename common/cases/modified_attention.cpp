@@ -33,7 +33,8 @@ int append(std::vector<std::byte>& data, const std::vector<T>& table) {
 
 ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& config)
     : modifiers_(std::move(modifiers)), shape_(config.shape), dtype_(config.dtype) {
-  if (modifiers_.prefix > 0 && shape_.causal) throw std::invalid_argument("a prefix is for kernels without CAUSAL");
+  if (modifiers_.prefix > 0 && shape_.causal)
+    throw std::invalid_argument("a prefix is allowed only if shape.causal is false");
   const AttentionShape& s = shape_;
   std::mt19937_64 random(table_seed);
   std::normal_distribution<float> normal;

@@ -25,8 +25,8 @@ namespace attn {
 
 class FlashProblem : public Problem {
  public:
-  /// Runs the launch "attention" of `plan`, which must be the plan of `config` and `hook`. Throws as AttentionLaunch
-  /// does.
+  /// encode() runs the launch "attention" of `plan`, which must be the plan of `config` and `hook`. Throws as
+  /// AttentionLaunch does.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
                const Plan& plan, std::optional<AttentionHooks> hook = {});
 

@@ -134,8 +134,8 @@ std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, ui
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score, const SinkFunction& sink) {
   if (shape.kv_heads < 1 || shape.q_heads % shape.kv_heads != 0) {
-    throw std::invalid_argument(
-        fmt::format("q_heads {} is not a multiple of kv_heads {}", shape.q_heads, shape.kv_heads));
+    throw std::invalid_argument(fmt::format("kv_heads {} is not allowed; it must be at least 1 and divide q_heads, {}",
+                                            shape.kv_heads, shape.q_heads));
   }
   require_shape(q, "q", shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
   require_shape(k, "k", shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
@@ -188,7 +188,8 @@ std::vector<double> reference_rope(const RopeConfig& config, const Tensor& tenso
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config);
   if (tensor.dim != config.head_dim || (!offsets.empty() && std::ssize(offsets) != tensor.batch)) {
-    throw std::invalid_argument("reference_rope: the tensor or the offsets do not fit");
+    throw std::invalid_argument(
+        "reference_rope: rows must have head_dim elements, and there must be no offsets or one for each batch entry");
   }
   const auto dim = static_cast<size_t>(tensor.dim), pairs = frequencies.size();
   const bool interleaved = config.pairing == RopePairing::interleaved;

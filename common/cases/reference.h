@@ -26,7 +26,7 @@ std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, ui
 struct ReferenceRows {
   std::vector<RowIndex> rows;
   std::vector<double> o;    // rows x head_dim
-  std::vector<double> lse;  // natural log of the sum of exponentials of scaled scores, per row
+  std::vector<double> lse;  // per row: natural log of the sum of the exponentials of scaled scores and sink
 
   // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row's keys. The weights of
   // the keys and of the sink add up to 1.

@@ -10,8 +10,8 @@ namespace attn {
 //   o = sum over the row's n keys of p v / sum of p,   p = 2^(log2(e) s - shift),   w = p / sum of p,
 //
 // and errs in six places. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
-// another type: 2^-11 for f16, 2^-8 for bf16. A product has no sign: `unit spread` is
-// the product of unit and spread.
+// another type: 2^-11 for f16, 2^-8 for bf16. Products are written without an operator: `unit spread` is unit times
+// spread.
 //
 // 1. P is rounded to the 16 bits of V for the product P V. The error is at most one unit relative to the weight, in the
 //    numerator alone. The errors of different keys are independent, so in o they add up to a standard deviation of
@@ -25,16 +25,17 @@ namespace attn {
 //    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling and the
 //    rounding of exponents add some u of |s|.
 //    An error of a score is a relative error of its weight, in the numerator and the denominator: o errs by
-//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, or the share of the
-//    score that the hook states.
+//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, and the share of
+//    the score that the hook states.
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
-// 4. Sums over keys are in f32. Their partial sums are at most swing + |o|, from the first key on or from the last.
-//    With rounding to nearest, n errors of at most u of the partial sum add up to about sqrt(n) u of the sum (Higham
-//    and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in the same direction, by at most 2 u. (With
-//    f32, `mma_sync` adds up blocks in f32; 64 u cover the steps within a block.) The 64 u also cover the reciprocal,
-//    the logarithm and the few u of a rescaling. Lazy rescaling moves only exponents, which adds no error.
+// 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first
+//    to the last or from the last to the first. With rounding to nearest, n errors of at most u of the partial sum add
+//    up to about sqrt(n) u of the sum (Higham and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in
+//    the same direction, by at most 2 u. (With f32, `mma_sync` adds up blocks in f32; 64 u cover the steps within a
+//    block.) The 64 u also cover the reciprocal, the logarithm and the few u of a rescaling. Lazy rescaling moves only
+//    exponents, which adds no error.
 // 5. A weight far below the sum that it is added to is lost completely; it is not rounded in a random direction. Each
 //    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have no such
 //    weights. Where one key takes most of the row's weight, almost all other weights are lost.

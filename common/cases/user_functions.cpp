@@ -147,7 +147,7 @@ KernelSource function_oracle(const DeviceInfo& device, const UserFunction& funct
 std::string function_unable(FunctionKind kind, const DeviceInfo& device) {
   const bool elsewhere = kind != FunctionKind::mask && Device::is_built("cpu");
   if (device.operations->user_function || elsewhere) return {};
-  return no_kernel_for(fmt::format("a {} on its own, as the oracle needs it", kind_name(kind)));
+  return no_kernel_for(fmt::format("evaluating a {} alone, as the oracle does", kind_name(kind)));
 }
 
 UserFunction read_function(FunctionKind kind, const std::string& path) {
@@ -171,7 +171,7 @@ UserFunction read_function(FunctionKind kind, const std::string& path) {
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path) {
   if (path.empty()) {
-    throw BadInput(fmt::format("{}={}: names the text of a file; give the file with {} FILE", axis, value, option));
+    throw BadInput(fmt::format("{}={} names the text of a file; give the file with {} FILE", axis, value, option));
   }
   UserFunction function = read_function(kind, path);
   if (const std::string has = function.text_name(); has != value) {

@@ -250,8 +250,8 @@ void validate_page_table(std::span<const int32_t> table, std::span<const int32_t
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t length = lengths[row], held = length > 0 ? (length - 1) / page_size + 1 : 0;
     if (length < 0 || held > columns) {
-      fail(
-          fmt::format("row {}: length {}; 0 up to {} pages of {} tokens are allowed", row, length, columns, page_size));
+      fail(fmt::format("row {}: length {}; lengths from 0 to {} pages of {} tokens are allowed", row, length, columns,
+                       page_size));
     }
     for (int64_t column = 0; column < held; ++column) {
       const int64_t page = table[row * columns + column];

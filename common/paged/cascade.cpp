@@ -30,7 +30,7 @@ DecodeConfig own_config(DecodeConfig config, int64_t prefix) {
 std::string why_unable(const DecodeConfig& config, int64_t prefix) {
   if (config.page_size == 0) return "page_size 0: only a paged cache has pages that sequences share";
   if (config.shape.q_len != 1) return fmt::format("q_len {}: over a shared prefix q_len must be 1", config.shape.q_len);
-  if (config.appends) return "tokens are not appended over a shared prefix";
+  if (config.appends) return "over a shared prefix no launch appends tokens";
   if (prefix <= 0 || prefix % config.page_size != 0 || prefix >= config.shape.kv_len) {
     return fmt::format(
         "a prefix of {} tokens: it must be whole pages of {}, at least one page, and fewer than {} tokens", prefix,

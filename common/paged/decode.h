@@ -108,9 +108,9 @@ struct DecodeTensors {
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of Q's type,
-  /// which is the cache's type unless the cache has scales. Of the members above, AppendLaunch reads only k to pages,
-  /// and lengths. Token i becomes key (length - q_len + i); it is not appended if this number is negative. A page that
-  /// takes new tokens belongs to one sequence only.
+  /// which is the cache's type unless the cache has scales. Of the members above, AppendLaunch reads only `lengths` and
+  /// the members from k to pages. Token i becomes key (length - q_len + i); it is not appended if this number is
+  /// negative. A page that takes new tokens belongs to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on

@@ -27,8 +27,8 @@ std::pair<std::string, double> common_value(const std::vector<CaseRow>& rows, co
   return {most->first, static_cast<double>(most->second) / static_cast<double>(rows.size())};
 }
 
-/// The text of some axes and the first columns. The axes in `folded` share the last column, which names only the values
-/// that differ from the most common value.
+/// Returns the text of a table whose columns are `axes` and the first `columns` of the table's heads. The axes in
+/// `folded` share the last column, which names only the values that differ from the most common value.
 std::string text_of(const CaseTable& table, const std::vector<std::string>& axes,
                     const std::vector<std::string>& folded, size_t columns) {
   std::vector<std::vector<std::string>> rows(1, axes);

@@ -91,7 +91,8 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
 /// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
 /// verdict. For a decided verdict the probability is at most 0.8 with one session, 0.9 with several sessions of one
-/// machine, and 0.6 if the device throttled in only one case of a pair. Returns nothing for an exact figure.
+/// machine, and 0.6 if the device throttled in only one case of a pair. Returns nothing for an exact figure of correct
+/// results.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -116,8 +117,8 @@ struct Claim {
   std::set<std::string> varies = {};  // results that differ only in these axes are a group
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
-  /// An axis, or empty. Of the picks whose first result has at most the value `limit` of this axis, only the picks with
-  /// the largest value are kept.
+  /// The name of an axis; empty: all picks are kept. Only the picks are kept whose first result has the largest value
+  /// of this axis that is at most `limit`.
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 

@@ -20,7 +20,7 @@ struct Comparison {
   double cv = 0;             // the larger CV of the two cases
   std::vector<Timing> time;  // the times of the baseline and of the contender
   int process = 1;           // the number of the process that measured the pair
-  Json clocks = {};          // over the rounds; null where the device has no clocks to read
+  Json clocks = {};          // during the rounds; null where the device has no clocks to read
   /// The comparisons of the single processes; empty for a comparison of one process.
   std::vector<Comparison> parts = {};
   Spread prior = {};  // the prior with which `parts` were pooled to `ratio`
@@ -43,11 +43,11 @@ struct PairSamples {
 /// The samples of a series in one list, each with six digits.
 std::vector<double> rounded_samples(const Series& series);
 
-/// The comparison by the samples of one process.
+/// Returns the comparison that follows from the samples of one process.
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
-/// The comparison by several processes, at least one. `samples[i]` are the samples of `parts[i]`. The ratio is pooled
-/// (pool()); times and the noise floor follow from the rounds of all processes together. Throws std::invalid_argument
-/// without parts.
+/// Returns the comparison that follows from one or more processes. `samples[i]` are the samples of `parts[i]`. The
+/// ratio is pooled (pool()); times and the noise floor follow from the rounds of all processes together. Throws
+/// std::invalid_argument without parts.
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 

@@ -27,25 +27,28 @@ Json estimate_json(const Conclusion& conclusion);
 /// timing_from_json() does.
 std::optional<Comparison> comparison_of(const Json& finding);
 
-/// The key of the findings that are pooled: experiment, hypothesis, device name and subject, and 8 hex digits of the
-/// hash of the figure's definition (metric, scope and selection). No measured value is part of the key. `scope` is the
-/// scope of the comparison, or empty. `selection` is Conclusion::selection.
+/// Returns claim_key. Findings with equal keys are about one figure and can be pooled. The key has the experiment, the
+/// hypothesis, the first 8 hex digits of a hash of the figure's definition (metric, scope and selection), the device
+/// name and the subject. No measured value is part of the key. `scope` is the scope of the comparison, or empty.
+/// `selection` is Conclusion::selection.
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 
-/// Findings in the first format, finding/1, have the fields `run` and `env`. Findings in the second format, finding/2,
-/// have only the id of their run, and the header of the run (run/1) has the fields. This function copies the fields
-/// from the headers among the records into the findings. A finding whose header is missing keeps the id.
+/// In a finding/2, `run` is only the id of the run. The run's header (a record run/1) has the objects `run` and `env`.
+/// This function copies these objects from the headers among the records into `data` of the findings. A finding whose
+/// header is missing keeps the id.
 void join_runs(std::vector<Json>& records);
 
-/// Returns a text that two findings share if they judge the same cases of the same run. `data` is Json of a finding's
-/// data, with or without join_runs(). Claims with different thresholds often judge one measurement.
+/// Returns a text that two findings share if they judge the same cases of the same run. Findings often share it,
+/// because several claims judge one measurement with different thresholds. `data` is the field `data` of a finding,
+/// before or after join_runs().
 std::string measured_by(const Json& data);
 
-/// For each decided verdict that is not exact: 1 - its confidence. The key is measured_by() of the finding.
+/// The doubts about verdicts. A doubt is 1 - the confidence of a decided verdict; a verdict on an exact figure has no
+/// confidence and no doubt. The key is measured_by() of the findings, and the value lists their doubts.
 using Doubts = std::map<std::string, std::vector<double>>;
-/// Returns the number of wrong verdicts to expect, where each measurement counts once: the sum over the measurements of
-/// their verdicts' mean doubt.
+/// Returns the expected number of wrong verdicts. Verdicts under one key count as one verdict: the function takes the
+/// mean of each key's doubts, and returns the sum of these means.
 double expected_wrong(const Doubts& doubts);
 
 /// Appends a finding to a findings file.

@@ -26,7 +26,7 @@ struct Phase {
 
 /// The rates that the device reached in this run. Results are reported as shares of these rates.
 struct Ceilings {
-  double copy_gbps = 0;  // bytes read plus bytes written
+  double copy_gbps = 0;  // of a copy: bytes read plus bytes written, per second
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
   double tf32_tflops = 0;         // 0 where the device has no products of tf32
   double peak_16_bit_tflops = 0;  // DeviceInfo::peak_16_bit_tflops, which is not measured
@@ -62,8 +62,8 @@ struct Measurement {
   Json values;                         // further values from the experiment; null where there are none
 
   const Timing* timing(Scope scope) const;
-  /// The time by which the case is judged: device_hot; device_cold where memory is the bound; host where nothing was
-  /// launched. Null where this time was not measured.
+  /// The time by which the case is judged: device_cold if memory is the bound and this time was measured; else
+  /// device_hot, or host if device_hot was not measured. Null if there is no such time.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;

@@ -29,7 +29,7 @@ struct TimingPolicy {
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
   double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
-  double budget_s = 1;      // for all subjects together; min_rounds rounds are taken even if they take longer
+  double budget_s = 1;      // for all subjects together; min_rounds rounds are measured even if they take longer
   int min_rounds = 3;
 };
 
@@ -59,8 +59,8 @@ struct Measured {
 /// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
 /// narrow enough, or the policy's budget_s or max_samples is reached. `interrupted` is polled between samples. After an
 /// interruption the unfinished round is left out for all subjects; without a finished round, `series` is empty.
-/// `after_round` is called after each round. Throws std::runtime_error if a sample after the warm-up is not
-/// above 0 or is infinite.
+/// `after_round` is called after each round. Throws std::runtime_error if a sample after the warm-up is not a finite
+/// number above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});

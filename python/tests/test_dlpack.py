@@ -114,7 +114,7 @@ class Arrays(Case):
         self.refuses(ValueError, "scale of 0", q, k, v, scale=0)
         self.refuses(ValueError, "window_left 18446744073709551619", q, k, v, window_left=2 ** 64 + 3)
         self.refuses(TypeError, "integer", q, k, v, window_left=30.0)
-        self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 for none", q, k, v, soft_cap=1000.5)
+        self.refuses(ValueError, "soft_cap 1000.5: 0.001 to 1000 are allowed, and 0 turns the option off", q, k, v, soft_cap=1000.5)
         self.near(dlpack.flash(q, k, v, causal=2 ** 32), dlpack.flash(q, k, v, causal=True))
 
     @unittest.skipUnless(torch, "PyTorch")
@@ -222,7 +222,7 @@ class Attention(Case):
             want, want_lse = attention(q[:, :, rows], k[:, :, tokens], v[:, :, tokens], seen=seen)
             self.near(o[:, :, rows], want, 5e-5)
             self.near(lse[:, :, rows], want_lse, 5e-5)
-        for text, options in (("go together", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
+        for text, options in (("must both be given", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
                               ("a shape of", {"cu_seqlens_q": queries, "cu_seqlens_k": keys[:4]})):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.flash(q, k, v, **options)

@@ -311,7 +311,7 @@ class Flash(Case):
                             {"rotary_dim": 7}, {"rotary_dim": 66}):
                 self.refuses(list(options)[-1], lambda: ops.rope(q, k, **options))
             self.refuses("scale", lambda: ops.linear(q, q, q, scale=math.nan))
-            self.refuses("'normalised' has no scale", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
+            self.refuses("not allowed with normalised, which has no scale", lambda: ops.linear(q, q, q, normalised=True, scale=3.0))
             state = torch.zeros(2, 4, 64, 64, device=device)
             self.refuses("not allowed with normalised", lambda: ops.linear(q, q, q, None, state, normalised=True))
 

@@ -118,7 +118,8 @@ int64_t product(const char* name, int64_t elements, int64_t size) {
   constexpr int64_t most = int64_t{1} << 60;
   int64_t all = 0;
   if (size < 0 || size > most || __builtin_mul_overflow(elements, size, &all) || all > most) {
-    refuse(fmt::format("{}: a size of {} is not allowed", name, size));
+    refuse(fmt::format("{}: a size of {} is not allowed; sizes are from 0, and a tensor has at most 2^60 elements",
+                       name, size));
   }
   return all;
 }
@@ -227,8 +228,8 @@ double cap_of(double given) {
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// Returns a call that names only k and, of `options`, lengths, table, scales and new tokens, for `sequences`
-/// sequences.
+/// Returns a call over a cache of `sequences` sequences. Only k, and the lengths, table, scales and new tokens of
+/// `options`, are set.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -254,7 +255,7 @@ CacheCall cache_call(const attn_engine& engine, const DLTensor* q, const DLTenso
   call.v = view(engine, "v", &there("v", v), options.cache_layout);
   call.o = view(engine, "o", &there("o", o), options.layout);
   call.scale = options.scale;
-  if (!options.cosines != !options.sines) refuse("cosines and sines go together");
+  if (!options.cosines != !options.sines) refuse("cosines and sines must both be given or both be missing");
   call.cosines = table<const float>(engine, "cosines", options.cosines, {-1, -1}, false);
   if (options.cosines) {
     call.positions = options.cosines->shape[0];
@@ -454,7 +455,7 @@ attn_status attn_rope(attn_engine* engine, void* stream, const DLTensor* q, cons
     RopeCall call;
     call.q = view(own, "q", &there("q", q), options.layout);
     call.q_out = view(own, "q_out", &there("q_out", q_out), options.layout);
-    if (!k != !k_out) refuse("k and k_out go together");
+    if (!k != !k_out) refuse("k and k_out must both be given or both be NULL");
     call.k = view(own, "k", k, options.layout);
     call.k_out = view(own, "k_out", k_out, options.layout);
     call.config = {.head_dim = call.q.width,

@@ -12,7 +12,8 @@ struct StagedTable {
   const GLOBAL unsigned* from;
   INT64 words, at;
 };
-/// The kernel copies `bytes` bytes of `head` to the beginning of `block`, and the first `tables` entries of `table`.
+/// The kernel copies `bytes` bytes of `head` to the beginning of `block`, and the tables of the first `tables` entries
+/// of `table` to their places.
 struct StageParams {
   GLOBAL unsigned char* block;
   int bytes, tables;

@@ -219,7 +219,7 @@ class DeviceAppendTest : public test::EngineOnDevice {
 const DType narrow = test::on_cuda ? DType::f16 : DType::f32;
 constexpr RopePairing interleaved = RopePairing::interleaved;
 
-TEST_F(DeviceAppendTest, StoredTokensAreTheHostsAndAreAttendedTo) {
+TEST_F(DeviceAppendTest, StoredBytesEqualTheHostsAndAttentionReadsThem) {
   // A GPU takes rows of 16, 32, 48 ... bytes.
   const int64_t more_than_64 = test::on_cuda ? 80 : 72, less_than_64 = test::on_cuda ? 48 : 40;
   const std::vector<AppendCase> cases = {
@@ -255,7 +255,7 @@ TEST_F(DeviceAppendTest, NanStaysInE4M3AndIsZeroInInt8) {
   }
 }
 
-TEST_F(DeviceAppendTest, TypesOfNewTokensAndScales) {
+TEST_F(DeviceAppendTest, RefusesBadScalesAndOtherTypesOfNewTokens) {
   CacheCall call{.q = drawn(1, q_heads, 1, 64, 0, DType::f16),
                  .k = on_device(Tensor::zeros(3, kv_heads, 16, 64, DType::int8, Layout::bhsd)),
                  .v = on_device(Tensor::zeros(3, kv_heads, 16, 64, DType::int8, Layout::bhsd)),
@@ -327,7 +327,7 @@ std::vector<Fault> faults(bool cuda) {
       {"no saturation", bytes, "whole_size < largest", "whole_size < largest + 0x40000000u", plain},
       {"no saturation in e4m3", bytes, "whole_size < largest", "whole_size < largest + 0x40000000u", e4m3},
       {"no rounding", bytes, "size + 0x7ffffu + (size >> 20 & 1u)", "size", e4m3},
-      {"numbers below 2^-6 as larger numbers", bytes, "size < 0x3c800000u", "size < 1u", e4m3},
+      {"numbers below 2^-6 are converted like larger numbers", bytes, "size < 0x3c800000u", "size < 1u", e4m3},
       {"keys that are not rotated", kernel, cuda ? "d, tokens, key) / k_scale" : "turn(row, p.tokens, key);\n  store",
        cuda ? "d, tokens, -1) / k_scale" : "store", plain},
       {"queries that are not rotated", kernel,

@@ -133,7 +133,7 @@ TEST(ChecksTest, SmallestAndLargestOptionsOfFlash) {
   PASSES(call, c.soft_cap = 0.5, c.scale = 0x1p126);  // kernels multiply scores by scale / soft_cap
   REFUSED("scale", call, c.soft_cap = 0.5, c.scale = -0x1.8p126);
   PASSES(call, c.soft_cap = 30, c.scale = -0x1p127);
-  REFUSED("alibi_slopes go with alibi", call, c.alibi_slopes = memory + 9000);
+  REFUSED("alibi_slopes are allowed only with alibi", call, c.alibi_slopes = memory + 9000);
 }
 
 template <typename Call>
@@ -153,7 +153,7 @@ TEST(ChecksTest, ScalesThatKernelsCanHold) {
   LinearCall normalised = linear_call();
   normalised.normalised = true;
   PASSES(normalised, c.scale = 1);
-  REFUSED("scale 3: 'normalised' has no scale", normalised, c.scale = 3);
+  REFUSED("scale 3 is not allowed with normalised", normalised, c.scale = 3);
   REFUSED("initial_state is not allowed with normalised", normalised, c.initial_state = memory + 10000);
 }
 
@@ -189,7 +189,7 @@ TEST(ChecksTest, SizesThatKernelsTake) {
   for (const int64_t width : {1, 4, 12, 8200}) {
     REFUSED("", call, c.q.width = c.k.width = c.v.width = c.o.width = width);
   }
-  REFUSED("width from 1", call, c.q.width = c.k.width = c.v.width = c.o.width = 0);
+  REFUSED("width must be at least 1", call, c.q.width = c.k.width = c.v.width = c.o.width = 0);
   REFUSED("q: sizes [-1", call, c.q.batch = -1);
   REFUSED("k: sizes [65536", call, c.k.batch = 65536);
   REFUSED("o is [2, 4, 6]", call, c.o.tokens = 6);
@@ -285,9 +285,9 @@ TEST(ChecksTest, LengthsOfAContiguousCache) {
 TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   const Cache cache;
   REFUSED("positions", cache.call, c.positions = 15);
-  REFUSED("together", cache.call, c.new_v = {});
-  REFUSED("together", cache.call, c.sines = nullptr);
-  REFUSED("only appended tokens are rotated", cache.call, c.new_k = c.new_v = {});
+  REFUSED("new_k and new_v must both be given", cache.call, c.new_v = {});
+  REFUSED("cosines and sines must both be given", cache.call, c.sines = nullptr);
+  REFUSED("cosines and sines are allowed only with new_k", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
   const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 1};  // [4 pages, 2 heads]
@@ -297,9 +297,10 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
       c.k_scales = c.v_scales = scales;
     };
     PASSES(cache.call, of_bytes(c));
-    REFUSED("k_scales and v_scales go with a cache", cache.call, of_bytes(c), c.v_scales = nullptr);
+    REFUSED("k_scales and v_scales must be given for a cache", cache.call, of_bytes(c), c.v_scales = nullptr);
     REFUSED("it must have the type of q, f32", cache.call, of_bytes(c), c.new_k.dtype = c.new_v.dtype = dtype);
-    REFUSED("together", cache.call, of_bytes(c), c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
+    REFUSED("new_k and new_v must both be given", cache.call, of_bytes(c), c.new_v = {}, c.cosines = c.sines = nullptr,
+            c.rotary_dim = 0);
     PASSES(cache.call, of_bytes(c), c.new_k = c.new_v = {}, c.cosines = c.sines = nullptr, c.rotary_dim = 0);
   }
 }

@@ -294,7 +294,7 @@ struct Table : DLTensor {
   std::vector<int64_t> sizes;
 };
 
-TEST_F(AttnTest, RefusesIncompleteTables) {
+TEST_F(AttnTest, RefusesTablesAndOptionsThatAreNotAllowed) {
   const auto refused = [&](const char* part, const attn_flash_options& options) {
     EXPECT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_BAD_INPUT) << part;
     EXPECT_NE(std::string(attn_message()).find(part), std::string::npos) << attn_message();
@@ -306,7 +306,7 @@ TEST_F(AttnTest, RefusesIncompleteTables) {
   refused("lengths has no data", options);
   options = ATTN_FLASH_OPTIONS;
   options.alibi_slopes = &slopes;
-  refused("alibi_slopes go with alibi", options);
+  refused("alibi_slopes are allowed only with alibi", options);
   options = ATTN_FLASH_OPTIONS;
   options.documents = &negative;
   refused("documents: a shape of [40, 2] is wanted", options);
@@ -319,7 +319,7 @@ TEST_F(AttnTest, RefusesIncompleteTables) {
   shapes_[0][2] = -40;
   refused("q: a size of -40", ATTN_FLASH_OPTIONS);
   EXPECT_EQ(attn_rope(engine_, nullptr, &k_, &k_, &o_, nullptr, nullptr), ATTN_BAD_INPUT);
-  EXPECT_STREQ(attn_message(), "k and k_out go together");
+  EXPECT_STREQ(attn_message(), "k and k_out must both be given or both be NULL");
 }
 
 TEST_F(AttnTest, ChecksCaches) {
@@ -349,10 +349,10 @@ TEST_F(AttnTest, ChecksCaches) {
   EXPECT_NE(check().find("length 17"), std::string::npos) << check();
   lengths[1] = 3;
   options.sines = &of_lengths;
-  EXPECT_EQ(decode(), "cosines and sines go together");
+  EXPECT_EQ(decode(), "cosines and sines must both be given or both be missing");
   options.sines = nullptr;
   options.new_k = &q;
-  EXPECT_EQ(decode(), "new_k and new_v go together");
+  EXPECT_EQ(decode(), "new_k and new_v must both be given or both be missing");
 }
 
 TEST_F(AttnTest, RunsOnTheProgramsThreads) {

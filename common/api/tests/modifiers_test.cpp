@@ -563,7 +563,7 @@ TEST_F(DeviceModifiersTest, RefusesModifiersThatAreNotAllowed) {
   };
   refused("soft_cap 1001", [](CacheCall& call) { call.soft_cap = 1001; });
   refused("window_left -2", [](CacheCall& call) { call.window_left = -2; });
-  refused("alibi_slopes go with alibi",
+  refused("alibi_slopes are allowed only with alibi",
           [&](CacheCall& call) { call.alibi_slopes = on_device<float>({1, 2, 3, 4, 5, 6}); });
   CacheCall tree = plain;
   tree.tree = on_device<int64_t>({1, 1});

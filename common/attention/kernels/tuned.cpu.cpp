@@ -7,19 +7,22 @@
 // times a row of a panel:
 //   scores  S[key][query] += K[key][d]   (broadcast) * Q[d][query]
 //   outputs O[col][query] += V[key][col] (broadcast) * P[key][query]
-// An operand is a word of 4 bytes: a float, or with BF16_DOT a pair of bf16. The two numbers of a pair are two
-// neighbouring terms of the sum.
+// An operand is a word of 4 bytes: a float, or with BF16_DOT a pair of bf16. The two numbers of a pair are factors of
+// two neighbouring terms of the sum.
 //
 // Threadgroup memory, in words; TunedLayout in tuned.h has the offsets:
 //   q_panels [BLOCK_R / PANEL][DEPTH][PANEL]       floats * scale (without a score hook: * log4(e) too), or bf16 pairs
 //   o_panels [BLOCK_R / PANEL][HEAD_DIM][PANEL]    not yet divided by the row sums
 //   maximum, sum [BLOCK_R]                         of the online softmax
 //   scores   [BLOCK_C + 3][PANEL]                  one panel's scores, then weights
-//   k_block [BLOCK_C + 3][row_words]               floats, or rows of pairs; without COPY_K a block's last rows only
+//   k_block                                        with COPY_K [BLOCK_C + 3][row_words]: the block's rows, as floats or
+//                                                  as bf16 pairs. Without COPY_K [4][row_words]: only the rows of a
+//                                                  block's last register tile, if that tile reaches beyond the block
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take
-// scores by element, by row (the VECTOR_WIDTH queries of a vector) or by register tile.
+// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take one
+// score at a time, the scores of one key and the VECTOR_WIDTH queries of a vector (SCORE_ROW), or the scores of a
+// register tile.
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows to the first, so that the long tiles do not
 // come at the end.
@@ -55,11 +58,12 @@ constexpr int ROW_LINES = (HEAD_DIM * ELEMENT_BYTES + LINE_BYTES - 1) / LINE_BYT
 // before the hook.
 constexpr bool SCALE_Q = !BF16_DOT;
 constexpr bool SCALE_LATE = BF16_DOT && SCORE_IS_IDENTITY;
-// Whether scores (and so maxima) are in base 4 when they leave the register tile.
+// Whether scores are in base 4 (a weight is 4^score, not e^score) when they leave the register tile. Maxima are in the
+// same base.
 constexpr bool BASE_4 = SCALE_Q && SCORE_IS_IDENTITY;
 static_assert(COPY_K || PAGES_ARE_DEFAULT, "a register tile of K reads rows that lie apart by the same distance");
 static_assert((COPY_K && !BF16_DOT) || ROTATE_IS_IDENTITY, "K is turned on its way to a block of floats");
-constexpr int ROWS_AHEAD = 4;  // ASK_AHEAD: how many rows a copy prefetches ahead
+constexpr int ROWS_AHEAD = 4;  // with ASK_AHEAD, the copy of a row prefetches the row that is this many rows further on
 
 using Floats = Vector<float, VECTOR_WIDTH>;
 using Ints = Vector<int, VECTOR_WIDTH>;
@@ -154,7 +158,7 @@ struct Tile {
   float *q_panels, *o_panels, *maximum, *sum, *scores, *k_block, *v_block;
   int batch, head, kv_head;
   int first_query, queries;  // of this tile
-  float unit;                // a score times `unit` is the score in base e; more than 0
+  float unit;                // a positive factor: a score times `unit` is the score in base e
 
   INLINE Tile(const AttentionParams& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -304,8 +308,9 @@ struct Tile {
   }
 
   // Computes the scores of the block's keys from `begin` to `keys`, with hook and mask, into scores[key][query], and
-  // raises new_maximum to their maximum. Without ASK_AHEAD and without a pages hook, panel i meanwhile prefetches cache
-  // line i of the next block's rows of V, so that the copy of these rows finds them in a cache.
+  // raises new_maximum to their maximum. Without ASK_AHEAD and without a pages hook, the call for panel i also
+  // prefetches cache line i of each row of V in the following BLOCK_C keys, so that a later copy of these rows finds
+  // them in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
@@ -406,8 +411,9 @@ struct Tile {
   }
 
   // For SCALE_LATE: scores times the factor unit * log4_e are in base 4. If the product of the shift and this factor is
-  // large, this function subtracts the shift from the scores, and sets the shift to 0. Otherwise a multiply-add would
-  // subtract the product, and the product's rounding error would stay in the result.
+  // large in any lane of a vector, this function subtracts the shift from all scores of the vector, and sets the shift
+  // to 0. Without this, softmax() would compute score * factor - product by a multiply-add, and the rounding error of a
+  // large product would be too large.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);
@@ -426,7 +432,8 @@ struct Tile {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       shift[v] = shift_of(new_maximum[v]);
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp4(in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 if the maximum has not grown
+      alpha[v] = exp4(
+          in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 if the maximum is finite and has not grown
       store(old_maximum, new_maximum[v]);
     }
     if constexpr (SCALE_LATE) shift_large(begin, keys, shift);
@@ -459,7 +466,9 @@ struct Tile {
   // O = O * alpha + V^T weights.
   INLINE void accumulate(int panel, int begin, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
-    const int first = BF16_DOT ? begin / 2 : begin;  // the first row of words, of V and of the weights
+    const int first =
+        BF16_DOT ? begin / 2
+                 : begin;  // the first row to use, in v_block and in the weights; with BF16_DOT a row holds two keys
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
@@ -468,7 +477,8 @@ struct Tile {
     }
   }
 
-  // Writes O / sum and the log-sum-exp to memory.
+  // Writes the outputs, and the log-sum-exp if it is wanted. end_of_row() gives the factor on O, sink included. Rows
+  // with outputs that are not finite are computed anew (repair.h).
   INLINE void finish() {
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
     const long long first_lse = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;

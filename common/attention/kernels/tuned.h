@@ -11,8 +11,9 @@
 struct TunedLayout {
   static constexpr long long line = 16;  // words of a cache line
 
-  // Tiles of main_rows and of tail_rows have at least 8 accumulators if tile_vectors > 1. Two multiply-add units with a
-  // latency of 4 need 8 accumulators to stay busy.
+  // A register tile has main_rows rows, or tail_rows where fewer rows are left. With tile_vectors > 1, both sizes have
+  // at least 8 accumulators (vectors x rows). Two multiply-add units with a latency of 4 need 8 accumulators to stay
+  // busy.
   long long vectors, panel, main_rows, tail_rows = 4;
   // The distance from one row of k_block or v_block to the next: an odd number of cache lines, so that consecutive rows
   // fall into different cache sets.

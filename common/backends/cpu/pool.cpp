@@ -51,7 +51,8 @@ void ThreadPool::begin() {
   // weaker store notify_all() could find no waiting thread while a thread falls asleep on the old value.
   state_.store(awake);
   state_.notify_all();
-  run(2, [](uint64_t, unsigned) {});  // returns when every worker has passed through this wave, so all are awake
+  // run() returns only after every worker has taken part in it, so all workers are awake then.
+  run(2, [](uint64_t, unsigned) {});
 }
 
 void ThreadPool::end() { state_.store(asleep, std::memory_order_release); }

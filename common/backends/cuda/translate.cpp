@@ -64,15 +64,15 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-// Returns the lines that stand before a source. A constant that is read at run time lies in constant memory, so that
-// the compiler knows that no launch changes it.
+// Returns the lines that stand before a source. A constant that is read at run time is declared `__constant__`, so that
+// the compiler knows that its value does not change during a launch.
 std::string prologue(const KernelSource& source) {
   return cxx_prologue(
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ __constant__ int {}; }}\n", name); });
 }
 
-// The number of NVRTC's warning about an unused variable. No option turns the warning into an error, because a header
-// may declare variables that only other kernels use.
+// How NVRTC's log marks the warning about an unused variable (warning 177). translate() does not make NVRTC treat this
+// warning as an error, because a header may declare variables that only other kernels use.
 constexpr std::string_view unused_warning = "#177-D: ";
 
 bool reports_unused(const std::string& log, const FunctionConstants& constants) {
@@ -100,8 +100,8 @@ bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
 std::string include_line(const std::string& path) { return fmt::format("#include \"{}\"\n", path); }
 
 // Returns the #include lines of the source (the first of `files`) whose headers read no function constant, neither
-// themselves nor through headers that they include. NVRTC can precompile headers that stand before the first
-// declaration, and so before the prologue.
+// themselves nor through headers that they include. NVRTC can precompile only headers that stand before the first
+// declaration. The prologue has declarations, so these #include lines have to stand before it.
 std::string constant_free_includes(const std::vector<SourceFile>& files, const FunctionConstants& constants) {
   std::set<std::string> reading;  // headers that read a function constant
   const auto reads = [&](const SourceFile& file) {

@@ -40,6 +40,7 @@ TEST(InputsTest, NeedlesChangeEverySecondQueryAndTheValues) {
   const AttentionInputs random = make_inputs(config_of(200), 7, InputKind::random);
   const AttentionInputs needles = make_inputs(config_of(200), 7, InputKind::needles);
   EXPECT_EQ(needles.k.data, random.k.data);
+  EXPECT_NE(needles.v.data, random.v.data);
   for (int64_t q = 0; q < 12; ++q) {
     EXPECT_EQ(needles.q.at(1, 3, q, 5) == random.q.at(1, 3, q, 5), q % 2 == 0) << q;
   }

@@ -1,4 +1,5 @@
-// Tests the kernels of the device under test against the oracle: every axis value, random shapes, hooks and edges.
+// Tests the kernels of the device under test against the oracle: values of each axis, random shapes, hooks, and shapes
+// that end within a tile.
 #include "common/cases/problem.h"
 
 #include <fmt/format.h>
@@ -61,7 +62,7 @@ class Variants : public OnDevice<testing::TestWithParam<std::string>> {
 };
 INSTANTIATE_TEST_SUITE_P(All, Variants, testing::ValuesIn(variants()), [](const auto& test) { return test.param; });
 
-TEST_P(Variants, EveryHeadDim) {
+TEST_P(Variants, HeadDimsUpTo256) {
   test::Some some(3);
   for (int64_t dim = 8; dim <= 256; dim += GetParam() == variants().back() ? 8 : 56) {
     if (some.skips()) continue;
@@ -90,7 +91,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
 }
 
 // The rows of K are a multiple of 4 KiB apart. The cpu's tuned kernel copies rows at these distances.
-TEST_P(Variants, RowsOfKApartByPages) {
+TEST_P(Variants, RowsOfKAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
       FlashConfig config = small(GetParam());

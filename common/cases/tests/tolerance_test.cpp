@@ -216,7 +216,7 @@ class Margins : public test::OnPath<test::KernelPath> {
 INSTANTIATE_TEST_SUITE_P(All, Margins, testing::ValuesIn(test::kernel_paths(test::on_cuda)),
                          [](const auto& test) { return test.param.name; });
 
-TEST_P(Margins, KernelsUseHalfOfTheTolerance) {
+TEST_P(Margins, KernelsUseAtMostHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);

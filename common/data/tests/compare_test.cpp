@@ -49,12 +49,12 @@ TEST(CompareTest, InfinitiesPassOnlyWhenEqual) {
   EXPECT_TRUE(check_one(infinity, infinity).ok);
   EXPECT_TRUE(check_one(-infinity, -infinity).ok);
   EXPECT_FALSE(check_one(-infinity, infinity).ok);
-  EXPECT_FALSE(check_one(1, infinity).ok) << "an infinite tolerance must not excuse a finite value";
+  EXPECT_FALSE(check_one(1, infinity).ok) << "a finite value must not pass where infinity is wanted";
   EXPECT_FALSE(check_one(infinity, 1).ok);
   EXPECT_FALSE(check_one(1, 1.5, nan_value).ok);
 }
 
-TEST(CompareTest, TellsMaximaAndTheElementThatFailsByMost) {
+TEST(CompareTest, ReportsMaximaAndTheElementWithTheLargestDifferenceOverTolerance) {
   const std::vector<double> got = {1, 2.5, -1, 0.125};
   const std::vector<double> want = {1, 2, -4, 0};
   const Check check = compare(got, want, std::vector{0.01, 0.25, 2.0, 0.5}, place);

@@ -614,7 +614,7 @@ struct Worker {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
     const int thread = threadIdx.x % TEAM_THREADS;
-    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // the keys are rotated meanwhile
+    const int first_page = page_of(here, min(first + thread / UNITS_THERE, end - 1));  // loaded during the rotation
     if constexpr (ROTARY_DIM > 0) {
       turn_rows((end - first) * PAIRS, thread, TEAM_THREADS,
                 [&](int row) { return team_rows(number, false) + (first + row - first_key) * layout.row_bytes; },

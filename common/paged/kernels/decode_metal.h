@@ -27,8 +27,8 @@ struct MetalDecodeLayout {
     kv = q_registers ? 0 : rows * row_bytes;
     while (teams > 1 && kv + teams * 8 * row_bytes + (rows + 4) * 4 > 32768) teams /= 2;
     threads = teams * (rows / 8) * 32;
-    // The memory of the blocks has two more uses. At a tile's begin, Q passes through this memory if it stays in
-    // registers. At a tile's end, a team writes there, for each row, its outputs and three more numbers, as floats.
+    // The memory of the blocks has two more uses. At the beginning of a tile, Q passes through this memory if it stays
+    // in registers. At a tile's end, a team writes there, for each row, its outputs and three more numbers, as floats.
     int shared = teams * 8 * row_bytes;
     const int of_q = rows * row_bytes, of_team = teams > 1 ? rows * (head_dim + 3) * 4 : 0;
     if (q_registers && shared < of_q) shared = of_q;

@@ -333,7 +333,7 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths), "no error");
   EXPECT_EQ(error({0, 3, 0, 0, 3, 2}, lengths, holders),
             "page table: row 2, column 1: page 2 is free; a sequence must hold it");
-  EXPECT_EQ(error(sound, {5, 9, 8}), "page table: row 1: length 9; 0 up to 2 pages of 4 tokens are allowed");
+  EXPECT_EQ(error(sound, {5, 9, 8}), "page table: row 1: length 9; lengths from 0 to 2 pages of 4 tokens are allowed");
   EXPECT_NE(error(sound, {-1, 0, 8}), "no error");
   EXPECT_EQ(error(sound, {5, 0, 8, 1}),
             "page table: 6 entries for 4 lengths; each length must have the same number of entries");

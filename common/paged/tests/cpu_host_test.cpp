@@ -1,4 +1,4 @@
-// The kernels compile for hosts of every family.
+// The kernels `decode`, `decode_join` and `expand` compile for CPUs of every family.
 #include <gtest/gtest.h>
 
 #include "common/paged/decode.h"
@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(All, PagedHosts,
                                          "neoverse-n1"),
                          test::OtherCpus::name_of);
 
-TEST_P(PagedHosts, CompileEveryKernel) {
+TEST_P(PagedHosts, CompileDecodingAndExpand) {
   test::Some some(2);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::int8}) {
     if (some.skips()) continue;

@@ -46,7 +46,7 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
-/// Before it attends, a plan that appends to a cache of 8 bits appends in a launch of its own.
+/// A plan that appends to a cache of 8 bits has a separate launch for this, before the launch that attends.
 TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   DecodeConfig config = config_of(2);
   config.dtype = config.out_dtype = DType::bf16;

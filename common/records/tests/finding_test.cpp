@@ -72,6 +72,12 @@ TEST(MakeFinding, HasEveryField) {
   EXPECT_EQ(data["device"], "A CPU");
   EXPECT_EQ(data["hypothesis"].dump(),
             R"({"id":"bc80","text":"t","metric":"m","op":"<","threshold":1.0,"origin":"o"})");
+  EXPECT_EQ(data["subject"], "head_dim=64");
+  EXPECT_EQ(data["selection"], "");
+  EXPECT_EQ(data["advice"], "");
+  EXPECT_EQ(data["correct"], true);
+  EXPECT_EQ(data["template"]["title"], compared().title);
+  EXPECT_EQ(data["template"]["content"], compared().content);
   EXPECT_EQ(data["verdict"]["state"], "supported");
   EXPECT_EQ(data["estimate"].dump(),
             R"({"value":0.9,"ci_lo":0.88,"ci_hi":0.92,"next_lo":0.88,"next_hi":0.92,"tau":0.0,"freedom":30.0,)"

@@ -54,7 +54,7 @@ TEST(Measurement, JsonHasEveryField) {
     "schema": "measurement/1", "run_id": "r1", "experiment": "proto1_flash", "device": "A CPU",
     "case": {"head_dim": 64, "variant": "tuned"}, "dtype": "bf16", "status": "ok", "reason": "",
     "check": {"ok": true, "max_abs": 1e-6, "max_rel": 1e-4, "rows_checked": 128, "worst": ""},
-    "work": {"flops": 1e9, "bytes": 4e6},
+    "work": {"flops": 1e9, "bytes": 4e6, "bound": "matrix"},
     "time": [{"scope": "device_hot", "n": 50, "rounds": 10, "median_s": 1e-3, "ci_lo_s": 9.9e-4, "ci_hi_s": 1.01e-3,
               "cv": 0.02, "min_s": 9e-4, "stop": "ci"},
              {"scope": "host", "n": 50, "rounds": 10, "median_s": 1.5e-3, "ci_lo_s": 1.485e-3, "ci_hi_s": 1.515e-3,
@@ -99,7 +99,7 @@ TEST(Measurement, RoundTrips) {
   EXPECT_TRUE(to_json(skipped, ceilings)["rate"].is_null());
 }
 
-TEST(Measurement, RefusesForeignRecords) {
+TEST(Measurement, RefusesAnotherSchemaAnUnknownScopeOrAMissingField) {
   Json json = to_json(measured(), ceilings);
   json["schema"] = "measurement/2";
   EXPECT_THROW(measurement_from_json(json), BadInput);
@@ -110,9 +110,9 @@ TEST(Measurement, RefusesForeignRecords) {
   EXPECT_THROW(measurement_from_json(json), std::exception);
 }
 
-TEST(Measurement, NothingBeatsItsCeiling) {
+TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {
   Measurement m = measured();
-  m.work->flops = 4.15e9;  // 4.15 TFLOPS in 1 ms; the bf16 ceiling is 4
+  m.work->flops = 4.15e9;  // in 1 ms: 4.15 TFLOP/s; the bf16 ceiling is 4 TFLOP/s
   EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "no share above 100 %";
   EXPECT_NEAR(to_json(m, ceilings)["rate"]["pct_matrix_peak"].get<double>(), 100 * 4.15 / 8, 1e-9);
   m.work->flops = 4.25e9;

@@ -19,7 +19,7 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.02);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto1_flash", FigureKind::ratio).freedom, 3);
   EXPECT_EQ(scale("A CPU, 2 units", "proto3_paged", FigureKind::ratio), 0.03) << "the entry of the device";
-  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the entry of the kind";
+  EXPECT_EQ(scale("A CPU, 2 units", "proto1_flash", FigureKind::share), 0.06) << "the entry of the kind of device";
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "no entry: the default of a CPU";
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);

@@ -83,7 +83,7 @@ TEST(MeasureInterleaved, TheFirstScopeDecides) {
   EXPECT_EQ(measure_interleaved(noisy_first, {.max_samples = 30, .budget_s = 60})[0].stop, "max");
 }
 
-TEST(MeasureInterleaved, FewRoundsGiveNoInterval) {
+TEST(MeasureInterleaved, AnIntervalNeedsSixRounds) {
   Script script("A", steady);
   const auto measured = measure_interleaved(
       script.samplers, {.samples_per_round = 10, .min_samples = 10, .budget_s = 60, .min_rounds = 1});
@@ -179,20 +179,20 @@ TEST(BootstrapMedian, ItsValueIsTheMedianOfAllSamples) {
   }
 }
 
-TEST(BootstrapMedian, CoversTheTrueMedianWhereAnIntervalOverLaunchesDoesNot) {
+TEST(BootstrapMedian, AnIntervalOverRoundsCoversTheTrueMedianAndAnIntervalOverSamplesDoesNot) {
   std::mt19937_64 random(2024);
   constexpr int trials = 400;
-  int covered_by_rounds = 0, covered_by_launches = 0;
+  int covered_by_rounds = 0, covered_by_samples = 0;
   for (int trial = 0; trial < trials; ++trial) {
     const Series series = simulate(random, 20, 5, 1, 0.3);
     const Estimate rounds = bootstrap_median(series, trial);
-    const Estimate launches = bootstrap_median(one_sample_per_round(series), trial);
+    const Estimate samples = bootstrap_median(one_sample_per_round(series), trial);
     covered_by_rounds += rounds.ci_lo <= 10 && 10 <= rounds.ci_hi;
-    covered_by_launches += launches.ci_lo <= 10 && 10 <= launches.ci_hi;
+    covered_by_samples += samples.ci_lo <= 10 && 10 <= samples.ci_hi;
   }
   EXPECT_GT(covered_by_rounds, 0.91 * trials);
   EXPECT_LT(covered_by_rounds, 0.985 * trials);
-  EXPECT_LT(covered_by_launches, 0.75 * trials);
+  EXPECT_LT(covered_by_samples, 0.75 * trials);
 }
 
 TEST(BootstrapMedian, NarrowsWithTheSquareRootOfTheRounds) {

@@ -240,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "this device has no kernel for variant tuned; it has naive"},
                     Function{"proto7_variants", "--score-function", halves, "--axis variant=naive", ""},
                     Function{"proto7_variants", "--mask-function", hides, "--axis variant=naive",
-                             "this device has no kernel for a mask function on its own, as the oracle needs it"}),
+                             "this device has no kernel for evaluating a mask function alone, as the oracle does"}),
     [](const auto& test) { return fmt::format("{}_{}", test.index, test.param.program); });
 
 class ReverseEngineTest : public testing::Test {
@@ -285,7 +285,7 @@ TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
   call.q = call.k = call.v = call.o = view_of(none);
   call.initial_state = before.data();
   call.final_state = after.data();
-  EXPECT_EQ(message_of([&] { engine.linear(call); }), "this device has no kernel for tables of a caller");
+  EXPECT_EQ(message_of([&] { engine.linear(call); }), "this device has no kernel for copying tables of a caller");
 }
 
 }  // namespace
