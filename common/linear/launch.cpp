@@ -204,7 +204,7 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   if ((workspace_ = info.operations->linear->workspace(device, config))) return;
   const int64_t state = config.state_elements();
-  int64_t groups = 1;  // threadgroups of a span and head that look back
+  int64_t groups = 1;  // how many threadgroups of each span and head look back
   if (config.variant == "phases") {
     const int64_t numbers = config.chunk_numbers() * config.heads;
     span_chunks_ = attn::span_chunks(config, info);
