@@ -25,8 +25,8 @@ struct Pair {
   Case softmax, linear;
 };
 
-/// Returns the pairs of all groups that have softmax attention. A group gives one pair for each gate, feature map and
-/// so on. The linear case of a pair is the first form in the group that the device can run.
+/// Returns the pairs of all groups that have softmax attention. A group gives one pair for each setting (gate, feature
+/// map and so on). The linear case of a pair is the first form in the group that the device can run.
 std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;

@@ -54,10 +54,10 @@ class Bracket {
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
-/// If a claim about the crossover is selected, runs a search for each gate, feature map and so on in each group of
-/// cases with softmax attention. After the searches, runs the cases that no search has measured, as Experiment::run()
-/// does, and returns the exit status. A search ends when the budget is spent. A case that has a record is not measured
-/// again.
+/// If a claim about the crossover is selected, runs searches in each group that has a case of softmax attention: one
+/// search for each setting (gate, feature map and so on) of the group's linear cases. After the searches, runs the
+/// cases that no search has measured, as Experiment::run() does, and returns the exit status. A search ends when the
+/// budget is spent. A case that has a record is not measured again.
 int run_with_crossovers(Experiment& lab);
 
 }  // namespace attn

@@ -161,7 +161,7 @@ Plan linear_plan(const LinearCase& one, const DeviceInfo& device) {
     return attention_plan(one.flash, device);
   }
   if (one.linear.normalised && one.linear.feature.name == "identity") {
-    return {.unable = "normalised 1: with feature identity the divisor has either sign, and may be nearly 0"};
+    return {.unable = "normalised 1: with feature identity the divisor can have either sign, and may be nearly 0"};
   }
   if (one.linear.feature.user) {
     if (std::string reason = function_unable(FunctionKind::feature, device); !reason.empty()) return {.unable = reason};

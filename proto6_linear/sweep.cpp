@@ -38,7 +38,7 @@ std::vector<AxisInfo> linear_axes() {
       {"out_dtype", "type of O, by default dtype", dtypes, 0, 0, 1},
       {"head_dim", "columns of Q and K", {}, 8, 256, 8},
       {"value_dim", "columns of V and O, by default head_dim", {}, 8, 256, 8},
-      {"chunk", "tokens of a chunk; 0: the variant has no chunks", {}, 0, 256, 16},
+      {"chunk", "tokens of a chunk; 0: the default of a variant with chunks (phases, fused)", {}, 0, 256, 16},
       {"batch", "number of sequences", {}, 1, 65535, 1},
       {"heads", "number of heads of Q, K, V and O", {}, 1, 65535, 1},
       {"q_len", "tokens of the longest sequence", {}, 1, longest_sequence, 1},

@@ -218,7 +218,7 @@ RopeTable rope_table(const RopeConfig& config, int64_t positions, int64_t first)
   const std::vector<double> frequencies = rope_frequencies(config);
   const double factor = rope_attention_factor(config);
   if (positions < 1 || positions > std::numeric_limits<int32_t>::max()) {
-    throw BadInput(fmt::format("rope: a table of {} positions: it must have from 1 to 2^31 - 1", positions));
+    throw BadInput(fmt::format("rope: a table of {} positions: it must have from 1 to 2^31 - 1 positions", positions));
   }
   const size_t pairs = frequencies.size();
   RopeTable table;

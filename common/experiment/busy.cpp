@@ -63,8 +63,8 @@ std::vector<std::string> disturbances(const DeviceInfo& device, const std::vecto
   const int units = static_cast<int>(device.units);
   std::vector<std::string> lines;
   if (device.on_host && cores > 0 && units > cores) {
-    lines.push_back(fmt::format("{} threads on {} core{}: threads wait for each other; --device cpu:threads={}", units,
-                                cores, cores == 1 ? "" : "s", cores));
+    lines.push_back(fmt::format("{} threads on {} core{}: threads wait for each other; use --device cpu:threads={}",
+                                units, cores, cores == 1 ? "" : "s", cores));
   }
   std::vector<std::string> signs;
   const double overlap = others + units - cores;  // the cores that both the run and other programs used

@@ -213,7 +213,8 @@ const CacheFlush* Experiment::State::cold_flush() {
     }
     if (!flush_test->ok) {
       flush.reset();
-      progress.note("no times with flushed caches: the flush has no effect in its self-test, or no memory");
+      progress.note(
+          "no times with flushed caches: the flush has no effect in its self-test, or there is no memory for it");
     }
   }
   return flush ? &*flush : nullptr;

@@ -43,7 +43,7 @@ struct Options {
   std::string findings_path = "findings.jsonl", measurements_path = "measurements.jsonl";
   int shard_index = 1, shard_count = 1;
   std::optional<size_t> threadgroup_memory_bytes;
-  std::string replay;              // id of a record, or the start of one
+  std::string replay;              // id of a record, or the first digits of an id
   int processes = 0;               // number of processes that measure comparisons and claims' figures; 0: the default
   std::string part;                // the file with the task of a part (parts.cpp); empty in a run that a user starts
   int part_number = 1, parts = 1;  // the number of this part, and how many parts there are; from the task

@@ -32,7 +32,7 @@
 namespace attn {
 namespace {
 
-constexpr size_t most_notes_bytes = size_t{4} << 20;  // pages that no notes touch cost nothing
+constexpr size_t most_notes_bytes = size_t{4} << 20;  // unwritten pages of this mapping take no memory
 constexpr double showing_s = 5;                       // the most seconds in which a worker may show what was measured
 // A terminal and `timeout` may send one signal twice: to the process, and to its group. Signals that come within this
 // time count as one signal.

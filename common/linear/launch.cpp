@@ -121,10 +121,10 @@ std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (config.variant != "recurrent" && (config.chunk < 16 || config.chunk % 16 != 0 || config.chunk > most_elements)) {
     return fmt::format("chunk {}: chunk must be a multiple of 16, at most {}", config.chunk, most_elements);
   }
-  if (!config.causal && config.gate != GATE_NONE) return "gate: a decay goes with causal 1";
-  if (!config.causal && config.variant == "recurrent") return "variant recurrent: it goes with causal 1";
+  if (!config.causal && config.gate != GATE_NONE) return "gate: with causal 0, gate must be none";
+  if (!config.causal && config.variant == "recurrent") return "variant recurrent: causal must be 1";
   if (!config.causal && config.variant == "fused" && config.segments > 1) {
-    return fmt::format("segments {}: with causal 0 a sequence is not cut", config.segments);
+    return fmt::format("segments {}: with causal 0, segments must be 0 or 1", config.segments);
   }
   return device.operations->linear->unable(config);
 }
@@ -204,7 +204,7 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   for (const Launch& launch : launches_) kernels_.push_back(pipelines.get(launch.source).kernel.get());
   if ((workspace_ = info.operations->linear->workspace(device, config))) return;
   const int64_t state = config.state_elements();
-  int64_t groups = 1;  // threadgroups of a span and head that look back
+  int64_t groups = 1;  // how many threadgroups of each span and head look back
   if (config.variant == "phases") {
     const int64_t numbers = config.chunk_numbers() * config.heads;
     span_chunks_ = attn::span_chunks(config, info);
@@ -302,7 +302,7 @@ void LinearLaunch::dispatch(CommandEncoder& encoder, const LinearTensors& tensor
 }
 
 void LinearLaunch::encode(CommandEncoder& encoder, const LinearTensors& tensors) const {
-  if (config_.scan == "host") throw std::logic_error("a scan on the host is no launch");
+  if (config_.scan == "host") throw std::logic_error("the scan runs on the host, so encode() cannot encode it");
   dispatch(encoder, tensors, 0, launches_.size());
 }
 void LinearLaunch::encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const {

@@ -36,7 +36,7 @@ struct LinearConfig {
   double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 if normalised
   Feature feature;
   int64_t segments = 0;     // for fused: into how many parts a sequence is cut; 0: a rule chooses (linear_segments())
-  int64_t span_chunks = 0;  // for scans on the device: chunks of a span; 0: chosen by rule
+  int64_t span_chunks = 0;  // for scans on the device: chunks of a span; 0: a rule chooses
   int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
 
   double effective_scale() const;
@@ -47,7 +47,7 @@ struct LinearConfig {
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
 };
 
-/// The memory that a launch needs in addition to the tensors, for a form that only one device has.
+/// The memory between the phases of a form that only one device has. It replaces the buffers of LinearLaunch.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;

@@ -1,5 +1,5 @@
-// The claims turn results into duels and conclusions. The tests run these pure functions on made-up results. This file
-// also tests the search for the crossover.
+// The claims turn results into duels (pairs of cases that are measured in turn) and conclusions. The tests run these
+// pure functions on made-up results. This file also tests the search for the crossover.
 #include "proto6_linear/claims.h"
 
 #include <fmt/format.h>
@@ -167,8 +167,8 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     }
     ++counts[hypothesis.id];
   }
-  // The products of matrices limit all results on this device, so no result has a share of the rate of a copy. The
-  // claim `floor` is about results that memory limits.
+  // On this device memory limits only the variant `recurrent`, so only its results have a share of the rate of a copy.
+  // The claim `floor` is about such results of the other variants.
   const std::set<std::string> limited_by_memory = {"floor"};
   for (const Claim& claim : claims) {
     EXPECT_EQ(counts[claim.hypothesis.id] == 0, limited_by_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;

@@ -95,7 +95,7 @@ TEST_F(LinearCliTest, SaysWhyACaseDoesNotRun) {
       "--device cpu:threads=1 --dry-run --axis variant=fused,recurrent,softmax --axis causal=0 --axis gate=none,token "
       "--axis q_len=64 --axis normalised=1 --axis feature=identity,elu1 --axis value_dim=32 --axis head_dim=64");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* reason : {"a decay goes with causal 1", "recurrent: it goes with causal 1", "has either sign",
+  for (const char* reason : {"with causal 0, gate must be none", "recurrent: causal must be 1", "can have either sign",
                              "value_dim must be equal to head_dim"}) {
     EXPECT_NE(outcome.out.find(reason), std::string::npos) << reason;
   }

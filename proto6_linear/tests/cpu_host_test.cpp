@@ -1,5 +1,5 @@
-// Tests that the cpu kernels compile for hosts of every family, and that with vectors of every width the kernels agree
-// with the oracle.
+// Tests that the cpu kernels compile for hosts of several families, and that with vectors of several widths the kernels
+// agree with the oracle.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -70,7 +70,7 @@ TEST(LinearVectors, StoreStatesPastTheCaches) {
   }
 }
 
-TEST(LinearVectors, OfEveryWidth) {
+TEST(LinearVectors, OfSeveralWidths) {
   if (test::on_cuda) GTEST_SKIP() << "the device under test is no cpu";
   for (const auto& [width, registers, gates] : {std::tuple{1, 16, std::vector{GATE_TOKEN}},
                                                 {4, 32, std::vector{GATE_CHANNEL}},

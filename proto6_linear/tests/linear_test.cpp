@@ -151,8 +151,8 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
 }
 
 // A NaN of a token in K, V or the gate reaches this token and the later tokens of the sequence and head, and no other
-// tokens. A NaN in Q reaches only its own token. A NaN in V reaches only its own column. The token is the first or the
-// last token of a kernel's step, or a token between them.
+// tokens. (A gate by head belongs to all tokens of the head.) A NaN in Q reaches only its own token. A NaN in V reaches
+// only its own column. The token is the first or the last token of a kernel's step, or a token between them.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   test::Some some(7);
   for (const Gate gate : all_gates) {
@@ -503,10 +503,10 @@ TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
             }
           }
           const Check broken = check_changed(form, shared, changed);
-          EXPECT_FALSE(broken.ok) << words(form) << ": " << count << " tokens lost, " << first;
+          EXPECT_FALSE(broken.ok) << words(form) << ": " << count << " tokens lost from token " << first << " on";
           // Without a gate the final state shows the fault far more clearly than any row.
           EXPECT_GT(broken.max_used, gate == GATE_NONE ? 10 : 1.5)
-              << words(form) << ": " << count << " lost, " << first;
+              << words(form) << ": " << count << " tokens lost from token " << first << " on";
         }
         if (gate == GATE_NONE) continue;
         LinearInputs changed = shared->inputs;

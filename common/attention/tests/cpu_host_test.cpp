@@ -30,10 +30,10 @@ namespace {
 struct Host {
   const char* family;
   uint32_t simd_width, vector_registers;
-  int64_t tile_vectors, tile_rows;  // the expected register tile if a tile has many rows
-  bool copies_pages;                // the kernel copies K if the rows of K lie a multiple of 4 KiB apart
-  bool asks_ahead;                  // ASK_AHEAD of the tuned kernel
-  bool bf16_dot;                    // BF16_DOT of the tuned kernel in bf16
+  int64_t tile_vectors, tile_rows;  // the size of the register tile if the kernel's tile has many queries
+  bool copies_pages;                // the tuned kernel copies K if the rows of K lie a multiple of 4 KiB apart
+  bool asks_ahead;                  // the tuned kernel prefetches the next rows that it copies (ASK_AHEAD)
+  bool bf16_dot;                    // the tuned kernel in bf16 uses the dot product of bf16 pairs (BF16_DOT)
   bool amx;                         // amx.cpu.cpp replaces the tuned kernel in bf16
 };
 
@@ -106,7 +106,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
   EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
 
-  const FlashConfig few_rows = config("tuned", 128, 16);  // the vectors together have at most 16 lanes
+  const FlashConfig few_rows = config("tuned", 128, 16);  // 16 queries: the vectors together have at most 16 lanes
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
@@ -115,7 +115,7 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
   pages.layout = Layout::bshd;
   pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row
   EXPECT_EQ(constant(pages, "COPY_K"), GetParam().copies_pages);
-  if (!GetParam().copies_pages) {  // a set has a way for each row of a register tile
+  if (!GetParam().copies_pages) {  // such a host copies K only if a register tile has more rows than a set has ways
     FlashConfig few_rows = pages;
     few_rows.block_r = 32;  // register tiles of 12 rows
     DeviceInfo device = info_;

@@ -1,5 +1,5 @@
-// Mutations of the GPU's kernels, compiled without a GPU: each compiles, and its machine code differs from the unbroken
-// kernel's.
+// The GPU's kernels broken on purpose (mutations), compiled without a GPU. Each mutation compiles, and its machine code
+// differs from the unbroken kernel's.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -43,7 +43,7 @@ INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
 }
 
-/// Returns `acc` plus, in each lane, the products of both elements of the lane's pairs.
+/// Adds to each lane of `acc` two products: those of the low and of the high elements of the lane's pairs in a and b.
 INLINE Floats add_products(Floats acc, Words a, Words b) {
   const auto low = [](Words pairs) { return reinterpret_cast<Floats>(pairs << 16); };
   const auto high = [](Words pairs) { return reinterpret_cast<Floats>(pairs & 0xFFFF0000u); };

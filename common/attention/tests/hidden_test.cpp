@@ -1,6 +1,6 @@
-// Hidden pairs of a query and a key (common/attention/kernels/attention.h): rows that see no key in the first or last
-// blocks, at many scales; scores and values of any size; NaN and infinity in K, V or tables, which may reach only the
-// rows that see them. The tests compare every kernel with the oracle, on the device under test.
+// A mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). The tests compare every
+// kernel with the oracle, on the device under test. Some rows see no key in the first or last blocks. Scores and values
+// have any size. NaN and infinity in K, V or tables may reach only the rows that see them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_ho
   return ways;
 }
 
-/// Returns a setup with more queries than keys, and with blocks that end within the first document.
+/// Returns a setup with more queries than keys. The first document ends within the second block of 32 keys.
 Tested more_queries(const std::string& kernel) {
   Tested setup = test::tested(kernel);
   setup.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // ---- rows that see no key in the first or last blocks
 
-// A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
+// A kernel that hides a score by a large negative number, not by -infinity, is wrong only at some scales.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   const Tested setup = small();
   const Tensors tensors = test::random_tensors(setup.config);
@@ -183,7 +183,7 @@ Tensors at_the_edge_of_f32(const Tested& setup) {
 }
 TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
   const Tested setup = small();
-  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "f16 has no such products";
+  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "products of f16 elements are too small";
   const Tensors tensors = at_the_edge_of_f32(setup);
   for (const double scale : {3.8, -3.8}) {
     Tested at = setup;
@@ -263,7 +263,7 @@ TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
 // Sums of weighted values may overflow before they are divided by the sum of the weights.
 TEST_P(HiddenVariants, ValuesOfAnySize) {
   Tested setup = small();
-  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 do not overflow";
+  if (setup.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 values do not overflow f32";
   setup.config.out_dtype = setup.config.dtype;
   Tensors tensors = test::random_tensors(setup.config);
   tensors.v = constant(tensors.v, 0x1.8p127);
@@ -272,8 +272,8 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 
 // ---- NaN and infinity, seen and not seen
 
-// NaN or infinity in elements of K or V, or in a whole row of K or V, in a few places. A row that does not see an
-// element with NaN or infinity does not change. A NaN reaches all rows that see it.
+// The test writes a huge number, infinity or NaN into one element and into one row of K or V. A row that does not
+// see the element does not change. A NaN reaches all rows that see it.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;
@@ -318,7 +318,7 @@ TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
   }
 }
 
-// Every bit of a NaN may be set, also its sign.
+// All bits of a NaN may be set, the sign bit too.
 TEST_P(HiddenVariants, NaNOfAnyBits) {
   const Tested setup = small();
   const size_t element = size_bytes(setup.config.dtype);
@@ -383,9 +383,10 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   }
 }
 
-// Kernels of bf16 on the cpu compute s * factor - m * factor by one multiply-add. The rounding error of the second
-// product stays in the result, so the weights of equal scores are all wrong by this error. For products up to
-// largest_product the error is small. For a maximum m of 4e9 the error is more than 1, and the weights are useless.
+// A weight is a power with the exponent s * factor - m * factor. Here s is a score, m is the row's largest score, and
+// `factor` is the scale times a constant. Kernels of bf16 on the cpu compute the exponent by one multiply-add. The
+// rounding error of m * factor stays in the exponent, so all weights of the row are wrong by the same ratio. For
+// products up to largest_product the error is small. For an m of 4e9 the error is more than 1: the weights are useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

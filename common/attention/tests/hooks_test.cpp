@@ -86,8 +86,8 @@ TEST_P(HooksTest, KeysOfEveryRule) {
   }
 }
 
-// In a tile with many rows, the consumers, warps or panels see different blocks. The cases here have more queries than
-// a tile has rows.
+// The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
+// mma_sync, and panels on a cpu. The cases here have more queries than a tile has rows.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   test::Some some(5);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
@@ -222,7 +222,8 @@ Includes pages_hook(int64_t page_keys) {
                        page_keys, only_within("key", "c.kv_len"))}};
 }
 
-/// Returns K or V in pages, in the order of the table. Elements beyond the last key of a sequence are random numbers.
+/// Returns K or V cut into pages. The table says where each page of keys lies in the result. Elements beyond the last
+/// key of a sequence are random numbers.
 Tensor in_pages(const Tensor& tensor, const std::vector<int>& table, int64_t page_keys) {
   const int64_t pages = (tensor.seq + page_keys - 1) / page_keys;
   Tensor paged =
@@ -253,7 +254,7 @@ std::string pages_difference(const std::string& name, Tested setup, int64_t page
   const Attended want = run(name, setup, tensors, {}, bytes_of_table({0}));
   const Attended got =
       run(name, on_pages(setup, table, page_keys), paged, pages_hook(page_keys), bytes_of_table(table), cache);
-  return got == want ? "" : "other bits. " + difference(setup.config, got, want.o, want.lse);
+  return got == want ? "" : "the bits differ with pages: " + difference(setup.config, got, want.o, want.lse);
 }
 
 TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
@@ -266,7 +267,8 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
         setup.config.shape.kv_len = kv_len;
         setup.config.shape.causal = causal;
         setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        // wgmma takes pages of a multiple of 8 keys, and here its blocks have 32 keys, of which 24 is no divisor.
+        // wgmma takes pages of a multiple of 8 keys that divide its block or are a multiple of it. A block here has 32
+        // keys.
         if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;
         if (some.skips()) continue;
         EXPECT_EQ(pages_difference(GetParam(), setup, page_keys), "")
@@ -276,7 +278,8 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
-/// Keys hook: the numbers after the table of pages are the sequences' lengths. The hook says -1 for a wrong length.
+/// Keys hook: the numbers after the table of pages are the sequences' lengths. For a wrong length the
+/// hook returns -1 as the end.
 Includes lengths_hook(size_t table_size) {
   return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
                                   "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO 1\n#define KEYS_END_EARLY 1\n"
@@ -327,8 +330,7 @@ TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
 
 // ---- how rows are rotated
 
-// Returns the angle by which a row at `position` is rotated, for the pair of element d of the row's first half and
-// element d of its second half.
+// Returns the angle by which elements d and d + half of a row at `position` are rotated.
 double angle(int64_t position, int64_t d, int64_t half) {
   return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(d) / static_cast<double>(half));
 }
@@ -456,7 +458,7 @@ TEST_P(HooksTest, HooksTogether) {
       "");
 }
 
-// Without a GPU: the GPU's kernels compile with every keys hook, and do not spill registers.
+// The GPU's kernels compile with the hooks, and do not spill registers. These tests need no GPU.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
@@ -599,7 +601,7 @@ TEST_P(HookMutations, AreCaught) {
   Tested setup = tested(mutation.kernel);
   setup.config.shape.q_len = 200;
   setup.config.shape.kv_len = 211;
-  setup.config.block_r = 192;  // panels, warps and consumers see different keys of a block
+  setup.config.block_r = 192;  // a tile with many rows: its parts see different keys of a block
   setup.config.block_c = 64;
   // With large scores a few keys have most of the weight. So a wrong mask of even one key changes the result by more
   // than the tolerance of bf16.

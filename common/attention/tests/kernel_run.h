@@ -1,5 +1,5 @@
-// Runs the kernels of attention for tests, on the device under test, with hooks and tensors of the test, and without
-// the plan and the problem of an experiment.
+// Runs one kernel of attention on the device under test, with hooks and tensors that a test gives. The kernel runs
+// alone, without the other launches of a plan.
 #pragma once
 
 #include <fmt/format.h>
@@ -247,10 +247,11 @@ inline std::string describe(const std::string& name, const FlashConfig& c) {
 
 // ---- which keys a row sees
 
-/// A keys hook. For the oracle, `range` gives the same range of keys for a batch entry and a query q.
+/// A keys hook. `body` is its text for kernels. `range` is the same rule for the oracle: it returns the range of keys
+/// that a query sees, without the causal mask. Its arguments are the table, the shape, the batch entry and the query.
 struct KeysHook {
   const char* name;
-  bool at_zero;
+  bool at_zero;      // every range begins at key 0
   const char* body;  // the body of visible_keys()
   std::function<std::vector<int>(const AttentionShape&)> table;
   std::function<std::pair<int64_t, int64_t>(const std::vector<int>&, const AttentionShape&, int64_t, int64_t)> range;

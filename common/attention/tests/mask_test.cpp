@@ -1,7 +1,7 @@
-// The mask hook and its lists of key blocks. The tests compare every kernel with the oracle, and each kernel that walks
-// lists with the same kernel without lists. The tests check the contents of the lists, and that kernels walk only
-// listed blocks. The tests also check that the comparisons catch broken kernels. The tests run on the device under
-// test.
+// The mask hook, and the lists of the key blocks that the mask shows to each tile. The tests compare every kernel with
+// the oracle, and each kernel that walks lists with the same kernel without lists. The tests check the lists, and that
+// kernels walk only listed blocks. The tests also check that the comparisons catch broken kernels. The tests run on the
+// device under test.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -140,7 +140,7 @@ Outcome run_with(const AttentionHooks& hooks, const FlashConfig& config, Device&
   problem.poison();
   CommandEncoder encoder;
   problem.encode(encoder);
-  problem.encode(encoder);  // with the lists of the first launch
+  problem.encode(encoder);  // the second launch uses the lists that were made for the first launch
   on.submit(encoder);
   const Tensor o = convert(problem.output(), DType::f32, Layout::bhsd);
   const auto* values = reinterpret_cast<const float*>(o.data.data());
@@ -165,8 +165,8 @@ class MaskVariants : public test::OnPath<KernelPath> {
 INSTANTIATE_TEST_SUITE_P(All, MaskVariants, testing::ValuesIn(paths()),
                          [](const auto& test) { return test.param.name; });
 
-// Some cases: every mask with the kernels in f32 that are not tuned, every second mask with the other kernels; every
-// shape; each mask either with causal or without.
+// Unless $ATTN_TEST_ALL is set, the test runs only some cases. Kernels in f32 other than `tuned` run every mask. The
+// other kernels run every second mask. Each mask runs with every shape, and either with or without a causal mask.
 TEST_P(MaskVariants, OddShapes) {
   const bool every_mask = path().dtype == DType::f32 && std::string_view(path().variant) != "tuned";
   test::Some some(every_mask ? 1 : 2);
@@ -188,7 +188,7 @@ TEST_P(MaskVariants, OddShapes) {
   }
 }
 
-// A kernel that replaces a hidden score by a large number is wrong at some scales, and not at others.
+// A kernel that hides a score by a large negative number, not by -infinity, is wrong only at some scales.
 TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   test::Some some(5);
   for (double scale = 0.05; scale < 1.5; scale *= 1.17) {
@@ -199,7 +199,8 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// In a tile with many rows, the consumers, warps or panels see different blocks. The queries take several tiles.
+// The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
+// mma_sync, and panels on a cpu. The queries take several tiles.
 TEST_P(MaskVariants, LargerTiles) {
   test::Some some(5);
   for (const char* name : {"stripes", "tokens", "blocks"}) {
@@ -265,8 +266,9 @@ std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCach
     std::vector<int> list(static_cast<size_t>(lists.capacity));
     device().download(list.data(), lists.entries + number * lists.capacity, list.size() * sizeof(int));
     if (count == 0 && list[0] != 1)
-      return "the memory of a list without entries does not begin with 1 (block 0, masked)";
-    if (count < 0 || count > lists.capacity) return fmt::format("a list of {} entries", count);
+      return "a list without entries must have the number 1 (block 0, masked) in its memory";
+    if (count < 0 || count > lists.capacity)
+      return fmt::format("a list has {} entries; the most are {}", count, lists.capacity);
     list.resize(static_cast<size_t>(count));
     const std::vector<int> expected = expected_list(config, mask, row.batch, row.head, first);
     if (list != expected) {
@@ -359,7 +361,8 @@ TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
 
 using MaskCudaCompileTest = test::CudaCompilerTest;
 
-// With the default tiles of the shapes, kernels have enough registers, and products overlap.
+// With the default tiles of the shapes, kernels do not spill registers, and the compiler does not warn that it
+// serialises matrix products. Only mma_sync may spill, if it has no lists.
 TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {

@@ -151,7 +151,7 @@ inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
   }
   if (std::string_view(mutation.file) == amx_file) {
     config.dtype = DType::bf16;
-    config.block_r = 48;  // not a multiple of the rows of two tiles
+    config.block_r = 48;  // not a multiple of 32, the rows of two AMX tiles
     config.shape.scale = 2;
   }
   if (of_cuda) config.shape.scale = 2;  // so that maxima grow by more than 8 in base 2, and outputs are rescaled
@@ -237,7 +237,7 @@ inline std::vector<BlockMutation> block_mutations() {
           {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
            "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
 
-          // If the producer and the consumers counted different blocks, they would wait for ever. So a mutation that
+          // If the producer and the consumers counted blocks differently, they would wait for ever. So a mutation that
           // drops a block either masks the block, or changes key_end(), from which the producer and the consumers get
           // the number of blocks.
           {wgmma_file, "first_block_dropped", mask,

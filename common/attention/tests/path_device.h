@@ -1,4 +1,5 @@
-// Tests of one KernelPath, on the device under test or on the cpu described as another host.
+// The base of tests that run on one KernelPath (mutations.h: a kernel, its type and its host). The tests run on the
+// device under test, or on the cpu described as the path's host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +15,8 @@
 
 namespace attn::test {
 
-/// Returns a device that is described as the host `host`. For the file of the AMX kernel, returns a device that is
-/// described as a host that runs this kernel. Returns null if `device` can stay as it is.
+/// Returns `device` described as `host`. If `file` is the AMX kernel's file, returns `device` described as a host with
+/// AMX. Returns null if `host` is empty and the kernel is not the AMX kernel: `device` can then stay as it is.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {

@@ -47,11 +47,13 @@ void expect_frequencies(const RopeConfig& config, const std::vector<double>& wan
 
 TEST(RopeFormulas, FrequenciesComputedByHand) {
   expect_frequencies(rope_of(8, 8), {1, 0.1, 0.01, 0.001});
-  expect_frequencies(rope_of(8, 4), {1, 0.01});  // frequencies of the part of a row that is rotated
+  expect_frequencies(rope_of(8, 4), {1, 0.01});  // rotary_dim sets the frequencies, not head_dim
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
-  // theta becomes 10000 * 2^(4 / 2).
+  // NTK multiplies theta by factor^(rotary_dim / (rotary_dim - 2)), which is 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
-  // 8 ln(2048 / (2 pi 32)) / (2 ln 10000) is 1.008, 8 ln(2048 / (2 pi)) / (2 ln 10000) is 2.513: a ramp from 1 to 3.
+  // YaRN multiplies a pair's frequency by 1 - r + r / factor. Along a ramp of pairs r rises from 0 to 1. Here the ramp
+  // begins at 8 ln(2048 / (2 pi 32)) / (2 ln 10000) = 1.008, rounded down to pair 1. The ramp ends at 8 ln(2048 / (2
+  // pi)) / (2 ln 10000) = 2.513, rounded up to pair 3.
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048}),
                      {1, 0.1, 0.01 * (0.5 + 0.5 / 4), 0.001 / 4});
   const double first = 8 * std::log(2048 / (2 * std::numbers::pi * 32)) / (2 * std::log(10000)),
@@ -60,13 +62,14 @@ TEST(RopeFormulas, FrequenciesComputedByHand) {
   EXPECT_NEAR(slow, 0.659, 1e-3);
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .truncate = false}),
                      {1, 0.1, 0.01 * (1 - slow + slow / 4), 0.001 / 4});
-  // 8 ln(2048 / (2 pi 0.1)) / (2 ln 10000) is 3.513, 8 ln(2048 / (2 pi 500)) / (2 ln 10000) is -0.19: a ramp from 0
-  // to 4.
+  // The ramp begins at 8 ln(2048 / (2 pi 500)) / (2 ln 10000) = -0.19, which becomes pair 0. The ramp ends at
+  // 8 ln(2048 / (2 pi 0.1)) / (2 ln 10000) = 3.513, which becomes 4.
   expect_frequencies(
       rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .beta_fast = 500, .beta_slow = 0.1}),
       {1, 0.1 * (0.75 + 0.25 / 4), 0.01 * (0.5 + 0.5 / 4), 0.001 * (0.25 + 0.75 / 4)});
-  // The first wavelength is 2 pi. The second is 4096, which is 2 turns in 8192 tokens, so the ramp there is (2 - 1) /
-  // (4 - 1). The third is much longer.
+  // The first wavelength, 2 pi, is short: its frequency stays. The second wavelength is 4096, so it has 2 turns in 8192
+  // tokens. A frequency with 1 turn is divided by 8, and a frequency with 4 turns stays. So a share of (2 - 1) / (4 -
+  // 1) of the second frequency stays. The third wavelength is long: its frequency is divided by 8.
   RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
   const double middle = 2 * std::numbers::pi / 4096;
   llama.theta = std::pow(middle, -3);
@@ -289,7 +292,7 @@ TEST_F(RopeTest, FarPositions) {
     expect_right(test);
     test.offsets = {-1, -1'000'000, -30, 5};
     expect_right(test);
-    test.config.rotary_dim = 16;  // a smaller table
+    test.config.rotary_dim = 16;  // keeps the table small
     test.shape.table_positions = 1'000'100;
     test.offsets = {0, 999'936, 1'000'000, 77};
     expect_right(test);
@@ -373,7 +376,7 @@ std::string refusal(const Call& call) {
   } catch (const BadInput& error) {
     return error.what();
   }
-  return "it is taken";
+  return "not refused";
 }
 
 TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
@@ -402,7 +405,7 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
       c.scaling = scaling;
     });
   };
-  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = y.beta_slow = 4; }), "it is taken");
+  EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = y.beta_slow = 4; }), "not refused");
   EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = 0.5; }), "rope: beta_fast=0.5: it must be a number from beta_slow");
   EXPECT_EQ(yarn([](RopeYarn& y) { y.beta_fast = INFINITY; }),
             "rope: beta_fast=inf: it must be a number from beta_slow");
@@ -432,7 +435,7 @@ TEST_F(RopeTest, RefusesShapesThatCannotBe) {
   EXPECT_EQ(refused({.rows = int64_t{1} << 31}), "rope: rows=2147483648: it must be from 1 to 1073741824");
   EXPECT_EQ(refused({.rows = 9, .table_positions = 8}), "rope: table_positions=8: it must be from 9 to 2147483647");
   EXPECT_EQ(refusal([] { rope_table(rope_of(64, 64), 0); }),
-            "rope: a table of 0 positions: it must have from 1 to 2^31 - 1");
+            "rope: a table of 0 positions: it must have from 1 to 2^31 - 1 positions");
 }
 
 TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
@@ -453,13 +456,13 @@ TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
   EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {0, int64_t{1} << 31, 64}, .q_out_strides = strides}),
             "rope: a stride of 2147483648 elements: strides of heads and rows must fit 32 bits");
   // The stride of a dimension with one element does not matter.
-  EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "it is taken");
+  EXPECT_EQ(refused({.q = q, .q_out = q, .q_strides = {1, 192, 64}, .q_out_strides = strides}), "not refused");
   const int64_t aligned = on_cuda ? 16 : 4;
   EXPECT_EQ(refused({.q = reinterpret_cast<std::byte*>(q) + 2, .q_out = q, .q_strides = strides}),
             fmt::format("rope: address {}: it must be a multiple of {}",
                         static_cast<const void*>(reinterpret_cast<std::byte*>(q) + 2), aligned));
   const std::string odd = refused({.q = q, .q_out = q, .q_strides = {0, 193, 64}, .q_out_strides = {0, 193, 64}});
-  EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes must be a multiple of 16" : "it is taken");
+  EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes must be a multiple of 16" : "not refused");
 }
 
 TEST_F(RopeTest, ThePlanCountsBytesOnce) {

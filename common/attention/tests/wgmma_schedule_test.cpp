@@ -1,3 +1,4 @@
+// The order in which the `wgmma` variant takes its tiles. The tests run without a GPU.
 #include "common/backends/cuda/wgmma_schedule.h"
 
 #include <gtest/gtest.h>
@@ -59,9 +60,10 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 }
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
-  // 4096 tokens of K and V take 2 MiB for each head, so an eighth of the cache has room for three heads. A head has 22
-  // tiles, so 18 heads have three tiles for every multiprocessor. These 18 heads are the last section. The other 46
-  // heads make 15 sections of three heads, and one section of one head, which comes first.
+  // With 16-bit elements and head_dim 128, the 4096 tokens of K and V take 2 MiB for each head. So an eighth of the
+  // cache has room for three heads. A head has 22 tiles, so 18 heads have three tiles for every multiprocessor. These
+  // 18 heads are the last section. The other 46 heads make 15 sections of three heads, and one section of one head,
+  // which comes first.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
   std::vector<int> sections;  // heads of each section
   int heads = 0;

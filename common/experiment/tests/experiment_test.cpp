@@ -472,7 +472,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(world.parts.size(), 3u);
   EXPECT_EQ(world.parts[0][0], "/somewhere/fake_experiment");
-  EXPECT_EQ(measurements().size(), 6u) << "a process leaves no records";
+  EXPECT_EQ(measurements().size(), 6u) << "the processes of --processes write no records of cases";
   ASSERT_EQ(findings().size(), 3u);
   for (const Json& finding : findings()) {
     const Json& data = finding["data"];
@@ -806,8 +806,8 @@ TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   }
 }
 
-// A body may ask for comparisons step by step, each with a share of the budget. A replay measures these comparisons
-// too.
+// The body of run_experiment() may ask for comparisons step by step, each with a share of the budget. A replay measures
+// these comparisons too.
 TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 0.5e-3 : 1e-3; };
   size_t steps_taken = 0;
@@ -1325,7 +1325,7 @@ TEST_F(ExperimentTest, APipeWhoseReaderHasGoneIsAnErrorAndTheRunGoesOn) {
     EXPECT_NE(outcome.err.find("pipe': Broken pipe; the run goes on"), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.out.find("\n4 ok, "), std::string::npos) << outcome.out;
   }
-  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "nobody reads it from the start";
+  EXPECT_EQ(run({"--measurements", path("pipe")}).status, 2) << "no process reads the pipe, so nothing is measured";
 }
 
 TEST_F(ExperimentTest, QuietSilencesProgressOnly) {
@@ -1413,7 +1413,7 @@ TEST_F(ExperimentTest, RunsInOneFindingsFileShareTheClaimKey) {
   EXPECT_NE(refuted.out.find("\n             advice: Take tile 16.\n"), std::string::npos) << refuted.out;
   ASSERT_EQ(findings().size(), 3u);
   EXPECT_EQ(findings()[0]["confidence"], 0.8);
-  EXPECT_EQ(findings()[1]["confidence"], 0.8) << "kb pools the runs";
+  EXPECT_EQ(findings()[1]["confidence"], 0.8) << "each run judges alone; only findings/kb pools the runs";
   EXPECT_EQ(findings()[2]["data"]["verdict"]["state"], "refuted");
   EXPECT_EQ(findings()[0]["claim_key"], findings()[1]["claim_key"]);
   EXPECT_NE(findings()[0]["data"]["run"], findings()[1]["data"]["run"]);
@@ -1444,7 +1444,7 @@ TEST_F(ExperimentTest, TheBudgetIsSharedAndResumeMeasuresTheCasesThatItMissed) {
   for (const auto& [config, count] : ok) EXPECT_EQ(count, 1) << config;
   EXPECT_EQ(runs.size(), 1u);
   EXPECT_EQ(findings().size(), 3u);
-  EXPECT_EQ(world.makes - makes, 4 + 9) << "4 cases, and 3 comparisons of 3 cases; plans need no problems";
+  EXPECT_EQ(world.makes - makes, 4 + 9) << "a problem for each of 4 cases, and A, B and A' for each of 3 pairs";
 
   EXPECT_EQ(run({"--resume"}).status, 0);  // all cases are done: no record is written twice
   EXPECT_EQ(measurements().size(), 10u);

@@ -62,7 +62,7 @@ ExperimentSpec faulty_spec() {
   spec.name = "faulty_experiment";
   spec.axes = {{.name = "n", .help = "group", .choices = {}, .min = 1, .max = 9},
                {.name = "variant",
-                .help = "what it does",
+                .help = "what the kernel does",
                 .choices = {"good", "fault", "late_fault", "hang", "late_hang", "fine"}}};
   spec.compared_axes = {"variant"};
   spec.sweep = [](const std::string&, const DeviceInfo&) {

@@ -1,4 +1,4 @@
-// A sweep with kernels that fault or hang records the culprits and measures all other cases.
+// A sweep with kernels that fault or hang records the cases of these kernels, and measures all other cases.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -35,8 +35,9 @@ ExperimentSpec hanging_spec() {
   ExperimentSpec spec;
   spec.name = "hanging_experiment";
   spec.most_silent_s = 1;
-  spec.axes = {{.name = "n", .help = "group", .choices = {}, .min = 1, .max = 9},
-               {.name = "variant", .help = "where it hangs", .choices = {"good", "stops", "loops", "stops_in_part"}}};
+  spec.axes = {
+      {.name = "n", .help = "group", .choices = {}, .min = 1, .max = 9},
+      {.name = "variant", .help = "how the case hangs", .choices = {"good", "stops", "loops", "stops_in_part"}}};
   spec.compared_axes = {"variant"};
   spec.claims = [](const DeviceInfo&) {
     return std::vector<Claim>{{.hypothesis = {"stops_in_part", "a test", "ratio of medians", "<", 1.0, "a test"},

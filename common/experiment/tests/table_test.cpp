@@ -194,7 +194,7 @@ TEST_F(BusyTest, TwoTimesOfOneCaseThatDifferAreReported) {
 
 TEST_F(BusyTest, MoreThreadsThanCoresAreReported) {
   device_.units = 64;
-  EXPECT_EQ(lines(), "64 threads on 2 cores: threads wait for each other; --device cpu:threads=2\n");
+  EXPECT_EQ(lines(), "64 threads on 2 cores: threads wait for each other; use --device cpu:threads=2\n");
 }
 
 TEST_F(BusyTest, ThrottlingIsReported) {

@@ -162,7 +162,7 @@ TEST(WatchTest, AWorkerWhoseOutputNobodyReadsIsNotEnded) {
   close(ends[1]);
   std::this_thread::sleep_for(std::chrono::seconds(1));
   int status = 0;
-  EXPECT_EQ(waitpid(watcher, &status, WNOHANG), 0) << "nobody reads";
+  EXPECT_EQ(waitpid(watcher, &status, WNOHANG), 0) << "the watcher must not end while nobody reads";
   std::array<char, 4096> part{};
   while (read(ends[0], part.data(), part.size()) > 0) {
   }

@@ -2,8 +2,9 @@
 // contract. The kernel runs on tensor cores of sm_80 and later. The kernel computes 64 rows of Q at a time, 16 for each
 // warp, with their outputs in registers.
 //
-//   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (f(q_t) f(k_j) decay between them) v_j
+//   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (decay_jt f(q_t) f(k_j)) v_j
 //
+// decay_t is the decay from the chunk's start to token t, and decay_jt is the decay from token j to token t.
 // Decays are exponentials of sums of logarithms; the sums are never above 0. If the gate is by head or by token, the
 // kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q and K by decays (GLA, Yang et
 // al. 2024): a key is multiplied by the decay from the key to the end of its group of 16 keys, and a query by the decay

@@ -3,8 +3,8 @@
 //
 // A threadgroup has a slice of the state's columns, and takes the sequence step by step from its first token to its
 // last. A step is 8 tokens for each simdgroup. The simdgroups first compute the step's outputs from the state before
-// it (outputs_metal.h), then each adds the step to its own rows of the state. No threadgroup waits for another, so a
-// sequence is not cut. Without CAUSAL all steps are added before the first output.
+// it (outputs_metal.h), then each adds the step to its own rows of the state. No threadgroup waits for another, so no
+// sequence is cut into segments. Without CAUSAL all steps are added before the first output.
 //
 // Function constants: all of linear.h except CHUNK. Threadgroup memory: MetalFusedLayout. Grid: (sequences, heads,
 // slices of the columns); metal_linear_threads threads. Accumulators of a lane: 8 (4 if HEAD_DIM is above 216), and

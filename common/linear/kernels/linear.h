@@ -6,14 +6,15 @@
 //   S_t = decay_t S_{t-1} + f(k_t) v_t^T        z_t = decay_t z_{t-1} + f(k_t)
 //   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), and 0 for 0 / 0
 //
-// (Katharopoulos et al. 2020; with decays RetNet, Sun et al. 2023, Mamba-2, Dao and Gu 2024, and GLA, Yang et al.
-// 2024.) Without CAUSAL every o_t reads the state after the last token, and there is no gate. A token's decay is at
-// most 1, and is given as its natural logarithm. A decay applies to the state before the token, not to the token
-// itself. "The state takes up token t" means: the state changes from S_{t-1} to S_t.
+// The formulas without decays are from Katharopoulos et al. 2020. Those with decays are RetNet (Sun et al. 2023),
+// Mamba-2 (Dao and Gu 2024) and GLA (Yang et al. 2024). Without CAUSAL every o_t reads the state after the last token,
+// and there is no gate. A token's decay is at most 1, and is given as its natural logarithm. A decay applies to the
+// state before the token, not to the token itself. "The state takes up token t" means: the state changes from S_{t-1}
+// to S_t.
 //
-// Function constants, of which a kernel has only those that it reads: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL,
-// IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK if the kernel works in chunks. A kernel with a constant that it does
-// not read does not compile.
+// Function constants: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK
+// if the kernel works in chunks. A kernel gets only the constants that it reads; with other constants it does not
+// compile.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -87,8 +88,8 @@ struct SpanParams : ChunkParams {
   GLOBAL float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
   /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
-  /// words on a GPU (scan.cuda.cu). Flags and tickets are 0 when a launch begins; a device whose scans reset them needs
-  /// this only before the first launch.
+  /// words on a GPU (scan.cuda.cu). Flags and tickets must be 0 when a launch begins. If a device's scans reset them,
+  /// the host clears them only once, before the first launch.
   GLOBAL float *states_after, *key_sums_after;
   GLOBAL unsigned *flags, *tickets;
 };
