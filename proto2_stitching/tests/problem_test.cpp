@@ -88,8 +88,8 @@ double everything_in_double(const AttentionShape& shape, double s, int64_t b, in
 class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
 
-// The shapes have lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit
-// elements.
+// The lengths leave tiles, panels and vectors partly filled. The cases have grouped heads, and include causal masks and
+// 16-bit elements.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   test::Some some(5);
   for (const std::string grain : {"element", "row", "tile"}) {

@@ -1,4 +1,4 @@
-// Tests of the duels and conclusions that follow from a few made-up results.
+// Tests the duels (pairs of cases that are measured again) and the conclusions that follow from made-up results.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>

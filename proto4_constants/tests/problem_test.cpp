@@ -136,7 +136,7 @@ TEST_F(ProblemTest, FirstResultRefusesMissingArgumentsAndAMissingArchive) {
 }
 
 // A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in. Each kernel
-// must give right results with each of its run-time constants, on sizes that leave tails.
+// must give right results with each of its run-time constants, on lengths that leave the last tile partly filled.
 TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}

@@ -1,4 +1,4 @@
-// Tests of the grid of variants, the axes and the skipped cases. The tests use descriptions of devices, and need no
+// Tests the grid of variants, the axes and the skipped cases. The tests use descriptions of devices, and need no
 // device.
 #include "proto4_constants/sweep.h"
 
