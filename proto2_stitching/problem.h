@@ -32,7 +32,7 @@ struct StitchConfig {
 /// Returns the forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// Returns the kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU.
+/// Returns the kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on a GPU of NVIDIA.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
 /// Returns the first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);

@@ -109,7 +109,7 @@ std::vector<Axis> score_function_axes(const std::string& path) {
 }
 
 AnswerSpec stitch_answer() {
-  return {.choices = {{.what = "dispatch of a score function: form, and grain (scores a call)",
+  return {.choices = {{.what = "the way to call a score function: form, and grain (scores per call)",
                        .axes = {"form", "grain"},
                        .by = {"function", "work"}}},
           .claims = {"stitch_or_constants", "break_even", "call_ns"}};

@@ -61,7 +61,7 @@ Memory variants_memory(const VariantsConfig& variants) {
   if (variants.modifiers.bias == "none") return memory;
   const ModifiedAttention attention(variants.modifiers, variants.attention());
   const double bias = static_cast<double>(attention.bias_elements()) * sizeof(float);
-  // The host has the bias twice: as it was drawn, and in the data of the hooks.
+  // The host has the bias twice: as a tensor of random values, and in the data of the hooks.
   memory.device += bias, memory.host += 2 * bias;
   return memory;
 }

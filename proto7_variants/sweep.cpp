@@ -26,7 +26,7 @@ Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int6
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
       {"task",
-       "what is launched; rope: only the turns of Q and K; expand: only a copy of key/value heads for each query head",
+       "what is launched; rope: only RoPE of Q and K; expand: only a copy of key/value heads for each query head",
        {"attention", "rope", "expand"},
        0,
        0,
@@ -40,7 +40,7 @@ std::vector<AxisInfo> variants_axes() {
   for (AxisInfo& axis : modifier_infos()) axes.push_back(std::move(axis));
   const std::vector<AxisInfo> others = {
       {"rope",
-       "rotary positions. before: a launch turns Q and K; query: a launch turns K, and the attention kernel Q; "
+       "rotary positions. before: a launch turns Q and K; query: a launch turns K, the attention kernel turns Q; "
        "kernel: the attention kernel turns both",
        {"none", "before", "query", "kernel"},
        0,

@@ -1,4 +1,5 @@
-// Compiles and links every form at every grain for a Hopper GPU, without a GPU.
+// Compiles and links every form (how the kernel reaches the score function) at every grain (how many scores a call
+// takes) for a Hopper GPU, without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

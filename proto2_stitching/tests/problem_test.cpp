@@ -1,6 +1,6 @@
-// The tests check every form at every grain against the oracle and against the other forms, on odd shapes. They check
-// how often the function is called, and that the checks notice kernels that are broken on purpose. They run on the
-// device under test.
+// The tests compare every form (how the kernel reaches the score function) at every grain (how many scores a call
+// takes) with the oracle and with the form `monolithic`, on odd shapes. They also check the number of calls, and that
+// the comparison notices kernels that are broken on purpose. The tests run on the device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
-// The tests check that the problems of the host get the variants in the way that the task says, and that kernels give
-// right results if they read constants at run time. The tests run on the device under test.
+// The tests check that the problems of the host get variants (kernels with one set of constants compiled in) in the way
+// that the task says, and that kernels which read constants at run time give right results. The tests run on the device
+// under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>

@@ -103,8 +103,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
-/// Tests with a user's function that faults for one pair. They expect that the function's case fails with a message of
-/// one line about the fault, and that plain attention is measured all the same.
+/// In these tests a user's function faults for one pair of query and key. The function's case must fail with a message
+/// of one line about the fault, and the case without the function must be measured all the same.
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
