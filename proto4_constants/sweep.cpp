@@ -108,7 +108,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
 
   // Returns the values of run_time for a kernel: "none", each constant that the kernel can read at run time, and "all"
-  // if there are several.
+  // if the kernel can read several constants.
   const auto read = [&](const std::string& kernel) {
     std::vector<std::string> values = run_time_axes(kernel, device);
     if (values.size() > 1) values.emplace_back("all");

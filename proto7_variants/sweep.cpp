@@ -93,7 +93,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = span.large();
   const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
-  // Adds a block with the axes in `own`. Of the axes of the shape, adds those that `own` lacks.
+  // Adds a block with the axes in `own`, and with each axis of shapes_of() that `own` lacks.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
     for (Axis& axis : shapes_of(device, length, dims, causal)) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));

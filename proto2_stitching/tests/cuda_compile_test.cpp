@@ -97,7 +97,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
                                        binary.spill_bytes, cuda_contents(binary).bytes));
     }
     EXPECT_EQ(codes["inline"], codes["monolithic"]) << head_dim;
-    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "a call is left";
+    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "the kernel with noinline must have a call";
   }
 }
 

@@ -107,7 +107,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
           if (call_skip_reason(config, info) || FlashOperation::of(info).skip_reason(config.flash, info)) continue;
           if (some.skips()) continue;
           const Result outcome = run(config, everything(), inputs_of(config));
-          const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
+          const std::string where = fmt::format("{} by {}, q_len {}, kv_len {}", variant, grain, q_len, kv_len);
           EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
           if (!on_cuda) {
             EXPECT_EQ(outcome.differing, 0) << where;
@@ -172,7 +172,7 @@ TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
     got(scores, 1, 4, q);
     for (int64_t k = 0; k < shape.kv_len; ++k) {
       const auto at = static_cast<size_t>(k);
-      EXPECT_EQ(scores[at], everything_in_double(shape, before[at], 1, 4, q, k)) << q << " " << k;
+      EXPECT_EQ(scores[at], everything_in_double(shape, before[at], 1, 4, q, k)) << "q " << q << ", k " << k;
     }
   }
 }
@@ -222,7 +222,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
       calls_made = 0;
       device().submit(encoder);
       const auto calls = problem.values()["calls"].get<int64_t>();
-      const std::string where = fmt::format("{} {}x{} {}", grain, q_len, kv_len, causal);
+      const std::string where = fmt::format("by {}, q_len {}, kv_len {}, causal {}", grain, q_len, kv_len, causal);
       if (grain == "element") {
         EXPECT_EQ(calls_made, calls) << where;
       } else if (grain == "row") {

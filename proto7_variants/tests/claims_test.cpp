@@ -29,8 +29,8 @@ namespace {
 using test::hopper;
 
 // Returns a made-up time. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
-// included, adds a tenth; without lists attention takes three times as long. Copies save a tenth. The copies alone take
-// a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
+// included, adds a tenth of this time. Without lists attention takes three times as long. Copies save a tenth. The
+// copies alone take a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
 double seconds_of(const Measurement& result) {
   const Case& config = result.config;
   if (config.text("task") == "expand") {

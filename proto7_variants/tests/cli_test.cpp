@@ -79,7 +79,8 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(claims, (std::set<std::string>{"score_function", "mask_function"})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
-  EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2) << "no --mask-function";
+  EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2)
+      << "the value needs --mask-function";
 }
 
 TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {

@@ -128,7 +128,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
   void expect_right(const Modifiers& modifiers, const std::string& what) {
     const AttentionShape& s = config_.shape;
     const Check check = check_of(config_, modifiers);
-    EXPECT_TRUE(check.ok) << what << " q" << s.q_len << " k" << s.kv_len << " causal=" << s.causal << ": "
+    EXPECT_TRUE(check.ok) << what << ", q_len " << s.q_len << ", kv_len " << s.kv_len << ", causal " << s.causal << ": "
                           << check.worst;
   }
 
