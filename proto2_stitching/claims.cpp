@@ -13,7 +13,7 @@ namespace {
 
 using Comparisons = std::vector<const Comparison*>;
 
-constexpr double worth_it = 1.01;  // a form is cheap enough if it takes at most this number times `monolithic`'s time
+constexpr double worth_it = 1.01;  // a form is cheap enough if (its time) / (the time of `monolithic`) is at most this
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 

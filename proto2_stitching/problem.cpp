@@ -101,8 +101,8 @@ KernelSource fragment_of(const AttentionHooks& hook) {
   return fragment;
 }
 
-// How many register tiles cover `keys` rows of scores, and how many rows these tiles have together. `rows_of_tile` of
-// tuned.cpu.cpp cuts the tiles in the same way.
+// The number of register tiles that cover some rows of scores (a row for each key), and the number of rows that these
+// tiles have together. `rows_of_tile` of tuned.cpu.cpp cuts the tiles as register_tiles() does.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
 };
@@ -149,7 +149,7 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
   const int64_t per_product = config.grain == "tile" ? 1 : config.grain == "row" ? 2 : flash.block_c / 2;
-  int64_t blocks = 0;  // blocks of keys that all warps together work on
+  int64_t blocks = 0;  // the sum, over all warps, of the blocks of keys that a warp works on
   const int64_t rows = round_up(shape.q_len, flash.block_r);
   for (int64_t first = 0; first < rows; first += layout.warp_rows) {
     const int64_t last = std::min<int64_t>(first + layout.warp_rows, shape.q_len) - 1;
@@ -165,7 +165,7 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
   FlashConfig flash = config.flash;
   flash.shape = shape;
   flash.shape.batch = flash.shape.q_heads = flash.shape.kv_heads = 1;
-  int64_t blocks = 0;  // blocks of keys that all consumers together work on
+  int64_t blocks = 0;  // the sum, over all consumers, of the blocks of keys that a consumer works on
   for (const WgmmaTile& tile : wgmma_schedule(flash, device)) {
     for (int64_t first = tile.first_query; first < tile.first_query + flash.block_r; first += 64) {
       const bool exists = first >= 0 && first < shape.q_len;

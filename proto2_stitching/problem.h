@@ -32,18 +32,18 @@ struct StitchConfig {
 /// Returns the forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// Returns the kernels that are measured: `tuned` on the cpu, `mma_sync` and `wgmma` on a GPU.
+/// Returns the kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on a GPU of NVIDIA.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
 /// Returns the first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
-/// Whether the optimiser sees the function together with the kernel. If it does, the machine code may have no call.
+/// Returns whether the optimiser sees the function together with the kernel, so that the machine code may have no call.
 bool form_is_inlined(const std::string& form);
 
 /// Returns the reason why the kernel cannot call the function in this form at this grain, or nothing if it can. The
 /// reason does not depend on the shape.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
-/// The number of calls of the score function in one launch. On a GPU the threads of a warp make one call together.
+/// The number of calls of the score function in a launch. On a GPU the threads of a warp make one call together.
 struct CallCount {
   int64_t calls = 0;
   int64_t calls_per_tile = 0;  // calls for a full tile of block_r x block_c scores, without a mask
@@ -102,7 +102,7 @@ class StitchProblem : public Problem {
   Json values() const override;
 
   Tensor output() const { return flash_->output(); }
-  /// Returns how many elements of the last launch's output have other bits than in the output of `monolithic`.
+  /// Returns how many elements of the last launch's output differ in bits from the output of `monolithic`.
   int64_t differing_elements() const;
 
  private:

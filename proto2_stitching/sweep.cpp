@@ -47,8 +47,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
-  // On the cpu the cases have one head, so that a launch takes about ten milliseconds.
   const std::vector<std::string> variants = stitch_variants(device);
+  // On the cpu the cases have one head, so that a launch takes about ten milliseconds.
   const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
                         integers("batch", {large ? 4 : 1}),
                         integers("q_heads", {large ? 16 : 1}),
@@ -70,8 +70,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // The more work the function has, the less a call weighs. So these blocks vary the work of `chain`. Each variant of
-  // the kernel has its own grains: `wgmma` calls the function for an element, the other variants for a row or a tile.
+  // The more work the function has, the smaller is the share of the call in the time. So these blocks of the sweep vary
+  // the work of `chain`. The kernel `wgmma` calls the function for single scores only, so it has blocks of its own.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& names,
                              const Axis& at_grains) {
@@ -109,7 +109,7 @@ std::vector<Axis> score_function_axes(const std::string& path) {
 }
 
 AnswerSpec stitch_answer() {
-  return {.choices = {{.what = "dispatch of a score function: form, and grain (scores a call)",
+  return {.choices = {{.what = "the way to call a score function: form, and grain (scores per call)",
                        .axes = {"form", "grain"},
                        .by = {"function", "work"}}},
           .claims = {"stitch_or_constants", "break_even", "call_ns"}};

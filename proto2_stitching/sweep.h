@@ -18,9 +18,9 @@ std::vector<std::string> stitch_compared_axes();
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. The shape and the tile follow as in proto1_flash. The grain is `element`
-/// by default, and always for `monolithic`. The work is 16 by default for `chain`, and always 0 for other functions.
-/// The variant is default_variant() by default.
+/// Sets the axes that the case does not name. The shape and the tile get the defaults of proto1_flash. The grain is
+/// `element` by default, and always for `monolithic`. The work is 16 by default for `chain`, and always 0 for other
+/// functions. The variant is default_variant() by default.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
 /// Returns the values of the axes `function` and `work` for a run in which --score-function names the file `path`.

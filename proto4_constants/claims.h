@@ -8,7 +8,7 @@
 namespace attn {
 
 /// Returns the claims, which are registered before anything runs. They are about:
-/// - the cost of a variant;
+/// - the time to compile a variant (a kernel with one set of constants compiled in);
 /// - compiling against reading from disk or from an archive;
 /// - many workers against one worker;
 /// - precompiled headers against none;

@@ -1,8 +1,8 @@
 // proto4_constants: what does a compiled variant of a kernel cost, and what does it save?
 //
-// The experiment compiles variants of the kernels of proto1_flash, and finds them again in memory, on disk and in an
-// archive. It measures the time that the host takes. It also launches the kernels with constants that they read at run
-// time. The hypotheses are in claims.cpp.
+// A variant is a kernel with one set of constants compiled in. The experiment compiles variants of the kernels of
+// proto1_flash, and gets the variants again from memory, from disk and from an archive. It measures the time that the
+// host takes. The experiment also launches kernels that read constants at run time. The hypotheses are in claims.cpp.
 #include <exception>
 #include <memory>
 #include <string>

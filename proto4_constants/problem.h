@@ -1,6 +1,7 @@
-// The problems of proto4_constants measure the cost and the gain of kernels whose constants are compiled in. Problems
-// of the host measure the cost: compiling many variants, finding them again in memory, on disk and in an archive, and
-// starting a process. Launches with constants that are read at run time measure the gain.
+// The problems of proto4_constants measure the cost and the gain of variants: kernels with one set of constants
+// compiled in. Problems of the host measure the cost: the time to compile variants, to get the variants again from
+// memory, from disk or from an archive, and to start a process. Launches with constants that are read at run time
+// measure the gain.
 #pragma once
 
 #include <cstddef>

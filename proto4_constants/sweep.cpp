@@ -66,7 +66,7 @@ std::vector<AxisInfo> constants_axes() {
            10000,
            1},
           {"workers", "threads that get the variants", {}, 1, 256, 1},
-          {"pch", "1: headers are precompiled, if the compiler supports this", {}, 0, 1, 1},
+          {"pch", "1: the compiler precompiles headers; not every compiler can", {}, 0, 1, 1},
           {"q_heads", "heads of a launch", {}, 1, 1024, 1},
           {"q_len", "queries of a launch; the launch has as many keys", {}, 1, int64_t{1} << 24, 1},
           {"head_dim", "elements of a head of a launch", {}, 8, 256, 8},
@@ -108,7 +108,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
 
   // Returns the values of run_time for a kernel: "none", each constant that the kernel can read at run time, and "all"
-  // if there are several.
+  // if the kernel can read several constants.
   const auto read = [&](const std::string& kernel) {
     std::vector<std::string> values = run_time_axes(kernel, device);
     if (values.size() > 1) values.emplace_back("all");

@@ -1,5 +1,5 @@
-// The sweep of proto4_constants: the ways to get variants, the number of variants, the number of workers, and the
-// constants that are read at run time.
+// The sweep of proto4_constants. The axes include the ways to get variants (kernels with one set of constants compiled
+// in), the number of variants, the number of worker threads, and the constants that a kernel reads at run time.
 #pragma once
 
 #include <optional>

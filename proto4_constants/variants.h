@@ -1,5 +1,4 @@
-// The variants of a kernel of proto1_flash. An application would ship these variants. They are a grid of head_dims,
-// tiles and flags.
+// The variants of a kernel of proto1_flash that an application might ship: a grid of head_dims, tiles and flags.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +34,9 @@ AttentionShape small_shape(int64_t head_dim, bool causal);
 /// variants are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
-/// Returns the function constants of `kernel` that may be run-time parameters, as axis names in the order of the study:
-/// head_dim, block_r, block_c, causal, alibi. The other constants are sizes of arrays, vectors or register tiles, or
-/// template arguments.
+/// Returns the function constants of `kernel` that may be run-time parameters. The constants are given as names of
+/// axes, in this order: head_dim, block_r, block_c, causal, alibi. The kernel's other constants are sizes of arrays,
+/// vectors or register tiles, or template arguments.
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device);
 
 /// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis run_time:

@@ -18,10 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t launched_variants = 16;      // a check launches at most this number of variants
-constexpr size_t traced_variants = 4;         // at most this number of variants is compiled again with a trace
-constexpr double least_sample_s = 200e-6;     // look-ups in memory are repeated until a sample takes this long
-constexpr int64_t look_ups_per_reading = 64;  // look-ups between two clock readings; more if there are more variants
+constexpr size_t launched_variants = 16;   // a check launches at most this number of variants
+constexpr size_t traced_variants = 4;      // at most this number of variants is compiled again with a trace
+constexpr double least_sample_s = 200e-6;  // look-ups in memory are repeated until a sample takes this long
+// Between two readings of the clock there are about this number of look-ups, but at least one of each variant.
+constexpr int64_t look_ups_per_reading = 64;
 
 /// Measures the most memory that this process has had since reset(). known() is false if the system does not allow the
 /// reset.

@@ -56,7 +56,8 @@ std::vector<Results> plain_tile_and_others(const Results& group) {
   return picks;
 }
 
-// Pairs plain attention with attention that has exactly the modifiers in `modifiers`, with any values.
+// Pairs plain attention (without modifiers) with attention that has exactly the modifiers in `modifiers`, whatever
+// their values.
 Pick plain_and(const Names& modifiers) {
   return [modifiers](const Results& group) {
     Results plain, modified;
@@ -276,8 +277,8 @@ Claim grouped() {
       .complete = describe};
 }
 
-// Pairs cases that differ in the kernel that turns Q and K. `baseline` and `contender` are values of the axis rope. The
-// fastest case with `baseline` is paired with each case whose value is in `contender`.
+// Pairs cases that differ in the kernel that turns Q and K (applies RoPE). `baseline` and the elements of `contender`
+// are values of the axis rope. Pairs the fastest case with `baseline` with each case whose value is in `contender`.
 Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
   return [=](const Results& group) {
     Results before;
@@ -300,6 +301,7 @@ bool turns_or_is_plain(const Measurement& result) {
   return on.empty() || on == Names{"rope"};
 }
 
+// Returns a claim about the ratio (time with a value of rope in `contender`) / (time with rope=`baseline`).
 Claim turned(const std::string& id, const std::string& text, double threshold, const std::string& baseline,
              const std::set<std::string>& contender, const std::string& metric, const Advice& advice) {
   return {.hypothesis = {id, text, metric, "<=", threshold, expectation},
@@ -348,7 +350,7 @@ Claim rope_share() {
   return claim;
 }
 
-// Returns the claim about the ratio (rate of the launch that turns Q and K) / (rate of a copy).
+// Returns the claim about the ratio (bytes/s of the launch that turns Q and K) / (bytes/s of a copy).
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",
@@ -410,7 +412,7 @@ Estimate ratio_of_hot(const Evidence& evidence) {
   return {second.median_s / first.median_s, second.ci_lo_s / first.ci_hi_s, second.ci_hi_s / first.ci_lo_s};
 }
 
-// Returns the claim about the ratio (time of the copies alone) / (time of attention with an index).
+// Returns the claim about the ratio (time of the launch that copies heads) / (time of attention with an index).
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",

@@ -7,15 +7,17 @@
 
 namespace attn {
 
-/// Returns the claims, which are registered before anything runs. The claims compare, on each shape:
-/// - plain attention, and attention with one modifier or with several modifiers;
-/// - masks by lists, and other ways to make the same mask;
-/// - score modifiers as constants, and score modifiers that are read at run time or called for each score;
-/// - query heads that have keys of their own, and query heads that share keys;
-/// - attention that finds shared heads by an index, and attention on copies of the shared heads;
-/// - RoPE by a launch before attention, and RoPE inside the attention kernel;
-/// - the launch of RoPE or of the copies alone, and attention; the launch of RoPE alone, and a copy;
-/// - in attention with a modifier: the tile that is best for plain attention, and other tiles.
+/// Returns the claims, which are registered before anything runs. On each shape the claims compare the times of:
+/// - attention with modifiers, and plain attention, which has no modifiers;
+/// - a mask with lists of the key blocks to visit, and the same mask made in another way;
+/// - score modifiers that are read at run time or called for each score, and score modifiers that are constants;
+/// - query heads that share key/value heads, and query heads that each have a key/value head;
+/// - attention on copies of the shared heads, and attention that finds the shared heads by an index;
+/// - RoPE inside the attention kernel, and RoPE by a launch before attention;
+/// - the launch of RoPE by itself, and attention;
+/// - the launch of RoPE by itself, and a copy from buffer to buffer;
+/// - the launch that copies heads by itself, and attention;
+/// - attention with a modifier at the tile that is the fastest for plain attention, and at other tiles.
 std::vector<Claim> variants_claims();
 
 }  // namespace attn

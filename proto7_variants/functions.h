@@ -14,11 +14,11 @@
 
 namespace attn {
 
-/// The user's functions of a case. The score function gets the score after all other modifiers. A query sees a key if
-/// all other rules and the mask function allow the pair.
+/// The user's functions of a case. The score function gets the score after all modifiers have changed the score. A
+/// query sees a key if neither a modifier nor the mask function hides the pair.
 struct UserFunctions {
   std::optional<UserFunction> score = {}, mask = {};
-  bool lists = true;  // the device makes lists of key blocks from the mask function once
+  bool lists = true;  // attention visits only key blocks in lists that the device makes from the mask function
 
   /// Returns the functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
@@ -29,8 +29,8 @@ struct UserFunctions {
 
   /// Puts the texts of the functions into the kernel's hooks.
   void add_texts(AttentionHooks& hooks) const;
-  /// Does what add_texts() does, and adds the functions' part of the oracle. `attention` has the key ranges that the
-  /// other rules leave.
+  /// Does what add_texts() does, and adds the functions to the oracle. `attention` knows which pairs the modifiers
+  /// hide.
   void add(AttentionHooks& hooks, Device& device, PipelineCache& pipelines, const ModifiedAttention& attention) const;
 };
 

@@ -1,9 +1,9 @@
 // proto7_variants: what does each modifier of attention cost, if all modifiers are hooks of one kernel?
 //
 // The modifiers are ALiBi, soft cap, additive tensors, sinks, windows, global tokens, sparse blocks, prefixes,
-// documents, lengths, RoPE and shared heads, by themselves and together, and the user's functions. The modifiers run in
-// the tuned kernels of common/attention. An oracle that computes the same modifiers in double checks each case. The
-// hypotheses are in claims.cpp.
+// documents, lengths, RoPE, shared heads and the user's functions. Each modifier runs alone, and some modifiers run
+// together, in the tuned kernels of common/attention. An oracle that computes the same modifiers in double checks each
+// case. The hypotheses are in claims.cpp.
 #include "common/cases/axes.h"
 #include "common/experiment/experiment.h"
 #include "proto7_variants/claims.h"

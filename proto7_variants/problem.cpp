@@ -12,7 +12,7 @@ namespace attn {
 
 namespace {
 
-constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // to count the blocks of this many keys takes seconds
+constexpr int64_t most_sparse_keys = int64_t{1} << 18;  // counting the blocks of this many keys takes seconds
 
 ExpandShape expand_shape(const FlashConfig& flash) {
   const AttentionShape& shape = flash.shape;
@@ -50,8 +50,8 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
-// Returns the memory of the inputs; with RoPE also of the turned inputs; with copied heads also of the inputs that have
-// the copies; and of the bias.
+// Returns the memory of the inputs, the inputs that RoPE has turned, the inputs with copied heads, and the bias. A case
+// needs only the tensors of its modifiers.
 Memory variants_memory(const VariantsConfig& variants) {
   Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
   if (variants.copies_heads) {
@@ -61,7 +61,7 @@ Memory variants_memory(const VariantsConfig& variants) {
   if (variants.modifiers.bias == "none") return memory;
   const ModifiedAttention attention(variants.modifiers, variants.attention());
   const double bias = static_cast<double>(attention.bias_elements()) * sizeof(float);
-  // The host has the bias twice: as it was drawn, and in the data of the hooks.
+  // The host has the bias twice: as a tensor of random values, and in the data of the hooks.
   memory.device += bias, memory.host += 2 * bias;
   return memory;
 }

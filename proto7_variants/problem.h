@@ -1,6 +1,6 @@
-// One problem of proto7_variants: launches that turn Q and K, a launch that copies key/value heads, and then a kernel
-// of common/attention with the hooks of the modifiers. Without RoPE and copies only the kernel of attention runs. The
-// launches before attention can also run alone.
+// One problem of proto7_variants: launches that turn Q and K (apply RoPE), a launch that copies key/value heads, and
+// then a kernel of common/attention with the hooks of the modifiers. Without RoPE and copies only the attention kernel
+// runs. The launches before attention can also run alone.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct VariantsConfig {
 };
 
 /// Returns the plan of a case: the launches that turn Q and K, the launch that copies heads, and the launch of
-/// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work has the
-/// arithmetic of the pairs that no rule hides; pairs that only the mask function hides are counted, too.
+/// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work counts the
+/// arithmetic of each pair that no modifier hides, even if the user's mask function hides the pair.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
 /// Returns the plan of a case. plan.config<VariantsConfig>() is the typed case.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);
@@ -83,8 +83,8 @@ class VariantsProblem : public Problem {
   void poison() override;
   Check check() override;
   void dump(const std::string& path) const override;
-  /// The work of a case with a mask function; else nothing. Only the device can tell how many pairs the function
-  /// leaves.
+  /// Returns the work of a case with a mask function, and nothing for other cases. The plan does not have this work,
+  /// because only the device can count the pairs that the function leaves.
   std::optional<Work> work() const override { return counted_; }
 
   /// Returns the last output of attention, or with task=rope the turned Q.

@@ -1,5 +1,5 @@
-// The launches that turn Q and K before attention (common/attention/rotary.h), and the tensors of cases with these
-// launches.
+// The launches that turn Q and K (apply RoPE) before attention (common/attention/rotary.h), and the tensors of cases
+// with these launches.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct RotaryInputs {
   FlashInputs raw, turned;
 };
 
-/// The launches of the steps. They read the buffers of `raw`, or the buffers of `turned` if they work in place. They
-/// write the buffers of `turned`.
+/// The launches of the steps. They write the buffers of `turned`. They read the buffers of `raw`, but with
+/// Rotary::in_place they read the buffers of `turned`.
 class RotaryLaunches {
  public:
   /// Runs the launches of the plan's steps.

@@ -11,8 +11,8 @@ namespace attn {
 
 namespace {
 
-// The shapes make a launch take some milliseconds on a cpu and on a GPU. A GPU gets 32 heads, as in the published
-// study.
+// Returns the axes of shapes. A launch takes some milliseconds on a cpu and on a GPU. A GPU gets 32 query heads, as in
+// the published study (docs/study.md).
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
   const bool large = device.operations->span.large();
   const std::string& dtype = device.operations->span.dtype;
@@ -26,7 +26,7 @@ Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int6
 std::vector<AxisInfo> variants_axes() {
   std::vector<AxisInfo> axes = {
       {"task",
-       "what is launched; rope: only the turns of Q and K; expand: only a copy of key/value heads for each query head",
+       "what is launched; rope: only RoPE of Q and K; expand: only a copy of key/value heads for each query head",
        {"attention", "rope", "expand"},
        0,
        0,
@@ -40,7 +40,7 @@ std::vector<AxisInfo> variants_axes() {
   for (AxisInfo& axis : modifier_infos()) axes.push_back(std::move(axis));
   const std::vector<AxisInfo> others = {
       {"rope",
-       "rotary positions. before: a launch turns Q and K; query: a launch turns K, and the attention kernel Q; "
+       "rotary positions. before: a launch turns Q and K; query: a launch turns K, the attention kernel turns Q; "
        "kernel: the attention kernel turns both",
        {"none", "before", "query", "kernel"},
        0,
@@ -93,7 +93,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = span.large();
   const bool small_tiles = span.block_c.back() < 64;  // threadgroup memory holds few keys
   Sweep sweep;
-  // Adds a block with the axes in `own`. Of the axes of the shape, adds those that `own` lacks.
+  // Adds a block with the axes in `own`, and with each axis of shapes_of() that `own` lacks.
   const auto add = [&](int64_t length, const std::vector<int64_t>& dims, int64_t causal, Block own) {
     for (Axis& axis : shapes_of(device, length, dims, causal)) {
       if (std::ranges::find(own, axis.name, &Axis::name) == own.end()) own.push_back(std::move(axis));
@@ -109,8 +109,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
-    // These blocks of the sweep have masks. Tiles have the size of the mask's blocks, or divide it, so that each tile
-    // meets one block.
+    // These blocks of the sweep have masks. With block_sparse the tile's sizes divide 128, the size of a block of the
+    // mask, so that each tile lies in one block of the mask.
     const Axis rows = integers("block_r", {small_tiles ? span.block_r.back() : 128});
     const Axis keys = integers("block_c", {small_tiles ? span.block_c.back() : 128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});

@@ -7,8 +7,8 @@
 //                of the scores is described in common/attention/kernels/score.h
 //   KERNEL_GRAIN the scores that the kernel passes to this file. SCORE_ROW: rows of scores, even if CALL_GRAIN is
 //                SCORE_ELEMENT. SCORE_ELEMENT: only single scores
-//   SCORE_LANES  a number of scores. If CALL_GRAIN is SCORE_ROW: the scores of one call. If it is SCORE_TILE: on the
-//                cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
+//   SCORE_LANES  a number of scores. With CALL_GRAIN SCORE_ROW: the scores of one call. With CALL_GRAIN SCORE_TILE: on
+//                the cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"

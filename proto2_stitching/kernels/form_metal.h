@@ -1,11 +1,11 @@
-// Does for the Metal dialect what form.h does for the other dialects. `tuned` takes single scores, so this file reads
-// only SCORE_FORM of choice.h.
+// Does for the Metal dialect what form.h does for the other dialects. The kernel `tuned` passes single scores to this
+// file, so this file reads only SCORE_FORM of choice.h.
 //
-// The forms that need no pointer to a function are here: monolithic, inline, noinline and switch. In Metal a pointer to
-// a function comes from a visible_function_table, and a function that is compiled apart needs the Metal library's own
-// linker. The emulator has neither.
+// This file has the forms that need no pointer to a function: monolithic, inline, noinline and switch. In Metal a
+// pointer to a function comes from a visible_function_table, and a function that is compiled apart needs the Metal
+// library's own linker. The emulator has neither a visible_function_table nor this linker.
 //
-// This file adds no accumulators. With `noinline` a call may have to save the accumulators of `tuned`.
+// With `noinline` a call may have to save the registers in which `tuned` accumulates the output.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

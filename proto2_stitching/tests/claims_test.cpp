@@ -113,7 +113,7 @@ TEST(StitchDuelsTest, CompareWithTheTextInPlaceAndVaryNothingElse) {
       EXPECT_EQ(duel.contender.json()[axis], duel.baseline.json()[axis]) << axis;
     }
   }
-  EXPECT_EQ(duels.size(), made_up().size() - 8) << "all but the eight baselines";
+  EXPECT_EQ(duels.size(), made_up().size() - 8) << "each result except the eight baselines is a contender";
   std::set<std::string> registered;
   for (const Hypothesis& h : hypotheses(stitch_claims())) registered.insert(h.id);
   for (const char* computed : {"call_ns", "stitch_or_constants"}) registered.erase(computed);
@@ -262,7 +262,7 @@ TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
   EXPECT_EQ(rule().values["contender"]["function"], "soft_cap");
   EXPECT_EQ(judge(hypothesis("stitch_or_constants"), rule()).state, State::refuted);
   for (Comparison& comparison : comparisons) comparison.ratio = {1.01, 0.95, 1.07};
-  EXPECT_EQ(advice(), "") << "undecided";
+  EXPECT_EQ(advice(), "") << "an undecided rule gives no advice";
 }
 
 TEST(CallsLeft, CountsTheCallInstructionsOfEveryDevice) {

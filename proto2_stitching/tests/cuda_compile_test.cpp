@@ -1,4 +1,5 @@
-// Compiles and links every form at every grain for a Hopper GPU, without a GPU.
+// Compiles and links every form (how the kernel reaches the score function) at every grain (how many scores a call
+// takes) for a Hopper GPU, without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -50,8 +51,7 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
                                  binary.spill_bytes, cuda_contents(binary).bytes));
     }
   }
-  // A kernel whose function is linked as machine code has a call. A kernel whose function is linked before the
-  // optimiser has no call. So their codes differ.
+  // Of each pair of kernels, one kernel has a call and the other has no call. So the machine codes differ.
   EXPECT_NE(codes["stitched by row"], codes["stitched_nolto by row"]);
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
@@ -97,7 +97,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
                                        binary.spill_bytes, cuda_contents(binary).bytes));
     }
     EXPECT_EQ(codes["inline"], codes["monolithic"]) << head_dim;
-    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "a call is left";
+    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "the kernel with noinline must have a call";
   }
 }
 
@@ -106,7 +106,7 @@ TEST_F(StitchCudaCompileTest, AFunctionThatDoesNotCompileGivesBadInputAndALineOf
   try {
     require_compiles(device,
                      {"mine.cpp", "float score(float s, int, int, const ScoreContext&) {\n\n  return slop;\n}\n"});
-    ADD_FAILURE() << "it compiles";
+    ADD_FAILURE() << "the broken function compiles";
   } catch (const BadInput& error) {
     EXPECT_NE(std::string(error.what()).find("mine.cpp(3): error"), std::string::npos) << error.what();
   }

@@ -34,7 +34,8 @@ TEST_F(MetalStitchTest, OtherFormsSayWhy) {
 }
 
 // In block i of 8 keys, a lane l from 0 to 3 of a row has the keys 8 i + 2 l and 8 i + 2 l + 1. A simdgroup makes one
-// call for the first keys of its lanes and one call for the second keys. It leaves a call out if no row sees its key.
+// call for the first keys of its lanes and one call for the second keys. The simdgroup leaves a call out if no row sees
+// a key of this call.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};
@@ -42,15 +43,16 @@ TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
     config.flash.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 21, .kv_len = 37, .head_dim = 64};
     config.flash.shape.causal = causal;
     config.flash.block_r = config.flash.block_c = 16;
-    std::set<std::pair<int, int>> calls;  // calls for one head: simdgroup; 2 x block of 8 keys + key of two
+    std::set<std::pair<int, int>> calls;  // of one head: {simdgroup, 2 * block of 8 keys + 0 or 1}
     for (int query = 0; query < 21; ++query) {
       for (int key = 0; key < 37 && (!causal || key <= query + 16); ++key) {
         calls.emplace(query / 8, key / 8 * 2 + key % 2);
       }
     }
     const CallCount count = count_calls(config, test::metal());
-    EXPECT_EQ(count.calls, std::ssize(calls) * 6) << causal;
-    EXPECT_EQ(count.calls_per_tile, 2 * 4) << causal;  // 2 simdgroups, 2 blocks of 8 keys, 2 keys
+    EXPECT_EQ(count.calls, std::ssize(calls) * 6) << "causal " << causal;  // 2 sequences of 3 heads
+    // Simdgroups of the tile * blocks of 8 keys * keys of a lane.
+    EXPECT_EQ(count.calls_per_tile, 2 * 2 * 2) << "causal " << causal;
   }
 }
 

@@ -1,6 +1,6 @@
-// The tests check every form at every grain against the oracle and against the other forms, on odd shapes. They check
-// how often the function is called, and that the checks notice kernels that are broken on purpose. They run on the
-// device under test.
+// The tests compare every form (how the kernel reaches the score function) at every grain (how many scores a call
+// takes) with the oracle and with the form `monolithic`, on odd shapes. They also check the number of calls, and that
+// the comparison notices kernels that are broken on purpose. The tests run on the device under test.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -88,8 +88,8 @@ double everything_in_double(const AttentionShape& shape, double s, int64_t b, in
 class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
 
-// The shapes have lengths that leave tiles, panels and vectors partly filled, causal masks, grouped heads, and 16-bit
-// elements.
+// The lengths leave tiles, panels and vectors partly filled. The cases have grouped heads, and include causal masks and
+// 16-bit elements.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   test::Some some(5);
   for (const std::string grain : {"element", "row", "tile"}) {
@@ -107,7 +107,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
           if (call_skip_reason(config, info) || FlashOperation::of(info).skip_reason(config.flash, info)) continue;
           if (some.skips()) continue;
           const Result outcome = run(config, everything(), inputs_of(config));
-          const std::string where = fmt::format("{} {} {}x{}", variant, grain, q_len, kv_len);
+          const std::string where = fmt::format("{} by {}, q_len {}, kv_len {}", variant, grain, q_len, kv_len);
           EXPECT_TRUE(outcome.check.ok) << where << ": " << outcome.check.worst;
           if (!on_cuda) {
             EXPECT_EQ(outcome.differing, 0) << where;
@@ -172,7 +172,7 @@ TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
     got(scores, 1, 4, q);
     for (int64_t k = 0; k < shape.kv_len; ++k) {
       const auto at = static_cast<size_t>(k);
-      EXPECT_EQ(scores[at], everything_in_double(shape, before[at], 1, 4, q, k)) << q << " " << k;
+      EXPECT_EQ(scores[at], everything_in_double(shape, before[at], 1, 4, q, k)) << "q " << q << ", k " << k;
     }
   }
 }
@@ -222,7 +222,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
       calls_made = 0;
       device().submit(encoder);
       const auto calls = problem.values()["calls"].get<int64_t>();
-      const std::string where = fmt::format("{} {}x{} {}", grain, q_len, kv_len, causal);
+      const std::string where = fmt::format("by {}, q_len {}, kv_len {}, causal {}", grain, q_len, kv_len, causal);
       if (grain == "element") {
         EXPECT_EQ(calls_made, calls) << where;
       } else if (grain == "row") {

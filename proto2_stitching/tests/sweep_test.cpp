@@ -1,4 +1,4 @@
-// Tests of the cases of each profile, of the axes that follow from other axes, and of the skipped cases.
+// Tests the cases of each profile, the axes that complete_stitch() sets, and the reasons for which cases are skipped.
 #include "proto2_stitching/sweep.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the duels and conclusions that follow from a few made-up results.
+// Tests the duels (pairs of cases that are measured again) and the conclusions that follow from made-up results.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST(ConstantsFindings, CostComesFromTheMostVariantsAndTheRuleDecides) {
   EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
-  EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "no advice where the rule does not decide";
+  EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "a rule that does not decide gives no advice";
 }
 
 TEST(ConstantsFindings, ExponentOverTheNumberOfVariants) {

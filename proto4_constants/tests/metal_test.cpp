@@ -1,4 +1,4 @@
-// Variants of kernels by function constants, compiled for the emulated device.
+// Tests variants of Metal's kernels on the emulated device. The variants differ in their function constants.
 #include "common/testing/metal.h"
 
 namespace attn {

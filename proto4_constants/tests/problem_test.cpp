@@ -1,5 +1,6 @@
-// The tests check that the problems of the host get the variants in the way that the task says, and that kernels give
-// right results if they read constants at run time. The tests run on the device under test.
+// The tests check that the problems of the host get variants (kernels with one set of constants compiled in) in the way
+// that the task says, and that kernels which read constants at run time give right results. The tests run on the device
+// under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -136,7 +137,7 @@ TEST_F(ProblemTest, FirstResultRefusesMissingArgumentsAndAMissingArchive) {
 }
 
 // A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in. Each kernel
-// must give right results with each of its run-time constants, on sizes that leave tails.
+// must give right results with each of its run-time constants, on lengths that leave the last tile partly filled.
 TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}

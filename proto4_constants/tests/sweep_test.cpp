@@ -1,5 +1,5 @@
-// Tests of the grid of variants, the axes and the skipped cases. The tests use descriptions of devices, and need no
-// device.
+// Tests the grid of variants (sets of constants of a kernel), the axes and the skipped cases. The tests use
+// descriptions of devices, and need no device.
 #include "proto4_constants/sweep.h"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
 // Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
-// query head h and the row s. Memory is the limit. A tile is read from memory for the first query head of its group,
-// and from the first cache for the other query heads.
+// query head h and the row s. Memory limits the speed. The kernel reads a tile of rows from memory for the first query
+// head of a group, and from the L1 cache for the other query heads.
 //
-// Function constants: ROW_BYTES (head_dim elements), VECTOR_BYTES (of a load and a store; divides ROW_BYTES).
-// No threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).
+// Function constants: ROW_BYTES (the bytes of head_dim elements), VECTOR_BYTES (the bytes of a load or a store; divides
+// ROW_BYTES). The kernel needs no threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).
 #include "proto7_variants/kernels/expand.h"
 
 #include "common/kernel/cpu.h"
@@ -30,7 +30,7 @@ extern "C" void expand_heads(const ExpandParams* params, const Threadgroup* grou
       static_cast<const unsigned char*>(t.in) + batch * from.batch + head * from.head + first * from.row;
   unsigned char* out =
       static_cast<unsigned char*>(t.out) + batch * to.batch + head * p.group * to.head + first * to.row;
-  // Rows are written in the order in which the copies lie in memory.
+  // Writes the rows in the order in which the copies lie in memory.
   const bool heads_first = to.head < to.row;
   const int outer_count = heads_first ? rows : p.group, inner_count = heads_first ? p.group : rows;
   for (int outer = 0; outer < outer_count; ++outer) {

@@ -1,9 +1,9 @@
 // Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
-// query head h and the row s. Memory is the limit, so a thread loads 16 bytes of each of expand_rows rows at once. Then
-// the thread writes these bytes to the query heads of the group.
+// query head h and the row s. Memory limits the speed, so a thread loads 16 bytes of each of expand_rows rows at once.
+// Then the thread writes these bytes to the query heads of the group.
 //
-// Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.
-// Grid: (tiles of rows, heads of K and then of V, batch); threads: tile_rows / expand_rows times a row's vectors.
+// Function constant: ROW_BYTES (the bytes of head_dim elements, a multiple of 16). Addresses and strides are multiples
+// of 16 bytes. Grid: (tiles of rows, heads of K and then of V, batch). Threads: (tile_rows / expand_rows) * VECTORS.
 //
 // Checked: expand_heads[ROW_BYTES=256] without spills
 // Checked: expand_heads[ROW_BYTES=1024] without spills
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(expand_threads) expand_heads(const 
   const char* const in = static_cast<const char*>(t.in) + offset_bytes(t.in_strides, head, first_row);
   char* out = static_cast<char*>(t.out) + offset_bytes(t.out_strides, head * p.group, first_row);
   const long long in_step = rows_at_once * t.in_strides.row, out_step = rows_at_once * t.out_strides.row;
-  // The number of rows that this thread would copy if it went on to the last row. The thread copies at most expand_rows
+  // The number of rows from first_row to the last row, in steps of rows_at_once. The thread copies at most expand_rows
   // of these rows.
   const int rows = (p.rows - first_row + rows_at_once - 1) / rows_at_once;
   uint4 values[expand_rows];

@@ -24,5 +24,5 @@ struct ExpandParams {
   int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the most threads of a threadgroup, and the number of rows that a thread has in flight.
+/// On a GPU: the largest number of threads of a threadgroup, and the number of rows that a thread loads at once.
 constexpr CONSTANT int expand_threads = 256, expand_rows = 4;

@@ -2,8 +2,8 @@
 // query head h and the row s. A thread loads 16 bytes, and writes these bytes to the query heads of the group. The
 // kernel has not run on Apple hardware yet.
 //
-// Function constants: ROW_BYTES (head_dim elements, a multiple of 16). Addresses and strides are multiples of 16 bytes.
-// Grid: (tiles of rows, heads of K and then of V, batch); any number of threads.
+// Function constant: ROW_BYTES (the bytes of head_dim elements, a multiple of 16). Addresses and strides are multiples
+// of 16 bytes. Grid: (tiles of rows, heads of K and then of V, batch). Any number of threads is allowed.
 #include "common/kernel/metal.h"
 #include "proto7_variants/kernels/expand.h"
 

@@ -1,5 +1,6 @@
-// The keys hook of the modifiers, to which user_keys.h adds the user's bounds. UserFunctions replaces this file if the
-// modifiers have another keys hook.
+// The modifiers' function visible_keys(), which returns the range of keys that a query sees. user_keys.h cuts this
+// range to the user's bounds. UserFunctions puts another text in the place of this file if the modifiers need another
+// visible_keys().
 #pragma once
 
 #include "common/attention/kernels/modifiers/keys.h"

@@ -1,5 +1,5 @@
-// The modifiers of keys.h leave a range of keys to each row. If the user's mask file has keys(), this hook cuts the
-// range to the range that keys() gives.
+// The modifiers of keys.h leave a range of keys to each row. If the user's mask file has keys(), visible_keys() cuts
+// this range to the range that keys() returns.
 #pragma once
 
 #define visible_keys modified_keys

@@ -29,8 +29,8 @@ namespace {
 using test::hopper;
 
 // Returns a made-up time. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
-// included, adds a tenth; without lists attention takes three times as long. Copies save a tenth. The copies alone take
-// a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
+// included, adds a tenth of this time. Without lists attention takes three times as long. Copies save a tenth. The
+// copies alone take a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
 double seconds_of(const Measurement& result) {
   const Case& config = result.config;
   if (config.text("task") == "expand") {
@@ -52,7 +52,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
   std::vector<Sweep> sweeps = {variants_sweep("quick", hopper())};
   for (const auto& [axis, value] : {std::pair("score_function", "file-0123456789ab"),
                                     {"mask_function", "file-0123456789ab"},
-                                    {"rope", "kernel"}}) {  // the sweep already has `query`
+                                    {"rope", "kernel"}}) {  // the sweep already has rope=query
     sweeps.push_back(functions_sweep("quick", hopper()));
     override_axis(sweeps.back(), texts(axis, {value}));
   }
@@ -62,7 +62,7 @@ std::vector<Measurement> made_up(const std::function<double(const Measurement&)>
     cases.insert(cases.end(), more.begin(), more.end());
   }
   for (const Case& config : cases) {
-    Case without = config;  // the case without the user's functions, which are in no file
+    Case without = config;  // no file has the text of the made-up functions
     for (const char* function : {"score_function", "mask_function"}) without.set(function, std::string("none"));
     Measurement result;
     result.id = fmt::format("{:016x}", results.size());
@@ -148,7 +148,7 @@ TEST(VariantsFindings, EachModifierIsComparedWithPlainAttentionOfItsShape) {
   std::map<std::string, int> counts;
   for (const Duel& duel : duels(variants_claims(), results)) {
     ++counts[duel.hypothesis];
-    if (duel.hypothesis == "rope_fused") continue;  // RoPE in one place against RoPE in another
+    if (duel.hypothesis == "rope_fused") continue;  // the baseline has RoPE too, in another kernel
     if (duel.hypothesis == "score_run_time" || duel.hypothesis == "score_noinline") {
       EXPECT_EQ(duel.baseline.key_without({"score_by", "block_r", "block_c"}),
                 duel.contender.key_without({"score_by", "block_r", "block_c"}));
@@ -186,12 +186,12 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   const std::vector<Conclusion> all = conclusions_of(results);
   for (const Conclusion& conclusion : all) {
     const Hypothesis& hypothesis = hypothesis_of(claims, conclusion);
-    // A made-up tenth is more than the claims about ALiBi, sinks, RoPE and branches allow, and less than the claim
-    // about calls asks for. The other claims allow much more. A made-up thousandth is more than the claim about copies
-    // allows.
+    // In seconds_of() a modifier adds a tenth to the time. The claims about ALiBi, sinks, RoPE and branches allow less.
+    // The claim about calls (score_noinline) asks for more. The other claims allow much more. The copies alone take a
+    // thousandth of attention's time, and the claim expand_share allows less.
     const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
                                             "expand_share", "score_run_time", "score_noinline"};
-    const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // both take the same time
+    const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // the cases take equally long
                            : too_much.contains(hypothesis.id) ? State::refuted
                                                               : State::supported;
     EXPECT_EQ(judge(hypothesis, conclusion).state, expected) << hypothesis.id;
@@ -209,8 +209,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   EXPECT_GE(all.size(), 30u);
 }
 
-// Memory limits a copy, so a copy is judged by its time with cold caches. Attention is judged by its time with hot
-// caches. The share of the copy compares two times with hot caches.
+// Memory limits a copy, so the main time of a copy is its time with cold caches. The main time of attention is its time
+// with hot caches. The claim expand_share compares the times of both with hot caches.
 TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {
@@ -262,7 +262,7 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
     return seconds_of(result) *
            (modifiers_on(result.config).empty() ? 1 - 0.01 * (result.config.integer("block_r") % 7) : 1);
   });
-  std::map<std::string, std::string> first;  // tiles, by the other values of a case
+  std::map<std::string, std::string> first;  // the default tile, by the values of all other axes
   for (const Measurement& result : results) {
     first.emplace(result.config.key_without({"block_r", "block_c"}), tile_of(result.config));
   }

@@ -79,7 +79,8 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_EQ(claims, (std::set<std::string>{"score_function", "mask_function"})) << outcome.out;
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
-  EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2) << "without its file";
+  EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2)
+      << "the value needs --mask-function";
 }
 
 TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
@@ -103,8 +104,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
-/// Tests with a user's function that faults for one pair. They expect that the function's case fails with a message of
-/// one line about the fault, and that plain attention is measured all the same.
+/// In these tests a user's function faults for one pair of query and key. The function's case must fail with a message
+/// of one line about the fault, and the case without the function must be measured all the same.
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {
@@ -145,8 +146,8 @@ TEST_F(GuardCliTest, AFunctionThatFaultsFailsOnlyItsOwnCase) {
   expect_failed("#ifdef float\nconstexpr bool oracle = true;\n#else\nconstexpr bool oracle = false;\n#endif\n" + head +
                     "if (oracle) return *reinterpret_cast<volatile float*>(64);\n  return s;\n}\n",
                 "failed", "score_oracle, with a user's function, met an illegal address (0x40)");
-  // This function fails already while the problem is made, because the program then counts the pairs that the function
-  // leaves.
+  // To make a problem, the program counts the pairs that the mask function leaves. This mask function fails during the
+  // count.
   expect_failed("bool visible(int q, int k) {\n  if (q == 30) __builtin_trap();\n  return q > k;\n}\n", "failed",
                 "mask_oracle, with a user's function, met a trap");
 #ifdef __x86_64__  // on other architectures an integer division by zero gives 0
@@ -155,7 +156,7 @@ TEST_F(GuardCliTest, AFunctionThatFaultsFailsOnlyItsOwnCase) {
 #endif
 }
 
-// After the guard jumps out of such a function, the process returns to an address that the function has overwritten.
+// After the guard jumps out of this function, the process returns to an address that the function has overwritten.
 TEST_F(GuardCliTest, AFunctionThatOverwritesTheStackFailsOnlyItsOwnCase) {
   expect_failed(
       "float score(float s, int q, int k, const ScoreContext&) {\n  if (q == 30 && k == 7) {\n"
@@ -188,8 +189,9 @@ TEST_F(VariantsCliTest, RunsSharedHeadsByIndexAndByCopyAndTheCopiesAlone) {
     const std::string by = record["case"]["kv_heads_by"];
     const bool alone = record["case"]["task"] == "expand";
     ++cases[alone ? "expand" : by];
-    // Attention moves Q and O of 6 heads and lse. With an index attention also moves K and V of 2 heads, with copies K
-    // and V of 6 heads. The launch of the copies reads K and V of 2 heads and writes K and V of 6 heads.
+    // Attention moves lse, and Q and O of 6 heads. With an index, attention also moves K and V of 2 heads. With copies,
+    // attention also moves K and V of 6 heads. The launch that copies reads K and V of 2 heads and writes K and V of 6
+    // heads.
     const double rows = 2 * 65 * 24 * 4, copies = 2 * (2 + 6) * rows;
     EXPECT_EQ(record["work"]["bytes"], alone           ? copies
                                        : by == "index" ? 2 * (6 + 2) * rows + 6 * 2 * 65 * 4

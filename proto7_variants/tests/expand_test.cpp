@@ -73,7 +73,7 @@ TEST_F(ExpandTest, CopiesAreExactForGroupsTypesAndLayouts) {
           const ExpandShape shape{
               .batch = 2, .kv_heads = kv_heads, .group = group, .rows = 37, .head_dim = 40, .dtype = dtype};
           EXPECT_EQ(expand_difference(shape, layout, out_layout), "")
-              << kv_heads << " heads by " << group << " of " << name(dtype) << ", " << name(layout) << " to "
+              << "kv_heads " << kv_heads << ", group " << group << ", " << name(dtype) << ", " << name(layout) << " to "
               << name(out_layout);
         }
       }
@@ -87,7 +87,8 @@ TEST_F(ExpandTest, CopiesAreExactForDimensionsAndOddLengths) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const ExpandShape shape{
             .batch = 3, .kv_heads = 2, .group = 3, .rows = rows, .head_dim = head_dim, .dtype = dtype};
-        EXPECT_EQ(expand_difference(shape, Layout::bhsd, Layout::bhsd), "") << head_dim << " by " << rows;
+        EXPECT_EQ(expand_difference(shape, Layout::bhsd, Layout::bhsd), "")
+            << "head_dim " << head_dim << ", rows " << rows;
       }
     }
   }

@@ -1,4 +1,4 @@
-// Tests modifiers, rotary positions and copies of heads by Metal's kernels on the emulated device.
+// Tests Metal's kernels on the emulated device: modifiers, rotary positions and copies of heads.
 #include "common/testing/metal.h"
 
 namespace attn {

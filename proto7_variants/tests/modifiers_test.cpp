@@ -128,7 +128,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
   void expect_right(const Modifiers& modifiers, const std::string& what) {
     const AttentionShape& s = config_.shape;
     const Check check = check_of(config_, modifiers);
-    EXPECT_TRUE(check.ok) << what << " q" << s.q_len << " k" << s.kv_len << " causal=" << s.causal << ": "
+    EXPECT_TRUE(check.ok) << what << ", q_len " << s.q_len << ", kv_len " << s.kv_len << ", causal " << s.causal << ": "
                           << check.worst;
   }
 
@@ -195,7 +195,8 @@ TEST_P(KernelModifiers, ALaunchOrTheKernelRotatesRows) {
   }
 }
 
-// Returns modifiers of the score: each alone, all together, with other modifiers, and none at all.
+// Returns sets of modifiers: each score modifier alone, all score modifiers, score modifiers with other modifiers, and
+// no modifiers.
 std::vector<Modifiers> of_the_score() {
   std::vector<Modifiers> all(6);
   all[0].alibi = true;
@@ -266,8 +267,7 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   }
 }
 
-// With all constants off, the hooks leave the kernel's machine code as it is without hooks. (cuda_compile_test.cpp
-// tests the cuda dialect.)
+// With all constants off, the hooks leave the kernel's machine code as it is without hooks.
 TEST_P(KernelModifiers, ModifiersThatAreOffCostNothing) {
   if (on_cuda) GTEST_SKIP() << "cuda_compile_test.cpp has this test for CUDA";
   if (*ATTN_SANITIZE) GTEST_SKIP() << "machine code for a sanitizer has line numbers of the source text";
@@ -304,7 +304,8 @@ TEST_F(ModifiersTest, BiasIsSharedAlongTheAxesItDoesNotName) {
   }
 }
 
-// Caps of whole numbers stay function constants, because the recorded measurements ran such kernels.
+// A cap that is a whole number stays a function constant, because the recorded measurements ran kernels with this
+// constant.
 TEST(SoftCaps, OfWholeNumbersAreAFunctionConstant) {
   const FlashConfig config = small_config("tuned");
   const AttentionHooks whole = modifier_hooks({.soft_cap = 30}, config.dtype);
@@ -324,8 +325,8 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// ALiBi's paper subtracts the distance times the slope, as this project does. A kernel of another project adds this
-// product.
+// This project subtracts distance * slope from a score, as the paper on ALiBi does. A kernel of another project adds
+// distance * slope.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
