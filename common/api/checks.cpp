@@ -480,7 +480,7 @@ bool check(const CacheCall& call, bool gpu) {
   }
   require(appends == call.new_v.there(), "new_k and new_v go together");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
-          "cosines and sines: only appended tokens are rotated");
+          "rotary_dim, cosines and sines go with new_k and new_v: without new tokens nothing is rotated");
   require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
           "cosines and sines go together");
   require(!call.cosines || call.positions >= capacity_of(call),

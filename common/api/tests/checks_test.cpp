@@ -287,7 +287,7 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   REFUSED("positions", cache.call, c.positions = 15);
   REFUSED("together", cache.call, c.new_v = {});
   REFUSED("together", cache.call, c.sines = nullptr);
-  REFUSED("only appended tokens are rotated", cache.call, c.new_k = c.new_v = {});
+  REFUSED("go with new_k and new_v", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
   const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 1};  // [4 pages, 2 heads]
