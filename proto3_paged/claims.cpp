@@ -20,7 +20,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
   return !where({&result}, axis, value).empty();
 }
 
-/// Whether each axis of the list below has its default value. The axes in `but` may have any value.
+/// Returns whether each axis of the list below has its default value. The axes in `but` may have any value.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   for (const auto& [axis, value] : {std::pair{"task", "decode"},
                                     {"page_order", "identity"},
@@ -39,8 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Returns a claim about one axis. The claim compares every value of `axis` except `value` with `value`. Compared cases
-/// differ only in `axis`.
+/// Returns a claim about one axis. The claim compares each other value of `axis` with `value`. Compared cases differ
+/// only in `axis`.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -75,8 +75,8 @@ Claim paging() {
 }
 
 /// Returns a claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it
-/// uses the comparisons of `paging`, and leaves the advice to `paging`. In a replay of this claim the comparison has
-/// the id of this claim.
+/// uses the comparisons of `paging`, and leaves the advice to `paging`. A run with --replay of this
+/// claim gives the comparison the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin) {
   Claim claim = paging();
@@ -145,8 +145,8 @@ Claim second_launch() {
        "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
 }
 
-/// Returns a claim that compares the rule for the number of workers with the fastest number that was tried. A time of
-/// the sweep may be the shortest only by chance, so the rule and the fastest number are measured again.
+/// Returns a claim that compares the number of workers by the rule (workers=0) with the fastest number that was tried.
+/// A time of the sweep may be the shortest only by chance, so the rule and the fastest number are measured again.
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},
@@ -319,8 +319,8 @@ Claim append_fused() {
                  "Do not expect fused decoding to take {threshold:.3g} of the time of a chain of launches."});
 }
 
-/// The bound of 13 % comes from FlashAttention-3 on an H200. With 16 sequences of 4096 tokens FlashAttention-3 takes 95
-/// us if it appends, and 84 us if it does not.
+/// Returns the claim about the cost of appending. The bound of 13 % comes from FlashAttention-3 on an H200. With 16
+/// sequences of 4096 tokens FlashAttention-3 takes 95 us if it appends, and 84 us if it does not.
 Claim append_cost() {
   return append(
       {"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
@@ -374,9 +374,9 @@ Claim cascade() {
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
-/// Returns the claim about the errors of the two 8-bit types. The largest value of a page is 3 to 4 standard
-/// deviations. So int8 has steps of 1/36 of a standard deviation, and errs by 0.008 of a standard deviation. e4m3 errs
-/// by 0.026 of each value.
+/// Returns the claim about the errors of the two 8-bit types. The values are normally distributed, and the largest
+/// value of a page is 3 to 4 standard deviations. So int8 has steps of 1/36 of a standard deviation, and errs by 0.008
+/// of a standard deviation. e4m3 errs by 0.026 of each value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -417,7 +417,7 @@ Claim int8_error() {
 }
 
 /// Returns a claim about the share of a rate of memory that decoding reaches. `name` names the rate: "copy" or "read".
-/// Decoding itself only reads. `share` is the member of Measurement that holds this share.
+/// Decoding itself only reads. `share` is the member of Measurement that holds the share that was reached.
 Claim rate(const std::string& id, const std::string& name, std::optional<Estimate> Measurement::* share) {
   return {
       .hypothesis = {id,

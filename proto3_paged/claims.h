@@ -12,18 +12,19 @@ namespace attn {
 /// Returns the claims, which are registered before anything runs. The claims are about:
 /// - pages against a contiguous cache, by the size, order and layout of the pages;
 /// - decoding's rate, as a share of the memory's rate;
-/// - the rule for the number of workers, the second launch that joins the parts, and query heads that share keys;
+/// - the rule that chooses the number of workers, the second launch that joins the workers' parts, and query heads that
+///   share keys;
 /// - the time and the error of caches of 8 bits;
-/// - the claims of the published study about pages of 16 and about threadgroup memory;
-/// - the slots of pages that stay empty;
+/// - what the published study on an Apple M4 claims about pages of 16 tokens and about threadgroup memory;
+/// - the slots of pages (places for tokens) that stay empty;
 /// - appended tokens, shared prefixes, modifiers of the scores, and windows.
 std::vector<Claim> paged_claims(const DeviceInfo& device);
 
-/// Returns the bytes of threadgroup memory that the published kernel takes. The kernel holds, in f32, a tile of 16
-/// queries, a page of keys, a page of values, and the scores of the queries and keys. At head_dim 64 the study gives
-/// the same figures: 8.5, 13, 22, 40 KB with pages of 8 to 64. At head_dim 128 the study gives 14, 22, 38 KB with pages
-/// of 8 to 32, 2.5 to 4 KB less than this function. The study and this function agree on the largest page that fits
-/// into 32 KB: it has 32 tokens at head_dim 64, and 16 tokens at head_dim 128.
+/// Returns the bytes of threadgroup memory that the published study's kernel takes. The kernel holds, in f32, a tile of
+/// 16 queries, a page of keys, a page of values, and the scores of the queries and keys. At head_dim 64 the study gives
+/// the figures of this function: 8.5, 13, 22 and 40 KB for pages of 8, 16, 32 and 64 tokens. At head_dim 128 the study
+/// gives 14, 22 and 38 KB for pages of 8, 16 and 32 tokens, which is 2.5 to 4 KB less than this function. The study and
+/// this function agree on the largest page that fits into 32 KB: 32 tokens at head_dim 64, and 16 at head_dim 128.
 int64_t published_page_bytes(int64_t page_size, int64_t head_dim);
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// proto3_paged: is a paged key/value cache worth its indirection, and at which page size?
+// proto3_paged: does a paged key/value cache cost time, and which page size is best?
 //
 // Each sequence has new queries, which attend over the cached keys of the sequence: a few queries for decoding, many
 // for prefill. The keys lie on pages or contiguously, and the same kernel reads both. Each case is checked against the
@@ -11,7 +11,7 @@
 int main(int argc, char** argv) {
   using namespace attn;
   const ExperimentSpec spec = {.name = "proto3_paged",
-                               .summary = "Decoding over a paged key/value cache against a contiguous one.",
+                               .summary = "Attention over paged and contiguous key/value caches.",
                                .axes = paged_axes(),
                                .compared_axes = paged_compared_axes(),
                                .default_tile = false,

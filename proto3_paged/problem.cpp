@@ -60,7 +60,7 @@ Buffer scattered(Device& device, const PagedConfig& config, const PageTable& tab
   const std::vector<int64_t> lengths = config.sequence_lengths();
   std::vector<std::byte> cache(static_cast<size_t>(table.pool * strides.batch * element),
                                element == 1 ? std::byte{0x7f} : std::byte{0xff});
-  // Each task takes a head of all sequences, because sequences may share pages.
+  // The tasks divide the heads, not the sequences: two sequences may share a page, and no two tasks may write one row.
   parallel_for(tensor.heads, 1, [&](int64_t first, int64_t end) {
     for (int64_t h = first; h < end; ++h) {
       for (int64_t b = 0; b < tensor.batch; ++b) {
@@ -129,10 +129,10 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
-// The host keeps K and V of all sequences, each sequence padded to the longest length. If the cache has scales, the
-// host keeps K and V twice: as drawn, in f32, and as stored. While the host uploads the cache of K or of V, it also
-// keeps this cache. The device keeps the caches of K and V. The last page of a sequence may have only one token, so a
-// cache on pages counts one page more for each sequence.
+// Returns the memory that a case needs. The host keeps K and V of all sequences, each sequence padded to the longest
+// length. If the cache has scales, the host keeps K and V twice: as drawn, in f32, and as stored. While the host
+// uploads the cache of K or of V, it also keeps this cache. The device keeps the caches of K and V. The last page of a
+// sequence may have only one token, so a cache on pages counts one page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -309,7 +309,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   Plan plan;
   if (paged.prefill) {
     if (paged.decode.workers != 0 || !paged.decode.join_last) {
-      return {.unable = "task prefill must have workers 0 and reduce last: one worker computes each of its tiles"};
+      return {.unable = "task prefill must have workers 0 and reduce last: each tile has one worker"};
     }
     double pairs = 0;
     for (const int64_t length : lengths) pairs += modified(paged, length).visible_pairs();
@@ -317,7 +317,7 @@ Plan paged_plan(const PagedConfig& paged, const DeviceInfo& device) {
   } else {
     plan = decode_plan(paged.decode, device, keys, hooks ? &*hooks : nullptr);
   }
-  // The device's own caches may serve the tokens that sequences share, so the bytes of shared tokens count once.
+  // The device's L1 and L2 caches may serve the tokens that sequences share, so bytes of shared tokens count once.
   if (paged.page_order == "shared" && !paged.modifiers.window()) plan.work.bytes -= repeated_bytes(paged);
   if (paged.append != "chain" || !plan.unable.empty()) return plan;
   const Plan append = append_plan(paged.decode, device);
@@ -463,10 +463,10 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU each problem has its own key/value cache. A round of a comparison runs two problems of the baseline and
-    // one problem of the contender, and the flush between them does not evict everything from the processor's caches.
-    // If the two problems of the baseline shared a key/value cache, more of the baseline's than of the contender's
-    // key/value cache would stay in the processor's caches.
+    // On a CPU two problems never share a key/value cache. A round of a comparison runs two problems of the baseline
+    // and one problem of the contender, and a flush between two problems leaves some data in the processor's caches. If
+    // the two problems of the baseline shared a key/value cache, the processor's caches would hold more of the
+    // baseline's key/value cache than of the contender's.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -585,7 +585,7 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
 
 /// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A 16-bit key may
 /// differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key by 4e-6 more. A
-/// stored number of 8 bits may differ from the element divided by its scale by half a step and a little more.
+/// number of an 8-bit cache may differ by half a step, and a little more, from the element divided by its page's scale.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);
@@ -677,7 +677,8 @@ Check PagedProblem::check() {
   const DType multiplied =  // cache elements of 8 bits are converted to this type
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
-  // Turned queries and keys may be rounded to a neighbour of the oracle's rounded number, in a cache of 8 bits too.
+  // The kernel may round a turned query or key to a neighbour of the oracle's rounded number. With an 8-bit cache the
+  // check allows the rounding error of bf16.
   const DType rounded = has_scales(config_.decode.cache_dtype) ? DType::bf16 : multiplied;
   const double rotation_error = config_.append == "none" || rounded == DType::f32 ? 0
                                 : rounded == DType::f16                           ? 0x1p-11
@@ -698,7 +699,7 @@ Check PagedProblem::check() {
   }
   check_new_rows(check);
   if (!(cascade_ ? cascade_->at_rest() : prefill_ ? prefill_->at_rest() : launch_->at_rest()))
-    check.fail("a counter of parts is not 0, or a guard band after parts was overwritten");
+    check.fail("after the launch a counter of a tile's parts is not 0, or a guard band was overwritten");
   check_guards(check, {&inputs_->q_buffer, &inputs_->lengths_buffer, &cache_->k, &cache_->v, &cache_->k_scales,
                        &cache_->v_scales, &cache_->table, &o_, &lse_});
   return check;

@@ -19,12 +19,14 @@
 
 namespace attn {
 
-/// All values of a case of proto3_paged, typed.
+/// The values of all axes of a case, in C++ types.
 struct PagedConfig {
   DecodeConfig decode;
   /// "nhd": [pages, page_size, kv_heads, head_dim]. "hnd": [pages, kv_heads, page_size, head_dim].
   std::string cache_layout = "nhd";
-  std::string page_order = "identity";  // "identity": the pages lie by sequence; or "reversed", "random", "shared"
+  /// Where pages lie in the pool, the memory of all pages. "identity": one sequence after another. "reversed": in the
+  /// opposite order. "random": in a random order. "shared": as "identity", but sequences share pages: page_table().
+  std::string page_order = "identity";
   /// "equal": each sequence has kv_len tokens.
   /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len tokens, each length equally likely. If
   /// there are several sequences, the sequence in the middle of the batch has 0 tokens.
@@ -39,7 +41,7 @@ struct PagedConfig {
   int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
   bool cascade = false;      // true: the pages that all sequences share are read once for all sequences
   Modifiers modifiers = {};  // alibi, soft_cap, sinks and window_left
-  bool prefill = false;      // true: PrefillLaunch, for many queries; false: DecodeLaunch or CascadeLaunch, for few
+  bool prefill = false;      // true: PrefillLaunch, many queries; false: DecodeLaunch or CascadeLaunch, few queries
 
   static PagedConfig from(const Case& config);
   /// Returns the number of tokens of each sequence. The numbers are the same in every run.
@@ -47,6 +49,7 @@ struct PagedConfig {
   RopeConfig rope() const;
   /// Returns how many tokens of a sequence of `length` tokens are in the cache before the launch.
   int64_t cached_tokens(int64_t length) const;
+  /// Whether both configurations can use the same PagedInputs.
   bool same_inputs(const PagedConfig& other) const;
 };
 
@@ -57,15 +60,15 @@ struct PageTable {
 };
 /// Returns the pages of a case. A contiguous cache has one page of kv_len tokens for each sequence. With
 /// page_order=shared a sequence uses a page of the first sequence if two conditions hold: the page lies wholly within
-/// the first shared_tokens(), and wholly within the tokens that the sequence has in the cache before the launch. All
-/// other pages lie one sequence after another.
+/// the first shared_tokens(), and wholly within the tokens that the sequence has in the cache before the launch.
 PageTable page_table(const PagedConfig& config);
 
 /// Figures of the pages of a page_table(), defined as in CacheFigures. A contiguous cache has kv_len slots for each
 /// sequence.
 struct PoolFigures {
-  double waste = 0;          // the share of slots (places for tokens) that are empty
-  double fragmentation = 0;  // the share of the pairs of successive pages that are not successive in the pool
+  double waste = 0;  // the share of slots (places for tokens) that are empty
+  /// The share of steps from a page of a sequence to the sequence's next page that do not lead to the pool's next page.
+  double fragmentation = 0;
 };
 PoolFigures pool_figures(const PagedConfig& config);
 /// Returns the bytes of K and V that are read again where several sequences read a shared page. The first read of the
@@ -74,10 +77,11 @@ double repeated_bytes(const PagedConfig& config);
 /// Returns the number of tokens that all sequences begin with, whether these tokens are on shared pages or not.
 int64_t shared_tokens(const PagedConfig& config);
 
-/// Returns the texts and constants of the hooks, or nothing if no modifier changes the kernel.
+/// Returns the hooks that put the modifiers into a kernel: their source texts and constants, without data. Returns
+/// nothing if no modifier changes the kernel.
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
-/// Returns the hooks of paged_texts(), with the data that they read and with the oracle's functions. The oracle's
-/// functions know the length of each sequence.
+/// Returns the hooks of paged_texts(), with the data that they read and with functions for the oracle (the
+/// reference on the host). These functions know the length of each sequence.
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
 /// Returns the launches and the work of a case. The work of decoding counts the keys that at least one query sees.
@@ -114,9 +118,9 @@ struct PagedInputs {
   Tensor q, k, v;                // [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read
   Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k is the K before RoPE
   std::vector<double> turned_k;  // new_k after RoPE
-  std::vector<float> k_scales, v_scales;                       // of a cache of 8 bits: page_scales()
+  std::vector<float> k_scales, v_scales;                       // page_scales() of an 8-bit cache
   Buffer q_buffer, lengths_buffer;                             // q_buffer: Q before RoPE turns it
-  Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: each sequence's first new position
+  Buffer new_k_buffer, new_v_buffer, cosines, sines, offsets;  // offsets: positions of first new tokens
 
  private:
   void take_new_tokens(Device& device);
@@ -124,12 +128,12 @@ struct PagedInputs {
 
   Tensor drawn_k_, drawn_v_;  // K and V in f32, before a cache of 8 bits stored them
   std::map<std::string, std::vector<ReferenceRows>> references_;
-  std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // by page size, order and layout
+  std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // the key names page size, order and layout
 };
 
 class PagedProblem : public Problem {
  public:
-  /// encode() runs `plan`, which must be the plan of `config`. Throws what the constructor of DecodeLaunch throws.
+  /// encode() runs `plan`, which must be the plan of `config`. Throws what the constructors of the launches throw.
   PagedProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<PagedInputs> inputs, const PagedConfig& config,
                const Plan& plan, std::optional<AttentionHooks> hooks = {});
 
@@ -169,7 +173,7 @@ class PagedProblem : public Problem {
 };
 
 /// Makes problems of the experiment. Cases of one shape share their inputs and the oracle's answer. The inputs of the
-/// last shapes, up to 4 GiB, are kept for later comparisons.
+/// latest shapes, up to 4 GiB, are kept for later comparisons.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

@@ -21,7 +21,7 @@ const std::vector<std::string> modifiers = {"alibi", "soft_cap", "sinks", "windo
 
 std::vector<AxisInfo> paged_axes() {
   std::vector<AxisInfo> axes = {
-      {"task", "decode: few new queries of each sequence; prefill: many", {"decode", "prefill"}, 0, 0, 1},
+      {"task", "decode: few new queries of each sequence; prefill: many new queries", {"decode", "prefill"}, 0, 0, 1},
       {"page_size", "tokens of a page; 0: the cache is contiguous", {}, 0, 4096, 1},
       {"page_order",
        "where pages lie in the pool: identity: by sequence; reversed: by sequence, from the end; random: anywhere; "
@@ -35,7 +35,7 @@ std::vector<AxisInfo> paged_axes() {
       {"cache_layout", "order in a page: nhd: tokens, heads, dim; hnd: heads, tokens, dim", {"nhd", "hnd"}, 0, 0, 1},
       {"workers", "threadgroups that divide the blocks of keys; 0: as many as run at once", {}, 0, 65535, 1},
       {"reduce",
-       "who joins the parts of a tile: last: its last worker; launch: a second launch",
+       "who joins the parts of a tile of queries: last: the tile's last worker; launch: a second launch",
        {"last", "launch"},
        0,
        0,
@@ -54,8 +54,8 @@ std::vector<AxisInfo> paged_axes() {
        0,
        1},
       {"append",
-       "how the new tokens get into the cache: none: the tokens are there before the launch; fused: the launch of "
-       "attention turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
+       "how the new tokens get into the cache: none: the tokens are in the cache before the launch; fused: the launch "
+       "of attention turns them (RoPE) and writes them; chain: one launch turns them, another launch writes them",
        {"none", "fused", "chain"},
        0,
        0,
@@ -68,9 +68,10 @@ std::vector<AxisInfo> paged_axes() {
   for (AxisInfo& axis : flash_axes()) {
     if (axis.name == "variant" || axis.name == "layout" || axis.name == "block_r") continue;
     if (axis.name == "q_len") axis.help = "new queries of a sequence, its last tokens; at most 16 with task decode";
-    if (axis.name == "kv_len") axis.help = "tokens in the cache of the longest sequence";
+    if (axis.name == "kv_len") axis.help = "tokens of the longest sequence, its new tokens included";
     if (axis.name == "dtype") axis.help = "type of Q";
-    if (axis.name == "block_c") axis.help = "keys of a block; by default 64, or with task prefill the kernel's choice";
+    if (axis.name == "block_c")
+      axis.help = "keys of a block; by default 64 with task decode, the kernel's choice with task prefill";
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -86,7 +87,7 @@ std::vector<std::string> paged_compared_axes() {
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // The axes of `own` take the place of the default axes.
+  // Adds a block of cases. An axis of `own` replaces the default axis of the same name.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 8 : 1}), integers("q_heads", {large ? 32 : 8}),
                             integers("kv_heads", {large ? 8 : 2}), integers("kv_len", {8192}),
@@ -116,7 +117,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({integers("page_size", {64}), integers("head_dim", {64})});
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
-  // Blocks with the heads of TinyLlama-1.1B and of Llama-3-8B, for a step of decoding or for whole prompts.
+  // Adds a block with the heads of TinyLlama-1.1B and a block with the heads of Llama-3-8B. Each block decodes one
+  // token, or prefills whole prompts if `prompts` is true.
   const Axis prefill = texts("task", {"prefill"});
   const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {
@@ -136,7 +138,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30}), sinks = integers("sinks", {1});
   const Axis window = integers("window_left", {4096}), long_one = integers("kv_len", {32768});
   for (const Axis& modifier : {alibi, soft_cap, window}) add({long_one, pages, modifier});
-  // A block that prefills a chunk of a prompt, or a whole prompt.
+  // Adds a block that prefills a chunk of each prompt, or the whole prompt if `queries` equals `tokens`.
   const auto add_prefill = [&](int64_t sequences, int64_t queries, int64_t tokens, const Axis& page_sizes) {
     add({integers("batch", {sequences}), integers("q_len", {queries}), integers("kv_len", {tokens}), page_sizes,
          prefill});
@@ -166,8 +168,8 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   add({either, integers("q_len", {2, 4, 16}), integers("causal", {1})});
   add({integers("kv_len", {2048, 4096, 16384}), integers("page_size", {0, 16, 64, 256})});
   add({batch, short_ones, integers("page_size", {1, 64, 256}), texts("page_order", {"identity", "random"})});
-  // The number of sequences, and the tokens of each sequence. On the cpu all sequences of a case have at most 65536
-  // tokens together. K and V of 65536 tokens take 134 MB.
+  // Each load is a number of sequences and a number of tokens for each sequence. On the cpu the sequences of a load
+  // have at most 65536 tokens together, and their K and V take at most 134 MB.
   const std::vector<std::pair<int64_t, int64_t>> loads =
       large ? std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {1, 131072}, {16, 8192}, {64, 4096}}
             : std::vector<std::pair<int64_t, int64_t>>{{1, 1024}, {1, 32768}, {8, 8192}, {64, 1024}};

@@ -15,15 +15,17 @@ std::vector<AxisInfo> paged_axes();
 /// cache, how the work is divided, and the modifiers of the scores.
 std::vector<std::string> paged_compared_axes();
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
-/// Sets the axes that the case does not name: one query over a contiguous cache of Q's type, with as many workers as
-/// the rule says (workers=0). A contiguous cache always gets page_order=identity. A case that appends no token always
-/// gets rotary_dim=0 and rope_pairing=half_split.
+/// Sets the axes that the case does not name: one query over a contiguous cache of Q's type, with
+/// workers=0 (decode_workers() chooses the number of workers). A contiguous cache always gets page_order=identity. A
+/// case that appends no token always gets rotary_dim=0 and rope_pairing=half_split.
 void complete_paged(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns the contents of the answer that a run prints at its end: the choice of a page size, and the claims whose
+/// advice the answer gives.
 AnswerSpec paged_answer();
 
-/// ExperimentSpec::study_bytes of this experiment.
+/// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. The study is about
+/// Metal: the function returns 0 for any other device. It returns 0 for a contiguous cache too.
 size_t paged_study_bytes(const Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -9,8 +9,8 @@ namespace {
 std::atomic<int64_t> counted = 0;
 }  // namespace
 
-// This file also defines the form of operator new for std::nothrow, because AddressSanitizer has this form too:
-// std::free() in the operators delete below would refuse the blocks that AddressSanitizer's form allocates.
+// AddressSanitizer has its own operator new for std::nothrow. The operators delete below call std::free(), which
+// refuses the blocks of AddressSanitizer's operator, so this file replaces that operator too.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   counted.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(bytes == 0 ? 1 : bytes);

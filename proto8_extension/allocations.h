@@ -1,11 +1,11 @@
-// Counts the calls of operator new in the whole program, libraries included.
+// Counts the calls of operator new in the whole program and in its libraries. Calls with an alignment are not counted.
 #pragma once
 
 #include <cstdint>
 
 namespace attn {
 
-/// Returns the number of calls of operator new so far, by all threads.
+/// Returns the number of calls of operator new (without an alignment) by all threads since the program's start.
 int64_t allocations();
 
 }  // namespace attn

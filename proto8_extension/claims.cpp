@@ -12,6 +12,7 @@ namespace {
 
 using Takes = std::function<bool(const Measurement&)>;
 
+/// Takes the results of calls of `op` with `q_len` tokens.
 Takes calls(const std::string& op, int64_t q_len) {
   return [=](const Measurement& result) {
     const Case& config = result.config;
@@ -36,7 +37,8 @@ std::string shape_of(const Evidence& evidence) {
   return evidence.results.front()->config.key({"op", "dtype", "q_heads", "q_len", "head_dim"});
 }
 
-/// Returns a claim about the time that a call by the path `to` takes in addition to a call by the path `from`.
+/// Returns a claim about the time that a call by the path `to` takes in addition to a call by the path `from`. `words`
+/// names the path `to` in the conclusion's text.
 Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, const std::string& to,
                const std::string& words, Advice advice) {
   return {.hypothesis = std::move(hypothesis),
@@ -54,6 +56,8 @@ Claim overhead(Hypothesis hypothesis, Takes takes, const std::string& from, cons
           .complete = add_times};
 }
 
+/// Returns a claim about the time of an engine's first call. `from` says where the kernel comes from, and `words` says
+/// the same in the conclusion's text.
 Claim first_call(Hypothesis hypothesis, const std::string& from, const std::string& words, Advice advice) {
   return {.hypothesis = std::move(hypothesis),
           .takes = [=](const Measurement& result) { return result.config.text("from") == from; },

@@ -1,8 +1,14 @@
 // proto8_extension: what does it cost to call the kernels from a framework, without a fork of the framework?
 //
-// A call of attention goes to the device along every path: encoded directly; through Engine; through the C interface;
-// with tensors that are described anew for each call; through a C++ framework to which this project adds attention;
-// through PyTorch's dispatcher; and with copies. The hypotheses are in claims.cpp.
+// The experiment times one call of attention on each of seven paths to the device:
+// - direct: the program encodes the kernel itself;
+// - engine: the call goes through Engine;
+// - c: the call goes through the C interface, attn.h;
+// - dlpack: the call goes through attn.h, with tensors that are described anew for each call;
+// - concept: the call goes through a C++ framework to which this project adds attention;
+// - torch: the call goes through PyTorch's dispatcher;
+// - copies: the call goes through attn.h, and all tensors are copied from the host and back to the host.
+// The hypotheses are in claims.cpp.
 #include <string>
 #include <vector>
 

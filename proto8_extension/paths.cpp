@@ -9,14 +9,14 @@
 namespace attn {
 namespace {
 
-/// A minimal framework, in place of a framework such as PyTorch. Its tensors are buffers of one shape.
+/// A minimal framework, in place of a framework such as PyTorch. The framework's tensors are buffers of one shape.
 class BufferFramework {
  public:
   using Tensor = Buffer*;
 
   BufferFramework(Tensors& tensors, Buffer& output) : tensors_(&tensors), output_(&output) {}
   TensorView view(Tensor& tensor) const { return tensors_->view(*tensor); }
-  Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // from a pool of one buffer
+  Tensor empty_like(const Tensor& /*tensor*/) const { return output_; }  // a pool of one buffer
   void* stream() const { return nullptr; }
 
  private:

@@ -14,9 +14,9 @@
 
 namespace attn {
 
-/// Has the device, the engine of C++ and the engine of C. The device is opened as a framework opens a device: all work
-/// goes to the default stream. The device and the engines take their kernels from one folder. All cases of a run share
-/// one Host.
+/// Has the device, the C++ engine (Engine) and the C engine (attn_engine). The device is opened as a framework opens a
+/// device: all work goes to the default stream. The device and the engines take their kernels from one folder. All
+/// cases of a run share one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -30,7 +30,7 @@ struct Host {
   attn_engine* c = nullptr;
 };
 
-/// Q, K, V and O of a case on the host's device. Equal seeds give equal values.
+/// Q, K, V and O of a case, on the host and on the device of `Host`. Equal seeds give equal values of Q, K and V.
 struct Tensors {
   Tensors(Host& host, const FlashConfig& config, uint64_t seed);
 
@@ -58,8 +58,9 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
 /// Throws std::runtime_error with attn.h's message if `status` is an error.
 void checked(attn_status status);
 
-/// Returns a function that calls PyTorch's operator on the tensors. Each call allocates its output, frees the output of
-/// the call before, and sets `*output`. Only a build with PyTorch (ATTN_TORCH) has torch_call().
+/// Returns a function that calls PyTorch's operator on the tensors. Each call allocates its output, frees the output
+/// of the previous call, and sets `*output` to the new output's address. Only a build with PyTorch (ATTN_TORCH) has
+/// torch_call().
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

@@ -22,7 +22,7 @@
 namespace attn {
 namespace {
 
-/// Returns the number of calls in a sample. All paths have the same number. A stream can hold this many calls without
+/// Returns the number of calls in a sample, which is equal for all paths. A stream can hold this many calls without
 /// making the host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
@@ -31,8 +31,8 @@ int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   return std::clamp<int64_t>(pairs_of_sample / pairs, device.on_host ? 1 : 16, most);
 }
 
-/// Compares a sample of an output's rows with the oracle's rows. The output is `written`, or `tensors.o` if `written`
-/// is null.
+/// Compares some rows of an output with the rows that reference_attention() computes. The output is `written`, or
+/// `tensors.o` if `written` is null.
 Check check_outputs(Host& host, Tensors& tensors, const void* written) {
   Tensor got = tensors.host_q;
   host.device->download(got.data.data(), written ? written : tensors.o.data(), got.bytes());
@@ -51,11 +51,11 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
       [](const RowIndex& row) { return fmt::format("o of batch {}, head {}, query {}", row.batch, row.head, row.q); });
 }
 
-/// A problem that makes calls one after the other. A sample is the mean time of a call. The smallest calls are timed
-/// until the last call returns. Other calls are timed until the device has done all calls of the sample; a GPU works
-/// while the host makes the next call. A separate thread makes the calls, as a framework's thread would. On a GPU the
-/// thread of the measuring loop cannot make the calls, because the current context of this thread belongs to the loop's
-/// device.
+/// A problem that makes calls one after the other. A sample is the mean time of a call. Calls with up to `one_tile`
+/// tokens are timed until the last call returns. Longer calls are timed until the device has done all calls of the
+/// sample; a GPU works while the host makes the next call. A separate thread makes the calls, as a framework's thread
+/// would. On a GPU the thread of the measuring loop cannot make the calls, because in that thread the context of the
+/// loop's device is current.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)
@@ -101,7 +101,7 @@ class CallProblem : public HostProblem {
       wait();
     }).get();
   }
-  // The copy waits for the default stream, on which all calls run.
+  // download() waits for the default stream, on which all calls run.
   void wait() { host_->device->download(&last_, tensors_->o.data(), sizeof last_); }
 
   std::shared_ptr<Host> host_;

@@ -5,8 +5,9 @@ namespace attn {
 std::vector<AxisInfo> extension_axes() {
   return {
       {"task",
-       "what is timed; call: calls on existing tensors, one after the other; with 16 tokens the time ends when the "
-       "last call returns, with more tokens when the device has done all calls; first_call: first call of an engine",
+       "what is timed; first_call: first call of an engine; call: calls on existing tensors, one after the other (up "
+       "to "
+       "16 tokens: timed until the last call returns; more tokens: timed until the device has done all calls)",
        {"call", "first_call"},
        0,
        0,
@@ -20,10 +21,15 @@ std::vector<AxisInfo> extension_axes() {
        0,
        1},
       {"op", "attention, or a kernel that does nothing", {"flash", "empty"}, 0, 0, 1},
-      {"from", "where the kernel of a first call comes from", {"none", "compiler", "disk", "archive"}, 0, 0, 1},
+      {"from",
+       "where the kernel of a first call comes from; always none with task call",
+       {"none", "compiler", "disk", "archive"},
+       0,
+       0,
+       1},
       {"dtype", "type of Q, K, V and O", {"f32", "f16", "bf16"}, 0, 0, 1},
       {"q_heads", "heads of Q, K and V", {}, 1, 1024, 1},
-      {"q_len", "queries; there are as many keys", {}, 1, int64_t{1} << 20, 1},
+      {"q_len", "number of queries; the number of keys is equal", {}, 1, int64_t{1} << 20, 1},
       {"head_dim", "elements of a row of a head", {}, 8, 256, 8}};
 }
 

@@ -12,7 +12,8 @@
 
 namespace attn {
 
-/// Tokens of the smallest call. Its kernel has one threadgroup, so most of the call's time is not the kernel's time.
+/// The number of tokens of the smallest call. The call's kernel has one threadgroup, so the kernel takes only a small
+/// part of the call's time.
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();
@@ -23,7 +24,7 @@ void complete_extension(Case& config, const DeviceInfo& device);
 /// Returns the configuration of a case's attention, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
 
-/// Returns the claims whose advice the answer at the end of a run gives.
+/// Returns the claims whose advice a run's answer (the text at the end of a run) gives.
 AnswerSpec extension_answer();
 
 }  // namespace attn

@@ -489,7 +489,7 @@ bool check(const CacheCall& call, bool gpu) {
   }
   require(appends == call.new_v.there(), "new_k and new_v must both be given or both be missing");
   require(appends || (call.rotary_dim == 0 && !call.cosines && !call.sines),
-          "cosines and sines are allowed only with new_k and new_v");
+          "rotary_dim, cosines and sines are allowed only with new_k and new_v");
   require((call.cosines != nullptr) == (call.sines != nullptr) && (call.rotary_dim == 0 || call.cosines),
           "cosines and sines must both be given or both be missing; with a rotary_dim both must be given");
   require(!call.cosines || call.positions >= capacity_of(call),

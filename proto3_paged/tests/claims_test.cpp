@@ -23,10 +23,10 @@
 namespace attn {
 namespace {
 
-/// Returns the time that a model gives to a case. The time grows in proportion to the bytes. Pages of 1 token add a
-/// half, other pages a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose adds a
-/// tenth. A chain takes four times the time, and a fused append adds nothing. A soft cap adds a fifth. Without a
-/// cascade each sequence reads shared tokens again.
+/// Returns the made-up time of a case. The time grows in proportion to the bytes. Pages of 1 token add a half of the
+/// time, other pages add a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose
+/// adds a tenth. A chain of launches takes four times the time, and a fused append adds no time. A soft cap adds a
+/// fifth. Without a cascade each sequence reads shared tokens again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -150,7 +150,8 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByTheirPages) {
         const int64_t head_dim = conclusion.values.at("head_dim");
         EXPECT_EQ(conclusion.values.at("page_in_32_kb"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
         EXPECT_GT(conclusion.values.at("page_size"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
-        EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host) << "only on a GPU several buffers hold 64 keys each";
+        EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host)
+            << "on a GPU several buffers of 64 keys take more than 32 KB";
       }
       ++counts[conclusion.hypothesis];
     }
@@ -213,7 +214,8 @@ TEST(PagedFindings, AdviceFitsSmallAndLargeFigures) {
           {"prefill_fused",
            {"Fuse rotation and cache writes into prefill", Choice::second},
            {"Do not expect fused prefill"}},
-          // No advice chooses: a cascade that takes more than 1.1 times the share of bytes may still save time.
+          // This claim's advice has no Choice: a cascade that takes more than 1.1 times the share of bytes may still
+          // save time.
           {"cascade", {"Read a prefix that sequences share once"}, {"Expect less from reading a shared prefix once"}},
           {"waste", {"Take pages of 16"}, {"Take pages below 16"}},
           {"viability", {"threadgroup memory does not bound it"}, {"Count the threadgroup memory of a block"}},

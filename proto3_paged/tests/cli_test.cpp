@@ -1,4 +1,5 @@
-// Runs the program as a user runs it: short runs, their records, and the arguments that it refuses.
+// Runs the program as a user runs it. The tests check the records of short runs, and the messages about arguments that
+// the program refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +97,6 @@ TEST_F(PagedCliTest, RefusesInvalidArguments) {
       {"--axis alibi=2", "1"},
       {"--axis soft_cap=-1", "1000"},
       {"--axis window_left=-2", "-1"},
-
       {"--axis dtype=e4m3", "bf16"},
       {"--axis append=copy", "chain"},
       {"--axis cascade=2", "cascade"},

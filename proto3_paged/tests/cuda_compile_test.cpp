@@ -99,7 +99,7 @@ TEST_F(PagedCudaCompileTest, BrokenAppends) {
   }
 }
 
-// This test needs neither a GPU nor NVRTC. The other tests of mutations need one of the two.
+// This test needs neither a GPU nor NVRTC. The other tests of mutations need a GPU or NVRTC.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   test::expect_texts_in_sources(test::decode_mutations(true),
                                 [](const test::DecodeMutation&) { return test::decode_file(true); });

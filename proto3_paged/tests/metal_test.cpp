@@ -14,7 +14,7 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
-// For each head_dim, type and number of query heads of a key/value head, the tile fits into 32 KB of threadgroup
+// For each head_dim, type and number of query heads for a key/value head, the tile fits into 32 KB of threadgroup
 // memory.
 TEST(MetalDecodeTest, EachHeadDimFits) {
   const DeviceInfo device = test::metal();
@@ -24,9 +24,10 @@ TEST(MetalDecodeTest, EachHeadDimFits) {
         DecodeConfig config{.shape = {}, .dtype = dtype, .cache_dtype = dtype, .out_dtype = dtype};
         config.shape = {.batch = 2, .q_heads = group, .kv_heads = 1, .q_len = 1, .kv_len = 100, .head_dim = head_dim};
         const Plan plan = decode_plan(config, device, 200);
-        ASSERT_EQ(skip_reason(plan, device).value_or(""), "") << head_dim << " " << group;
-        EXPECT_LE(plan.launches[0].threadgroup_bytes, device.threadgroup_memory_bytes) << head_dim << " " << group;
-        EXPECT_EQ(plan.launches[0].threadgroup_bytes % 16, 0u) << head_dim << " " << group;
+        ASSERT_EQ(skip_reason(plan, device).value_or(""), "") << "head_dim " << head_dim << ", group " << group;
+        EXPECT_LE(plan.launches[0].threadgroup_bytes, device.threadgroup_memory_bytes)
+            << "head_dim " << head_dim << ", group " << group;
+        EXPECT_EQ(plan.launches[0].threadgroup_bytes % 16, 0u) << "head_dim " << head_dim << ", group " << group;
       }
     }
   }
@@ -43,6 +44,7 @@ TEST_F(MetalPagedTest, Decode) {
   expect_right(1, axes + "page_size=16 page_order=random reduce=launch dtype=bf16 cache_dtype=bf16");
 }
 
+// The slow tests of more shapes. CTest gives tests of this name the label metal_full.
 class MetalFullPagedTest : public MetalPagedTest {};
 
 TEST_F(MetalFullPagedTest, PagesGroupsAndDimensions) {
@@ -109,6 +111,7 @@ TEST_F(MetalPagedTest, Prefill) {
                       "page_order=random reduce=last dtype=f16 cache_dtype=int8,e4m3");
 }
 
+// --dry-run prints the threadgroup memory of the published study's kernel.
 TEST_F(MetalPagedTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_page_bytes(64, 8), 8704u);  // 8.5 KB
   EXPECT_EQ(study_page_bytes(64, 64), size_t{40} << 10);

@@ -1,6 +1,8 @@
-// Small configurations of the experiment, and functions that run a configuration and check it, on the device under
-// test.
+// Small configurations of the experiment, and functions that run a configuration on the device under test and
+// check the output.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <memory>
 #include <optional>
@@ -51,6 +53,7 @@ inline Decoded run_paged(const PagedConfig& config, Device& chosen = test::devic
   run.output = problem.output();
   return run;
 }
+/// Returns the worst difference that the check finds, or an empty text.
 inline std::string difference(const PagedConfig& config) {
   try {
     const Check check = run_paged(config).check;
@@ -58,6 +61,11 @@ inline std::string difference(const PagedConfig& config) {
   } catch (const BadInput& error) {
     return test::on_cuda ? "" : error.what();  // the GPU does not support the tile
   }
+}
+
+/// Says where difference_with() puts the garbage.
+inline std::string garbage_text(double garbage, bool in_v, bool last) {
+  return fmt::format("{} in {} at the {} key", garbage, in_v ? "V" : "K", last ? "last" : "middle");
 }
 
 /// Runs the configuration with `garbage` in K or in V of every sequence: in one element of head 0, and in a whole row

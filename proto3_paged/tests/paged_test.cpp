@@ -116,7 +116,7 @@ TEST_F(PagedTest, WorkersAgreeWithTheOracle) {
       config.decode.shape.q_len = 16;  // several tiles, each with several heads
       config.decode.workers = workers;
       config.decode.join_last = join_last;
-      EXPECT_EQ(difference(config), "") << workers << " workers, the last joins: " << join_last;
+      EXPECT_EQ(difference(config), "") << workers << " workers, the last worker joins: " << join_last;
     }
   }
 }
@@ -136,7 +136,7 @@ TEST_F(PagedTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
           config.page_order = order;
           config.cache_layout = layout;
           EXPECT_EQ(run_paged(config).output, contiguous.output)
-              << page_size << " " << order << " " << layout << ", " << workers << " workers";
+              << "page_size " << page_size << ", order " << order << ", " << layout << ", " << workers << " workers";
         }
       }
     }
@@ -232,7 +232,7 @@ TEST_F(PagedTest, PagesOf8BitElementsGiveTheSameBitsInAnyOrder) {
           config.page_order = order;
           config.cache_layout = layout;
           EXPECT_EQ(run_paged(config).output, in_order.output)
-              << name(cache_dtype) << ", page_size " << page_size << " " << order << " " << layout;
+              << name(cache_dtype) << ", page_size " << page_size << ", order " << order << ", " << layout;
         }
       }
     }
@@ -282,7 +282,7 @@ Tensor decode_one(DecodeConfig config, const Tensor& q, const Tensor& k, const T
   return o;
 }
 
-// There is one key, so O is V times the scale of V. V has every code, with 0 in the place of NaN.
+// There is one key, so O is V times the scale of V. V has every 8-bit code, with 0 in the place of NaN.
 TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     const DecodeConfig config = paged_config().decode;
@@ -434,7 +434,7 @@ PagedConfig cascade_config() {
   return config;
 }
 
-// ---- keys and values that are no numbers, and keys that no query sees
+// ---- keys and values that are NaN, infinite or huge
 
 TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -450,8 +450,8 @@ TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
           for (const bool in_v : {false, true}) {
             for (const bool last : {false, true}) {
               EXPECT_EQ(difference_with(config, garbage, in_v, last), "")
-                  << name(dtype) << ", q_len " << q_len << ", workers " << workers << ", " << garbage << " in "
-                  << (in_v ? "V" : "K") << (last ? " last" : "");
+                  << name(dtype) << ", q_len " << q_len << ", workers " << workers << ", "
+                  << garbage_text(garbage, in_v, last);
             }
           }
         }
@@ -470,7 +470,8 @@ TEST_F(PagedTest, NaNInAnE4m3CacheOrInAScaleReachesTheRowsThatSeeIt) {
           config.decode.cache_dtype = DType::e4m3;
           config.decode.shape.q_len = 3;
           config.decode.shape.head_dim = head_dim;
-          EXPECT_EQ(difference_with(config, nan, in_v, last), "") << head_dim << (in_v ? " V" : " K") << last;
+          EXPECT_EQ(difference_with(config, nan, in_v, last), "")
+              << "head_dim " << head_dim << ", " << garbage_text(nan, in_v, last);
         }
       }
       for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
@@ -483,7 +484,7 @@ TEST_F(PagedTest, NaNInAnE4m3CacheOrInAScaleReachesTheRowsThatSeeIt) {
         CommandEncoder encoder;
         problem.encode(encoder);
         device().submit(encoder);
-        EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << (in_v ? " V" : " K");
+        EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << ", NaN in a scale of " << (in_v ? "V" : "K");
       }
     }
   }
@@ -512,14 +513,16 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
       PagedConfig config = appending_config(append);
       config.decode.shape.q_len = 3;
       config.decode.workers = 5;
-      EXPECT_EQ(difference_with(config, nan_value, true, last), "") << append << last;
-      EXPECT_EQ(difference_with(config, infinity, true, last), "") << append << last;
+      EXPECT_EQ(difference_with(config, nan_value, true, last), "")
+          << append << ", " << garbage_text(nan_value, true, last);
+      EXPECT_EQ(difference_with(config, infinity, true, last), "")
+          << append << ", " << garbage_text(infinity, true, last);
     }
   }
   for (const double garbage : {infinity, nan_value, 1e30}) {
     for (const bool in_v : {false, true}) {
       for (const bool last : {false, true}) {
-        EXPECT_EQ(difference_with(cascade_config(), garbage, in_v, last), "") << garbage << in_v << last;
+        EXPECT_EQ(difference_with(cascade_config(), garbage, in_v, last), "") << garbage_text(garbage, in_v, last);
       }
     }
   }
@@ -550,7 +553,8 @@ TEST_F(PagedTest, ScoresOfAnySize) {
       PagedConfig config = paged_config();
       config.decode.workers = prefill ? 0 : workers;
       config.prefill = prefill;
-      EXPECT_EQ(run_paged(config, device(), pipelines(), hooks).check.worst, "") << workers << prefill;
+      EXPECT_EQ(run_paged(config, device(), pipelines(), hooks).check.worst, "")
+          << (prefill ? "prefill" : "decode") << ", workers " << workers;
     }
   }
 }
@@ -566,7 +570,8 @@ TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
         config.decode.shape.q_len = 2;
         config.decode.workers = workers;
         config.decode.join_last = join_last;
-        EXPECT_EQ(difference(config), "") << kv_len << " keys, " << workers << " workers, " << join_last;
+        EXPECT_EQ(difference(config), "")
+            << kv_len << " keys, " << workers << " workers, the last worker joins: " << join_last;
       }
     }
   }
@@ -644,7 +649,7 @@ TEST_F(PagedTest, BrokenCascadesAreCaught) {
   for (const auto& [from, to] : on_cuda ? of_cuda : of_cpu) {
     const test::MutatedSources mutated(file, from, to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(cascade_config(), device(), cache).check.ok) << from;
+    EXPECT_FALSE(run_paged(cascade_config(), device(), cache).check.ok) << "the check missed the text " << to;
   }
 }
 
@@ -655,7 +660,8 @@ TEST_F(PagedTest, BrokenAppendsAreCaught) {
     config.decode.shape.q_heads = 2 * 24;  // two tiles
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.append << ": " << mutation.what;
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok)
+        << "the check missed a kernel (append=" << mutation.append << ") that " << mutation.what;
   }
 }
 
@@ -707,7 +713,7 @@ TEST_F(PagedTest, AWindowOfAllKeysChangesNothing) {
   EXPECT_NE(run_paged(config, device(), pipelines(), paged_hooks(config)).output, plain.output);
 }
 
-// Cases that differ only in modifiers share the inputs.
+// Cases that differ only in modifiers share one PagedInputs.
 TEST_F(PagedTest, HooksOfAnotherNameGetTheirOwnReference) {
   PagedConfig config = paged_config();
   PagedInputs inputs(device(), config, 7);
@@ -749,7 +755,7 @@ TEST_F(PagedTest, BrokenModifiersAreCaught) {
     config.decode.shape.q_len = 2;
     const test::MutatedSources mutated(folder + mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(check_modified(config, cache).ok) << mutation.what;
+    EXPECT_FALSE(check_modified(config, cache).ok) << "the check missed: " << mutation.what;
   }
 }
 
@@ -780,7 +786,7 @@ TEST_F(PagedTest, BrokenKernelsAreCaught) {
   for (const test::DecodeMutation& mutation : test::decode_mutations(on_cuda)) {
     const test::MutatedSources mutated(test::decode_file(on_cuda), mutation.from, mutation.to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "the check missed a kernel that " << mutation.what;
   }
 }
 
@@ -800,7 +806,7 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
       {"V's scale used for K", kernel, "p.cache.k_scales + at", "p.cache.v_scales + at"},
       {"scores without their scale", kernel, "value *= scales(number, false)[column];", "value *= 1;"},
       {"weights without their scale", kernel, "value *= v_scale(number, i / 4, i % 2);", "value *= 1;"},
-      {"scores of Q without its power of 2", kernel, "value *= q_scale[r];", "value *= 1;"},
+      {"scores without the power of 2 by which Q was divided", kernel, "value *= q_scale[r];", "value *= 1;"},
       {"neighbours of V exchanged", kernel,
        "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low)",
        "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 1, 3>(low)"}};
@@ -821,7 +827,8 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
     for (const Mutation& mutation : on_cuda ? on_gpu : on_cpu) {
       const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
       PipelineCache cache(device(), "");
-      EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << name(cache_dtype) << ": " << mutation.what;
+      EXPECT_FALSE(run_paged(config, device(), cache).check.ok)
+          << "the check missed: " << mutation.what << ", " << name(cache_dtype);
     }
   }
   PagedConfig config = paged_config();
@@ -829,7 +836,8 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
   config.decode.cache_dtype = DType::e4m3;
   const test::MutatedSources mutated(loads, "0xbfff", "0xffff");
   PipelineCache cache(device(), "");
-  EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "a sign that is also part of the exponent";
+  EXPECT_FALSE(run_paged(config, device(), cache).check.ok)
+      << "the check missed: the sign of an e4m3 number also becomes a bit of the exponent";
 }
 
 TEST(PagedPlan, SaysWhyACascadeCannotRun) {
@@ -1017,11 +1025,11 @@ TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "each sequence has kv_len slots";
   config.lengths = "equal";
   config.decode.page_size = 16;
-  config.decode.shape.kv_len = 136;  // 8.5 pages a sequence, 2 of them shared
+  config.decode.shape.kv_len = 136;  // a sequence has 8.5 pages; 2 pages are shared
   config.page_order = "shared";
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, 4. * 8 / (16 * (4 * 9 - 3 * 2)));
   EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8))
-      << "the gap between the shared pages and a sequence's own pages";
+      << "the only gap of a sequence is between its shared pages and its own pages";
 }
 
 TEST(PagedTable, SharedPagesArePagesOfTheFirstSequence) {

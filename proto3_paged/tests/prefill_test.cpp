@@ -61,8 +61,9 @@ TEST_F(PrefillTest, GarbageReachesTheRowsThatSeeIt) {
   for (const double garbage : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     for (const bool in_v : {false, true}) {
       for (const bool last : {false, true}) {
-        EXPECT_EQ(difference_with(prefill_config(), garbage, in_v, last), "") << garbage << in_v << last;
-        EXPECT_EQ(difference_with(appending_prefill("fused"), garbage, true, last), "") << garbage << last;
+        EXPECT_EQ(difference_with(prefill_config(), garbage, in_v, last), "") << garbage_text(garbage, in_v, last);
+        EXPECT_EQ(difference_with(appending_prefill("fused"), garbage, true, last), "")
+            << garbage_text(garbage, true, last);
       }
     }
   }
@@ -135,7 +136,7 @@ TEST_F(PrefillTest, CachesOf8BitsAgreeWithTheOracle) {
             if (some.skips()) continue;
             PagedConfig config = prefill_of_bytes(dtype, cache_dtype, page_size);
             config.decode.shape.head_dim = head_dim;
-            config.decode.shape.kv_len = 600;  // more keys than a threadgroup expands
+            config.decode.shape.kv_len = 600;  // more keys than one threadgroup converts to Q's type
             config.cache_layout = layout;
             EXPECT_EQ(difference(config), "") << name(cache_dtype) << ", Q in " << name(dtype) << ", page_size "
                                               << page_size << ", head_dim " << head_dim << " " << layout;
@@ -146,14 +147,15 @@ TEST_F(PrefillTest, CachesOf8BitsAgreeWithTheOracle) {
   }
 }
 
-// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with either type.
+// e4m3 has a NaN of each sign, int8 has no NaN. The scale of a page may be NaN with e4m3 and with int8.
 TEST_F(PrefillTest, NaNInACacheOf8BitsReachesTheRowsThatSeeIt) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   for (const bool in_v : {false, true}) {
     for (const bool last : {false, true}) {
       for (const double sign : {1., -1.}) {
         const PagedConfig config = prefill_of_bytes(DType::bf16, DType::e4m3, 16);
-        EXPECT_EQ(difference_with(config, std::copysign(nan, sign), in_v, last), "") << in_v << last << sign;
+        EXPECT_EQ(difference_with(config, std::copysign(nan, sign), in_v, last), "")
+            << garbage_text(std::copysign(nan, sign), in_v, last);
       }
     }
     for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
@@ -164,7 +166,7 @@ TEST_F(PrefillTest, NaNInACacheOf8BitsReachesTheRowsThatSeeIt) {
       CommandEncoder encoder;
       problem.encode(encoder);
       device().submit(encoder);
-      EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << (in_v ? " V" : " K");
+      EXPECT_EQ(problem.check().worst, "") << name(cache_dtype) << ", NaN in a scale of " << (in_v ? "V" : "K");
     }
   }
 }
@@ -186,11 +188,11 @@ TEST_F(PrefillTest, BrokenExpansionsAreCaught) {
   for (const auto& [from, to] : mutations) {
     const test::MutatedSources mutated(file, from, to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << to;
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "the check missed the text " << to;
   }
 }
 
-// Blocks have 64 keys whatever the page size, so every page size gives the same arithmetic.
+// A block has 64 keys with every page size, so every page size gives equal sums in equal order.
 TEST_F(PrefillTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
     PagedConfig config = prefill_config();
@@ -204,7 +206,8 @@ TEST_F(PrefillTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
       for (const char* order : {"identity", "reversed", "random", "shared"}) {
         config.decode.page_size = page_size;
         config.page_order = order;
-        EXPECT_EQ(run_paged(config).output, contiguous.output) << page_size << " " << order << " " << layout;
+        EXPECT_EQ(run_paged(config).output, contiguous.output)
+            << "page_size " << page_size << ", order " << order << ", " << layout;
       }
     }
   }
@@ -330,36 +333,38 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
                     *const rotate = "common/paged/kernels/prefill/rotate.h",
                     *const wgmma = "common/attention/kernels/wgmma.cuda.cu";
   std::vector<PrefillMutation> mutations = {
-      {"page of the first key", pages, "data.table[row + key / static_cast<int>(PAGE_SIZE)]", "data.table[row]"},
-      {"pages of another sequence", pages, "static_cast<INT64>(context.batch) * data.max_pages", "0"},
-      {"another head of the cache", pages, ", kv_head, key %", ", 0, key %"},
-      {"tail of the last page left out", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
+      {"takes the page of the first key for each key", pages, "data.table[row + key / static_cast<int>(PAGE_SIZE)]",
+       "data.table[row]"},
+      {"takes the pages of sequence 0 for each sequence", pages, "static_cast<INT64>(context.batch) * data.max_pages",
+       "0"},
+      {"takes head 0 of the cache for each head", pages, ", kv_head, key %", ", 0, key %"},
+      {"leaves out the last key", keys, "keys.end < own.kv_len ? keys.end : own.kv_len",
        "keys.end < own.kv_len - 1 ? keys.end : own.kv_len - 1"},
-      {"queries turned for the previous position", rotate, "const int key = q + ", "const int key = q - 1 + "},
-      {"keys turned for another position", before, "static_cast<long long>(key) * half",
+      {"turns queries for the previous position", rotate, "const int key = q + ", "const int key = q - 1 + "},
+      {"turns keys for the position among the new tokens", before, "static_cast<long long>(key) * half",
        "static_cast<long long>(token) * half"},
-      {"another rotation", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
-      {"the last share left out", before, "share = (tokens + data.shares - 1) / data.shares;",
+      {"rotates with a wrong sign", before, "y * cosines[i] + x * sines[i]", "y * cosines[i] - x * sines[i]"},
+      {"leaves out the last share of the new tokens", before, "share = (tokens + data.shares - 1) / data.shares;",
        "share = tokens / data.shares;"},
-      {"the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
-      {"keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"}};
-  mutations.push_back({"counters that are not reset", before, cuda ? "gridDim.z;" : "group.count[2];",
+      {"writes to the next slot", before, "place.row = key % ", "place.row = (key + 1) % "},
+      {"writes keys in the place of values", before, "of_v ? tokens.v : tokens.k", "tokens.k"}};
+  mutations.push_back({"does not reset the counters", before, cuda ? "gridDim.z;" : "group.count[2];",
                        cuda ? "gridDim.z + 1;" : "group.count[2] + 1;"});
   if (cuda) {
-    mutations.push_back(
-        {"pages of another lane", wgmma, "__shfl_sync(~0u, place.batch, box)", "__shfl_sync(~0u, place.batch, 0)"});
+    mutations.push_back({"takes the pages of lane 0 for each lane", wgmma, "__shfl_sync(~0u, place.batch, box)",
+                         "__shfl_sync(~0u, place.batch, 0)"});
   }
   return mutations;
 }
 
-// Each mutation has its own launch, so that the buffers that one mutation leaves do not harm another mutation.
+// Each mutation runs in its own launch, so no mutation runs on buffers that another mutation spoiled.
 TEST_F(PrefillTest, BrokenKernelsAreCaught) {
   PagedConfig config = appending_prefill("fused");
   config.decode.shape.q_len = 51;  // the shares of the appended tokens differ in size
   for (const PrefillMutation& mutation : prefill_mutations(on_cuda && device().info().has("wgmma"))) {
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << mutation.what;
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "the check missed a kernel that " << mutation.what;
   }
 }
 

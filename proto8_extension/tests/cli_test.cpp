@@ -19,8 +19,8 @@ class ExtensionCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
-  // The first call of an engine (`task=first_call`) can compile the kernel. To measure such calls would take long, so
-  // the second run only verifies these calls.
+  // The first call of an engine (`task=first_call`) can compile the kernel. Such calls take long, so the second run
+  // verifies these calls and does not time them.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
   const Outcome outcome = run_line(shape + test::few_samples + "--axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -41,11 +41,11 @@ TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
     }
   }
   for (const char* path : {"direct", "engine", "c", "dlpack", "concept", "copies"})
-    EXPECT_TRUE(paths.contains(path)) << path;
+    EXPECT_TRUE(paths.contains(path)) << "no record of path " << path;
   EXPECT_EQ(sources, (std::set<std::string>{"none", "compiler", "disk", "archive"}));
   for (const Json& finding : findings()) claims.insert(finding["data"]["hypothesis"]["id"]);
   for (const char* claim : {"c_overhead", "concept_overhead", "allocations", "first_call_archive"}) {
-    EXPECT_TRUE(claims.contains(claim)) << claim << outcome.out;
+    EXPECT_TRUE(claims.contains(claim)) << "no finding of the claim " << claim << ": " << outcome.out;
   }
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}))
       << "records of skipped cases and of first calls must fit the schema too";

@@ -1,4 +1,4 @@
-// Tests the plans of devices that lack a kernel.
+// Tests the plan for a device that lacks a kernel.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"
@@ -8,7 +8,7 @@
 namespace attn {
 namespace {
 
-TEST(ExtensionPlanTest, ADeviceWithoutAnEmptyKernelLaunchesNone) {
+TEST(ExtensionPlanTest, ADeviceWithoutTheEmptyKernelSkipsTheCase) {
   DeviceInfo device = test::avx2();
   Case config;
   config.set("op", std::string("empty"));

@@ -1,5 +1,5 @@
-// The path through PyTorch's dispatcher. This path has a file of its own, because PyTorch's headers do not compile
-// without warnings under this project's compiler options.
+// The path through PyTorch's dispatcher. This path has a file of its own, because PyTorch's headers cause warnings
+// under this project's compiler options.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 

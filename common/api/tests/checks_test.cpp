@@ -287,7 +287,7 @@ TEST(ChecksTest, OptionsOfACacheThatNeedEachOther) {
   REFUSED("positions", cache.call, c.positions = 15);
   REFUSED("new_k and new_v must both be given", cache.call, c.new_v = {});
   REFUSED("cosines and sines must both be given", cache.call, c.sines = nullptr);
-  REFUSED("cosines and sines are allowed only with new_k", cache.call, c.new_k = c.new_v = {});
+  REFUSED("rotary_dim, cosines and sines are allowed only with new_k", cache.call, c.new_k = c.new_v = {});
   REFUSED("lengths are missing", cache.call, c.lengths = nullptr);
   REFUSED("too long", cache.call, c.max_pages = largest / 8);
   const float scales[8] = {1, 1, 1, 1, 1, 1, 1, 1};  // [4 pages, 2 heads]

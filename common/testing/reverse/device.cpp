@@ -45,7 +45,7 @@ class ReverseDevice : public Device {
 
   void* allocate(size_t bytes) override {
     void* block = std::aligned_alloc(buffer_alignment, (bytes + buffer_alignment - 1) & ~(buffer_alignment - 1));
-    return block ? block : throw OutOfMemory("reverse has no room", bytes);
+    return block ? block : throw OutOfMemory("the host has no memory left", bytes);
   }
   void release(void* pointer) noexcept override { std::free(pointer); }
   void upload(void* target, const void* source, size_t bytes) override {
