@@ -13,7 +13,7 @@ namespace attn {
 namespace {
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 6;  // fewer tiles do not show the best and the worst tile of a shape
+constexpr size_t whole_tile_sweep = 6;  // a shape with fewer tiles does not show its best and worst tile
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }
 
