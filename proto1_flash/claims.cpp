@@ -83,11 +83,11 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
                        {"points", evidence.results.size()}};
 }
 
-// Returns a claim about the share of the matrix ceiling that the tuned kernel reaches. The claim has a conclusion for
-// each head_dim, layout and dtype, on the longest sequence. Only cases that fill the device count: cases with at least
-// 8 query heads, at least 1024 queries, as many keys as queries, and a head_dim of at least 64. If `f32`, the claim is
-// about inputs in f32, else about inputs in 16 bits. If `causal`, the claim is about cases with a causal mask, else
-// about cases without a mask.
+// Returns a claim about the share of the matrix ceiling (the rate of products that touch no memory) that the tuned
+// kernel reaches. The claim has a conclusion for each head_dim, layout and dtype, on the longest sequence. Only cases
+// that fill the device count: cases with at least 8 query heads, at least 1024 queries, as many keys as queries, and a
+// head_dim of at least 64. If `f32`, the claim is about inputs in f32, else about inputs in 16 bits. If `causal`, the
+// claim is about cases with a causal mask, else about cases without a mask.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {
       .hypothesis = hypothesis,
@@ -298,7 +298,7 @@ std::vector<Claim> flash_claims(const DeviceInfo& device) {
   };
   for (Claim& claim : claims) {
     const std::string& id = claim.hypothesis.id;
-    // The longest case spends the smallest share of its time on the launch and on edges.
+    // The longest case spends the smallest share of its time on the launch and on partly filled tiles.
     if (claim.compared) claim.longest = "q_len";
     if (!claim.complete) claim.complete = name_tiles;
     std::set<std::string> left_out = claim.varies;  // the claim picks the tile, so the subject names no tile

@@ -16,7 +16,8 @@ std::vector<std::string> flash_compared_axes();
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns the contents of the answer that a run prints at its end: the choice of a tile, and the claims whose advice
+/// the answer gives.
 AnswerSpec flash_answer();
 
 /// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. Returns 0 if the

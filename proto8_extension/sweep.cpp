@@ -6,8 +6,7 @@ std::vector<AxisInfo> extension_axes() {
   return {
       {"task",
        "what is timed; first_call: first call of an engine; call: calls on existing tensors, one after the other (up "
-       "to "
-       "16 tokens: timed until the last call returns; more tokens: timed until the device has done all calls)",
+       "to 16 tokens: timed until the last call returns; more tokens: timed until the device has done all calls)",
        {"call", "first_call"},
        0,
        0,

@@ -22,8 +22,8 @@ namespace {
 using test::avx2;
 using test::hopper;
 
-// Returns results of the quick sweep, with times from a model. Each score takes head_dim + 20 ns. Tiles of many rows
-// take less time. Bc = 80 and the simpler variants take more time. A causal mask takes 0.55 of the time.
+// Returns results of the quick sweep, with made-up times. Each score takes head_dim + 20 ns. Tiles of many rows take
+// less time. Bc = 80 and the simpler variants take more time. A causal mask takes 0.55 of the time.
 std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
@@ -81,10 +81,11 @@ TEST(FlashDuelsTest, PickBestAndWorstTile) {
   const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   for (const int64_t dim : {64, 128, 256}) {
     const Duel& duel = find(duels, "worst_tile", dim);
-    EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256) << dim;  // the rows of the default tile
-    EXPECT_NE(duel.baseline.integer("block_c"), 80) << dim;
-    EXPECT_EQ(duel.contender.integer("block_r"), 16) << dim;
-    EXPECT_EQ(duel.contender.integer("block_c"), 80) << dim;
+    EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256)
+        << "head_dim " << dim;  // only the default tile has so many rows
+    EXPECT_NE(duel.baseline.integer("block_c"), 80) << "head_dim " << dim;
+    EXPECT_EQ(duel.contender.integer("block_r"), 16) << "head_dim " << dim;
+    EXPECT_EQ(duel.contender.integer("block_c"), 80) << "head_dim " << dim;
     EXPECT_EQ(find(duels, "bc80", dim).contender.integer("block_c"), 80);
   }
 }
@@ -141,7 +142,8 @@ TEST(FlashDuelsTest, WrongAndSkippedResultsTakeNoPart) {
   EXPECT_TRUE(flash_conclusions(results, {}).empty());
 }
 
-TEST(FlashConclusionsTest, DuelsBecomeFindingsWhoseTextsRender) {
+// A placeholder without a value would leave a brace in the text.
+TEST(FlashConclusionsTest, DuelsBecomeFindingsWithAValueForEachPlaceholder) {
   std::set<std::string> judged;
   const std::vector<Hypothesis> registered = hypotheses(flash_claims());
   for (const DeviceInfo& info : {avx2(), hopper()}) {
@@ -223,13 +225,13 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsComparedWithTheNextBest) {
     for (const Hypothesis& hypothesis : hypotheses(flash_claims())) {
       if (hypothesis.id == "best_tile") unclear += judge(hypothesis, conclusion).state == State::inconclusive;
     }
-    // In the model the tile with the most rows is the fastest, and a tile with Bc = 80 is never the fastest.
+    // By the made-up times the tile with the most rows is the fastest, and a tile with Bc = 80 is never the fastest.
     EXPECT_NE(conclusion.values["baseline"]["block_c"].get<int64_t>(), 80);
     EXPECT_GE(conclusion.values["baseline"]["block_r"].get<int64_t>(),
               conclusion.values["contender"]["block_r"].get<int64_t>());
   }
   EXPECT_GE(found, 3);
-  EXPECT_GT(unclear, 0);  // tiles that differ only in Bc take equal time in the model
+  EXPECT_GT(unclear, 0);  // the made-up times of tiles that differ only in Bc are equal
 }
 
 TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {

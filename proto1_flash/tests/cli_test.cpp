@@ -52,7 +52,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
   std::set<std::string> seen;
   for (const Json& record : measurements) {
-    EXPECT_TRUE(seen.insert(record["case"].dump()).second) << "twice: " << record["case"];
+    EXPECT_TRUE(seen.insert(record["case"].dump()).second) << "the case has two records: " << record["case"];
   }
   EXPECT_EQ(seen.size(), cases);
 }
@@ -146,7 +146,7 @@ TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableIsPrinted) {
     const Outcome outcome = finish(child);
     EXPECT_EQ(outcome.status, 130) << outcome.err;
     EXPECT_EQ(records("measurements.jsonl").size(), 1u);
-    EXPECT_NE(outcome.out.find("max_abs"), std::string::npos) << "the table has the first case: " << outcome.out;
+    EXPECT_NE(outcome.out.find("max_abs"), std::string::npos) << "the table must have the first case: " << outcome.out;
     EXPECT_NE(outcome.err.find("go on with:"), std::string::npos) << outcome.err;
   }
 }
@@ -183,7 +183,7 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
-// The records cannot be written, as on a full disk. No case counts as wrong or failed because of this.
+// The records cannot be written, as on a full disk. No case counts as wrong or failed because its record is missing.
 TEST_F(CliTest, AFullDiskFailsNoCase) {
   const Outcome outcome = run_shell(one_tile + std::string("--axis head_dim=64 --axis q_len=64,128,256 --axis "
                                                            "block_r=16,32 --budget 0.2 --processes 2"),
@@ -205,8 +205,9 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   }
 }
 
-// If the parent ignores SIGCHLD, the program ignores SIGCHLD from its start on. The program must end this, because a
-// process that ignores SIGCHLD cannot wait for its children, and the program returns the exit status of a worker.
+// If the parent ignores SIGCHLD, the program ignores SIGCHLD from its start on. The program must stop ignoring SIGCHLD:
+// the program waits for a child process (the worker) and returns the worker's exit status, and a process that ignores
+// SIGCHLD cannot wait for its children.
 TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }
@@ -239,8 +240,8 @@ TEST_F(CliTest, InputAndOutputAreSafetensors) {
     const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
     const auto* o = reinterpret_cast<const float*>(result.at("o").data.data());
     const auto* lse = reinterpret_cast<const float*>(result.at("lse").data.data());
-    for (size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(o[i], want.o[i], 5e-3) << i;
-    for (size_t i = 0; i < want.lse.size(); ++i) ASSERT_NEAR(lse[i], want.lse[i], 5e-3) << i;
+    for (size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(o[i], want.o[i], 5e-3) << "element " << i << " of O";
+    for (size_t i = 0; i < want.lse.size(); ++i) ASSERT_NEAR(lse[i], want.lse[i], 5e-3) << "log-sum-exp " << i;
   }
 }
 

@@ -59,14 +59,15 @@ TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
     for (config.block_c = 16; config.block_c <= 256; config.block_c += 16) {
       if (!operation.skip_reason(config, hopper())) widest = config.block_c;
     }
-    ASSERT_GT(widest, 0) << rows << "x" << dim;
+    ASSERT_GT(widest, 0) << rows << " rows, head_dim " << dim;
     config.block_c = widest;
     const test::CapturedLog log;
-    EXPECT_EQ(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": " << widest << " keys";
+    EXPECT_EQ(compile(config).spill_bytes, 0) << rows << " rows, head_dim " << dim << ", " << widest << " keys";
     EXPECT_EQ(log.text(), "");
     config.block_c = widest + 32;
     if (config.block_c <= 256) {
-      EXPECT_GT(compile(config).spill_bytes, 0) << rows << " rows, " << dim << ": more than " << widest << " keys fit";
+      EXPECT_GT(compile(config).spill_bytes, 0)
+          << rows << " rows, head_dim " << dim << ": more than " << widest << " keys fit";
     }
   }
 }

@@ -23,10 +23,10 @@ TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
       choose_tile(config, device);
       const FlashOperation& flash = FlashOperation::of(device);
       const Launch launch = flash.kernel(config, device);
-      EXPECT_EQ(flash.skip_reason(config, device).value_or(""), "") << head_dim;
-      EXPECT_LE(launch.threadgroup_bytes, device.threadgroup_memory_bytes) << head_dim;
-      EXPECT_EQ(launch.threadgroup_bytes % 16, 0u) << head_dim;
-      EXPECT_LE(launch.threads, 1024u) << head_dim;
+      EXPECT_EQ(flash.skip_reason(config, device).value_or(""), "") << "head_dim " << head_dim;
+      EXPECT_LE(launch.threadgroup_bytes, device.threadgroup_memory_bytes) << "head_dim " << head_dim;
+      EXPECT_EQ(launch.threadgroup_bytes % 16, 0u) << "head_dim " << head_dim;
+      EXPECT_LE(launch.threads, 1024u) << "head_dim " << head_dim;
     }
   }
 }
@@ -39,9 +39,10 @@ TEST_F(MetalFlashTest, EachType) {
   for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
 }
 
+// The slow tests of more shapes. CTest gives tests of this name the label metal_full.
 class MetalFullFlashTest : public MetalFlashTest {};
 
-// Q is in threadgroup memory. K and V share one buffer. There are more queries than keys.
+// In this case Q is in threadgroup memory, and K and V share one buffer. There are more queries than keys.
 TEST_F(MetalFullFlashTest, WideHeads) {
   expect_right(1,
                "batch=1 q_heads=2 kv_heads=1 q_len=11 kv_len=9 causal=1 layout=bshd variant=tuned head_dim=200 "

@@ -53,14 +53,14 @@ TEST(FlashSweepTest, QuickSpansEveryTileAndDim) {
   for (const int64_t dim : {64, 128, 256}) {
     for (const int64_t rows : {16, 32, 64, 128}) {
       for (const int64_t keys : {64, 80, 128, 256})
-        EXPECT_TRUE(seen.contains({dim, rows, keys})) << dim << rows << keys;
+        EXPECT_TRUE(seen.contains({dim, rows, keys})) << "head_dim " << dim << ", tile " << rows << "x" << keys;
     }
   }
   EXPECT_EQ(variants.size(), 4u);
   EXPECT_EQ(dtypes.size(), 3u);
 }
 
-TEST(FlashSweepTest, FullReaches16384AndHoldsQuick) {
+TEST(FlashSweepTest, FullReachesLength16384AndContainsQuick) {
   std::set<std::string> full;
   int64_t longest = 0;
   for (const Case& config : cases("full", avx2())) {
@@ -108,7 +108,7 @@ std::string hopper_tile(Case config) {
 
 // Each row names a shape, and the tile that is the fastest for this shape on an H200, by at least 4 %. The row with 32
 // query heads was measured with 8 key/value heads.
-TEST(FlashSweepTest, DefaultTileOfHopperKeepsEveryUnitBusy) {
+TEST(FlashSweepTest, DefaultTileOfHopperIsTheFastestMeasuredTile) {
   struct Row {
     int64_t head_dim, batch, heads, length, causal;
     const char* fastest;
@@ -157,7 +157,7 @@ TEST(FlashSweepTest, UnnamedAxesFollowFromNamedAxes) {
   EXPECT_EQ(naive.integer("block_c"), 0);
 }
 
-TEST(FlashSweepTest, HeadsThatDoNotDivideAreBadInput) {
+TEST(FlashSweepTest, KvHeadsThatDoNotDivideQHeadsAreBadInput) {
   Case config = shape(16, 64);
   config.set("q_heads", int64_t{8});
   config.set("kv_heads", int64_t{3});
@@ -178,7 +178,7 @@ class InputFile : public testing::Test {
     write_safetensors(path_, {{"q", q}, {"k", k}, {"v", v}});
     try {
       flash_input_axes(path_);
-      FAIL() << what;
+      FAIL() << "the file was not refused: " << what;
     } catch (const BadInput& error) {
       const std::string message = error.what();
       EXPECT_NE(message.find(what), std::string::npos) << message;

@@ -72,10 +72,10 @@ TEST(TransferTest, ResultsThatAreNotComparableAreLeftOut) {
   const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)}, {}};
   DeviceRecords b = a;
   for (Measurement& result : b.measurements) result.config.set("head_dim", AxisValue(int64_t{128}));
-  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "another head_dim";
+  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "the devices have no head_dim in common";
   b = a;
   b.measurements[0].status = "wrong";
-  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "a sweep has at least three tiles";
+  EXPECT_TRUE(transfer_conclusions(a, b).empty()) << "two tiles are too few";
   EXPECT_TRUE(transfer_conclusions({}, {}).empty());
 }
 
@@ -98,7 +98,8 @@ TEST(TransferTest, ADevicesVerdictIsTheVerdictOfMostFindings) {
   EXPECT_EQ(verdicts->values["flips"], "bf16 (refuted, then supported)");
 }
 
-TEST(TransferTest, TextsRender) {
+// A placeholder without a value would leave a brace in the text.
+TEST(TransferTest, TextsHaveAValueForEachPlaceholder) {
   const DeviceRecords a{{tile("A", 64, 64, 1), tile("A", 64, 128, 2), tile("A", 128, 128, 3)},
                         {finding("bf16", "refuted", "A")}};
   for (const Conclusion& conclusion : transfer_conclusions(a, a)) {
