@@ -52,7 +52,8 @@ TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   config.dtype = config.out_dtype = DType::bf16;
   config.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 64};
   const FlashOperation& operation = FlashOperation::of(hopper());
-  for (const auto [rows, dim] : {std::pair{256, 64}, {192, 64}, {192, 128}, {128, 128}, {128, 256}, {64, 256}}) {
+  constexpr std::pair<int, int> rows_and_dims[] = {{256, 64}, {192, 64}, {192, 128}, {128, 128}, {128, 256}, {64, 256}};
+  for (const auto& [rows, dim] : rows_and_dims) {
     config.block_r = rows;
     config.shape.head_dim = dim;
     int64_t widest = 0;
