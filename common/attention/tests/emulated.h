@@ -43,7 +43,8 @@ INLINE void store_tile(int tile, void* to, long step) {
   for (int row = 0; row < 16; ++row) __builtin_memcpy(static_cast<char*>(to) + row * step, &tiles[tile][row], 64);
 }
 
-/// Adds to each lane of `acc` two products: those of the low and of the high elements of the lane's pairs in a and b.
+/// Returns `acc` plus two products in each lane. Each lane of a and b is a pair. One product multiplies the low
+/// elements of the two pairs, the other product the high elements.
 INLINE Floats add_products(Floats acc, Words a, Words b) {
   const auto low = [](Words pairs) { return reinterpret_cast<Floats>(pairs << 16); };
   const auto high = [](Words pairs) { return reinterpret_cast<Floats>(pairs & 0xFFFF0000u); };

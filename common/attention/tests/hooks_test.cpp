@@ -278,8 +278,8 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
-/// Keys hook: the numbers after the table of pages are the sequences' lengths. For a wrong length the
-/// hook returns -1 as the end.
+/// Keys hook: the numbers after the table of pages are the sequences' lengths. For a wrong length the hook returns -1
+/// as the end.
 Includes lengths_hook(size_t table_size) {
   return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
                                   "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO 1\n#define KEYS_END_EARLY 1\n"
@@ -330,7 +330,7 @@ TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
 
 // ---- how rows are rotated
 
-// Returns the angle by which elements d and d + half of a row at `position` are rotated.
+// Returns the angle by which the pair of elements d and d + half of a row at `position` is rotated.
 double angle(int64_t position, int64_t d, int64_t half) {
   return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(d) / static_cast<double>(half));
 }

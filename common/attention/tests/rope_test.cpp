@@ -51,9 +51,9 @@ TEST(RopeFormulas, FrequenciesComputedByHand) {
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
   // NTK multiplies theta by factor^(rotary_dim / (rotary_dim - 2)), which is 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
-  // YaRN multiplies a pair's frequency by 1 - r + r / factor. Along a ramp of pairs r rises from 0 to 1. Here the ramp
-  // begins at 8 ln(2048 / (2 pi 32)) / (2 ln 10000) = 1.008, rounded down to pair 1. The ramp ends at 8 ln(2048 / (2
-  // pi)) / (2 ln 10000) = 2.513, rounded up to pair 3.
+  // YaRN multiplies a pair's frequency by 1 - r + r / factor. Along a ramp of pairs r rises from 0 to 1. Here it rises
+  // from 8 ln(2048 / (2 pi 32)) / (2 ln 10000) = 1.008, rounded down to pair 1,
+  // to 8 ln(2048 / (2 pi)) / (2 ln 10000) = 2.513, rounded up to pair 3.
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048}),
                      {1, 0.1, 0.01 * (0.5 + 0.5 / 4), 0.001 / 4});
   const double first = 8 * std::log(2048 / (2 * std::numbers::pi * 32)) / (2 * std::log(10000)),
@@ -62,14 +62,14 @@ TEST(RopeFormulas, FrequenciesComputedByHand) {
   EXPECT_NEAR(slow, 0.659, 1e-3);
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .truncate = false}),
                      {1, 0.1, 0.01 * (1 - slow + slow / 4), 0.001 / 4});
-  // The ramp begins at 8 ln(2048 / (2 pi 500)) / (2 ln 10000) = -0.19, which becomes pair 0. The ramp ends at
-  // 8 ln(2048 / (2 pi 0.1)) / (2 ln 10000) = 3.513, which becomes 4.
+  // Here the ramp goes from 8 ln(2048 / (2 pi 500)) / (2 ln 10000) = -0.19, which becomes pair 0,
+  // to 8 ln(2048 / (2 pi 0.1)) / (2 ln 10000) = 3.513, rounded up to 4.
   expect_frequencies(
       rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048, .beta_fast = 500, .beta_slow = 0.1}),
       {1, 0.1 * (0.75 + 0.25 / 4), 0.01 * (0.5 + 0.5 / 4), 0.001 * (0.25 + 0.75 / 4)});
   // The first wavelength, 2 pi, is short: its frequency stays. The second wavelength is 4096, so it has 2 turns in 8192
-  // tokens. A frequency with 1 turn is divided by 8, and a frequency with 4 turns stays. So a share of (2 - 1) / (4 -
-  // 1) of the second frequency stays. The third wavelength is long: its frequency is divided by 8.
+  // tokens. A frequency with 1 turn is divided by 8, and a frequency with 4 turns stays. For 2 turns the share that
+  // stays is (2 - 1) / (4 - 1). The third wavelength is long: its frequency is divided by 8.
   RopeConfig llama = rope_of(8, 6, {}, RopeLlama3{});
   const double middle = 2 * std::numbers::pi / 4096;
   llama.theta = std::pow(middle, -3);

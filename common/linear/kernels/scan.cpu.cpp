@@ -35,7 +35,7 @@ struct Rows {
   INLINE StateRows own() const { return {state, key_sum, VALUE_DIM}; }
 
   /// state = state * decay + the entry `number` of states and sums. With STARTS the state before the entry replaces the
-  /// entry. The decay of row r is decays[r * decay_step].
+  /// entry. decays[r * decay_step] is the logarithm of the decay of row r.
   template <bool STARTS>
   INLINE void pass(float* states, float* sums, long long number, const float* decays, int decay_step) {
     const long long first = state_index(number, p.heads, head) * HEAD_DIM + first_row;
