@@ -366,9 +366,8 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, and do not call the registered implementation. With "attn_proto"
-    transformers makes no causal mask for them, because the kernels need no mask tensor. So these models would run
-    without a causal mask."""
+    """Some models have their own code for attention, which calls no registered implementation. attn_proto refuses these
+    models when they ask for a mask: its mask may be no tensor, so they would run without a causal mask."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
