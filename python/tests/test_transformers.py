@@ -205,8 +205,7 @@ class Masks(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
     def test_chunks_that_go_to_pytorch(self):
-        """PyTorch's causal attention puts the first query at the first key. This would be wrong in all chunks but the
-        first."""
+        """PyTorch's causal attention puts the first query at the first key. This is right in the first chunk only."""
         ids = tokens(2, 24)
         plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
         want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
