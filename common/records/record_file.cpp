@@ -131,8 +131,9 @@ std::vector<Json> read_records(const std::string& path, std::vector<std::string>
     } else if (record.is_object()) {
       problems.push_back(fmt::format("line {}: schema or id is no text, skipped", number));
     } else {
-      problems.push_back(fmt::format("line {}: {}, skipped", number,
-                                     file.eof() ? "torn (the run that wrote it ended early)" : "no JSON object"));
+      problems.push_back(
+          fmt::format("line {}: {}, skipped", number,
+                      file.eof() ? "torn (the run ended before it had written the whole line)" : "no JSON object"));
     }
   }
   return records;

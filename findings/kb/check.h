@@ -12,8 +12,8 @@ namespace attn::kb {
 /// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
-/// Whether a device's name in records is the name of an emulated device. Records of emulated devices are never mixed
-/// with records of measured devices.
+/// Returns whether `device`, a device's name in a record, names an emulated device. Records of emulated devices are
+/// never mixed with records of measured devices.
 bool is_emulated(std::string_view device);
 
 /// Returns each figure whose name has the word of a quantity (time, memory, ...) but no unit, as "path: ...".

@@ -65,7 +65,7 @@ void heed_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-/// Prints to stdout. run_program() says so if the text was lost.
+/// Prints to stdout. If stdout could not be written, run_program() reports this error.
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 std::string json_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -129,7 +129,7 @@ std::string one_of(const std::string& option, const std::string& text, const std
 
 /// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
-  // A file without records may have thousands of bad lines, or lines without end.
+  // A file that is no file of records may have very many bad lines.
   constexpr size_t most_shown = 10, most_bad = 100'000;
   const bool standard_input = name == "-";
   const std::string place = standard_input ? "stdin" : name;
@@ -211,7 +211,7 @@ int run_add(const Arguments& given) {
   try {
     (void)record.dump();
   } catch (const Json::exception&) {
-    throw BadInput("add: the text is no UTF-8");
+    throw BadInput("add: an argument is not valid UTF-8");
   }
   Store store = given.write();
   const bool added = store.add(record);
@@ -426,8 +426,8 @@ int run_verify(const Arguments& given) {
     }
     for (const Problem& stale : result.stale) print(fmt::format("STALE  {}  {}\n", stale.id, printable(stale.text)));
     print(
-        fmt::format("claims with supported and refuted findings: {} by the spread between runs, {} with other code or "
-                    "conditions, {} contradictions\n",
+        fmt::format("claims with supported and refuted findings: {} explained by the spread between runs, {} explained "
+                    "by other code or conditions, {} contradictions\n",
                     result.explained_by(Opposition::spread), result.explained_by(Opposition::changed),
                     result.contradictions.size()));
     print(fmt::format(
@@ -476,7 +476,7 @@ std::string normal(const std::string& text) {
   return result;
 }
 
-/// Whether a device's name has this part; case does not matter.
+/// Returns whether `part` occurs in a device's name. Case and the number of blanks do not matter.
 bool has_part(const std::string& device, const std::string& part) {
   // normal() puts a blank before each word. The first blank is removed, because the part may begin within a word.
   return normal(device).find(normal(part).erase(0, 1)) != std::string::npos;
@@ -485,7 +485,7 @@ bool has_part(const std::string& device, const std::string& part) {
 int run_advice(const Arguments& given) {
   std::vector<Json> advised;
   int64_t withheld = 0;
-  // Which claims may advise follows from all claims, so the device and the experiment are selected afterwards.
+  // All claims together decide which claims may advise. So the device and the experiment are selected afterwards.
   for (Json& claim : pooled_claims(given.read().list({}))) {
     if (claim.at("advice").get_ref<const std::string&>().empty()) continue;
     if (!has_part(claim.at("device"), given.filter.device)) continue;
@@ -502,7 +502,7 @@ int run_advice(const Arguments& given) {
   }
   if (!given.json) {
     print(fmt::format(
-        "claims that advise: {}; too uncertain to advise: {}; verdicts that are wrong by their confidence: {:.1f}\n",
+        "claims that advise: {}; claims too uncertain to advise: {}; wrong verdicts to expect in this advice: {:.1f}\n",
         advised.size(), withheld, expected_wrong(advised)));
   }
   return 0;
@@ -661,7 +661,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   if (matching.empty())
     throw BadInput(fmt::format("{}: there are no measurements of that device; kb stats lists devices", device));
   if (matching.size() > 1) {
-    throw BadInput(fmt::format("{}: several devices have this in their name: '{}'; give more of the name", device,
+    throw BadInput(fmt::format("{}: several devices have this text in their names: '{}'; give more of the name", device,
                                with_one_unit(fmt::format("{}", fmt::join(matching, "', '")))));
   }
   return side_of_device(records, *matching.begin());
@@ -683,8 +683,8 @@ Json to_json(const Compared& one) {
           {"b", {{"id", one.id_b}, {"device", one.device_b}}}};
 }
 
-/// A table for each experiment, with the configurations whose times are compared. Below it, the reasons why other
-/// configurations are not.
+/// Returns a table for each experiment, with the configurations whose times are compared. The reasons why other
+/// configurations are not compared stand below the table.
 std::string printed(const std::vector<Compared>& configurations) {
   std::vector<std::pair<std::string, std::vector<const Compared*>>> experiments;  // regressions come first
   for (const Compared& one : configurations) {
@@ -744,7 +744,7 @@ int run_compare(const Arguments& given) {
     }
   }
   Comparisons result = compare(a, b, min_floor);
-  // Regressions come first, and configurations that only one side has come last.
+  // Regressions come first. Configurations that one side lacks come last.
   std::stable_sort(result.configurations.begin(), result.configurations.end(),
                    [](const Compared& x, const Compared& y) {
                      const auto rank = [](const Compared& one) {
@@ -860,8 +860,11 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   text(sub, "--device", given.filter.device, "D", "only claims about devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only claims of experiments whose name begins with P: proto1");
 
-  sub =
-      command("keys", "print the claim_key of each finding/1, and the key that a finding/2 of the claim has", run_keys);
+  sub = command(
+      "keys",
+      "print the claim_key of each finding/1 (the first format of findings), and the claim_key that a finding/2\n"
+      "(the second format) of the same claim has",
+      run_keys);
   text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
 
@@ -890,14 +893,14 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command("compare",
                 "say for each configuration if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if a configuration is\n"
-                "slower in B, or correct in A and not in B",
+                "slower in B, or correct in A and neither correct nor skipped in B",
                 run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();
   text(sub, "B", given.b, "", "record file, device or commit")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
   number_option(*sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
-                "differences up to PERCENT count as noise between runs; default 2, or the records' A/A floor if this\n"
-                "floor is higher");
+                "differences up to PERCENT (default 2) count as noise between runs. If a finding of the records has a\n"
+                "higher noise floor, the finding's floor counts");
   text(sub, "--proto", given.filter.experiment, "P",
        "with --by device or commit: only experiments whose name begins with P");
   return commands;

@@ -34,12 +34,13 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
-/// The part of a configuration's name that keeps devices apart. An emulated device is always apart.
+/// Returns the device's part of a configuration's name, or "" if configurations of all devices are compared with each
+/// other. Emulated devices are always kept apart.
 std::string apart(const std::string& device, bool by_device) {
   return by_device || is_emulated(device) ? device : std::string();
 }
 
-/// The name of a configuration on both sides. Axes are sorted, so that their order in the record does not matter.
+/// Returns a configuration's name, which both sides share. Axes are sorted, because records may have them in any order.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
   for (const auto& [axis, value] : config.items())
@@ -93,7 +94,8 @@ class Floors {
   double typical_ = 0;
 };
 
-/// The machines with one name on a side: their ids, and the ceilings that their runs measured, by unit and dtype.
+/// The machines of a side whose devices have one name: the machines' ids, and the ceilings that runs measured on these
+/// machines, by unit and dtype.
 struct Machines {
   std::set<std::string> ids;
   std::map<std::string, std::vector<double>> ceilings;

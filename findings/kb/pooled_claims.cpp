@@ -187,7 +187,7 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
   }
   // Exact claims do not count: they are never in doubt, and would make room for doubtful claims. Undecided claims
   // count, because they were tested too. Without undecided claims discoveries() would select every decided claim,
-  // because the verdict of each decided claim is wrong with a probability below the share.
+  // because the verdict of each decided claim is wrong with a probability below 5 %.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

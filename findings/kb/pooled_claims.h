@@ -17,10 +17,11 @@ namespace attn::kb {
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
 ///   others      the ids of the findings with other code or other conditions
-///   measured    measured_by() of the latest finding: claims that share it judge one measurement
-///   wrong       the probability that the next run's figure lies on the other side of the threshold; 0 if exact. A
-///               confidence has an upper limit (0.8 with one session) for errors that the intervals do not show.
-///               `wrong` has no such limit, because with the limit discoveries() would select no claim
+///   measured    measured_by() of the latest finding: claims with an equal `measured` judge one measurement
+///   wrong       the probability that the next run's figure and the pooled figure lie on different sides of the
+///               threshold; 0 if exact. A confidence has an upper limit (0.8 with one session) for errors that the
+///               intervals do not show. `wrong` has no such limit, because with the limit discoveries() would select no
+///               claim
 ///   advised     whether the advice may be given: the claim is exact, or discoveries() selects the claim by `wrong`.
 ///               For discoveries() an undecided claim counts as wrong
 std::vector<Json> pooled_claims(const std::vector<Record>& records);

@@ -18,7 +18,8 @@ struct Interrupted : std::runtime_error {
 /// and unpacks it.
 /// The constructor throws BadInput for a file that cannot be opened. Reading from the stream throws BadInput for gzip
 /// that is damaged or ends early, and for a line that is longer than any record; and std::runtime_error for a file that
-/// cannot be read to its end. Both throw Interrupted after a signal that the program handles.
+/// cannot be read to its end. The constructor and the reading throw Interrupted after a signal that the program
+/// handles.
 class RecordInput : public std::istream {
  public:
   explicit RecordInput(const std::string& name);

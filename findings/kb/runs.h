@@ -21,7 +21,7 @@ Code code_of(const Json& measurement);
 using Codes = std::map<std::string, Code>;
 Codes codes_of(const std::vector<Record>& records);
 
-/// A finding of either schema as an estimate of one run.
+/// The figure that one run measured for a finding, of schema finding/1 or finding/2.
 struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding
@@ -44,7 +44,7 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;  // log(figure of the second / figure of the first)
-  // (variance of z) / sigma^2: the sum of Spread::between + 1/K over the two runs. K: the number of processes of a run.
+  // variance of z / (scale^2 + own): the sum of Spread::between + 1/K over the two runs. K: the processes of a run.
   double weight = 6;
   // The mean square of the relative errors of the processes of one run, the run that predicts the other run's figure.
   double own = 0;

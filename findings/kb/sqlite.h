@@ -11,7 +11,7 @@
 
 namespace attn::kb {
 
-/// An error of SQLite. Its message has the path of the database.
+/// An error of SQLite. The message has the path of the database.
 struct SqlError : std::runtime_error {
   SqlError(const std::string& what, int result_code) : std::runtime_error(what), code(result_code) {}
   int code;  // SQLITE_FULL, SQLITE_NOTADB, ...
@@ -23,7 +23,7 @@ class Statement {
   Statement& bind(int parameter, std::string_view text);
   Statement& bind(int parameter, int64_t value);
   Statement& bind(int parameter, double value);
-  /// Steps to the next row; false if there is none. Throws SqlError.
+  /// Steps to the next row. Returns false if there is no next row. Throws SqlError.
   bool step();
   /// Goes back to before the first row. Parameters keep their values.
   void reset();

@@ -468,7 +468,7 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
     if (line.find_first_not_of(" \t") == line.npos) continue;
     const std::optional<Json> record = parse(line);
     if (!record) {
-      refuse(torn ? "torn (the run that wrote it ended early)" : "no JSON");
+      refuse(torn ? "torn (the run ended before it had written the whole line)" : "no JSON");
       continue;
     }
     if (record->is_object() && text_at(*record, "/schema") == "samples/1") continue;

@@ -35,7 +35,7 @@ struct Record {
   int64_t number = 0;  // order of arrival
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
-  std::shared_ptr<const Json> header = {};  // the header (run/1) of a finding in finding/2; null if it is missing
+  std::shared_ptr<const Json> header = {};  // the header (run/1) of a finding in finding/2; null if missing
   Json json() const { return parse_json(line); }
   /// Returns the record. A finding in finding/2, the second format of findings, gets the fields data.run and data.env
   /// from its header; a finding/1 has them itself.
@@ -72,8 +72,8 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// The ingestion calls this function now and then. The arguments are the number of bytes read and the number of bad
-/// lines found until then. If the function returns false, the ingestion throws Interrupted. In this case, or if the
+/// The ingestion calls this function repeatedly. The arguments are the number of bytes read and the number of bad
+/// lines found so far. If the function returns false, the ingestion throws Interrupted. In this case, or if the
 /// function throws, nothing is kept.
 using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 

@@ -20,7 +20,8 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-/// A recorded figure that follows from other figures may differ from the computed figure by rounding only.
+/// The largest relative difference that rounding may cause between a recorded figure and the same figure computed from
+/// other recorded figures.
 constexpr double rounding = 1e-9;
 
 bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
@@ -28,7 +29,7 @@ bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(s
 void verify_interval(const Json& json, const std::string& path, const char* lo, const char* hi, Problems& problems) {
   const double low = json.at(lo), high = json.at(hi);
   if (!(low <= high))
-    problems.push_back(fmt::format("{}: the interval [{:.6g}, {:.6g}] runs backwards", path, low, high));
+    problems.push_back(fmt::format("{}: the interval [{:.6g}, {:.6g}] ends below its beginning", path, low, high));
 }
 
 void verify_times(const Json& times, const std::string& path, Problems& problems) {
@@ -58,7 +59,7 @@ void verify_rate(const Json& record, const char* rate, const char* work, double 
   const double stated = record.at("rate").at(rate);
   if (!agree(stated, expected)) {
     problems.push_back(
-        fmt::format("rate.{}: {:.6g}, but work.{} over median_s is {:.6g}", rate, stated, work, expected));
+        fmt::format("rate.{}: is {:.6g}, but work.{} / median_s is {:.6g}", rate, stated, work, expected));
   }
 }
 
@@ -260,7 +261,7 @@ std::vector<std::string> verify_record(const Record& record, const Json& json) {
   if (!problems.empty()) return problems;  // the other checks rely on the schema
   problems = check_units(json);
   if (const std::string id = id_of_line(record.line, record.id); id != record.id) {
-    problems.push_back(fmt::format("id: is {}, computed again from its line {}", record.id, id));
+    problems.push_back(fmt::format("id: is {}, computed again from the record's line {}", record.id, id));
   }
   if (record.kind == "measurement") verify_measurement(json, problems);
   if (json.at("schema") == "finding/1") verify_first_finding(json, problems);

@@ -29,7 +29,7 @@ enum class Opposition {
   spread,         // runs of the same code differ this much: the figures of all runs lie in the interval for the next
                   // run, which is pooled from these runs
   changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
-  contradiction,  // neither
+  contradiction,  // neither the spread nor other code or conditions explain the opposite verdicts
 };
 
 /// The findings of one claim, if at least one of them is supported and one is refuted.

@@ -24,7 +24,7 @@ int compare(const std::string& old_root, std::vector<std::string> files, std::st
   kb::require_output(out, files);
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);
-  fmt::print("{} kernels are current, {} more have the same machine code, {} do not, {} are not known\n",
+  fmt::print("kernels: {} current, {} changed with the same machine code, {} changed otherwise, {} not known\n",
              result.current, result.same.size(), result.others.size(), result.unknown);
   if (dry || result.same.empty()) return 0;
   const std::string text = kb::merged(read_file(out).value_or(""), result.same);

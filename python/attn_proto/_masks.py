@@ -1,5 +1,5 @@
-"""Describes masks of transformers by their structure: a few numbers and small tables. The kernels take these in place
-of a tensor with an element for each query and key.
+"""Describes masks of transformers by their structure: a few numbers and small tables. The kernels take the numbers and
+tables in place of a tensor with an element for each query and key.
 
 To get a mask, transformers calls mask() with a mask function, the padding and the sizes. mask() reads the structure
 from these arguments. If the kernels cannot take the structure, mask() returns the mask that transformers makes for
@@ -28,7 +28,7 @@ class Structure(torch.Tensor):
     - `used`: without `lengths`, the keys before the key `used`;
     - `documents`: the keys of the document of the own key;
     - `starts`, `ends`: the keys starts[b] to ends[b] - 1;
-    - `seen` [batch, keys]: the keys for which it is true.
+    - `seen` [batch, keys]: the keys for which `seen` is true.
 
     A table that is None hides no key.
 
@@ -146,8 +146,8 @@ def _cells(function):
 
 
 def _rules(function):
-    """Returns the rules of which a mask function consists, as a dictionary, or None if this function does not know one
-    of the rules. A query sees a key if all rules allow the key."""
+    """Returns the rules of which a mask function consists, as a dictionary, or None if _rules() does not know one of the
+    rules. A query sees a key if all rules allow the key."""
     if function is causal_mask_function:
         return {"causal": True}
     if function is bidirectional_mask_function:
@@ -241,9 +241,9 @@ def _padding(attention_mask, keys, offset, readable):
 
 
 def _prefix(blocks, starts):
-    """Returns `prefix` of a Structure for `blocks`, [batch, keys]: the number of a key's block, or -1. The tokens of a
-    block see each other. Returns None unless each sequence has one block, which begins at the sequence's first token,
-    and all blocks end at the same key."""
+    """Returns `prefix` of a Structure for `blocks`, [batch, keys]: the number of a key's block, or -1 for a key in no
+    block. The tokens of a block see each other. Returns None unless each sequence has one block, which begins at the
+    sequence's first token, and all blocks end at the same key."""
     inside = blocks >= 0
     begin, count = (inside.cumsum(-1) == 0).sum(-1), inside.sum(-1)
     at = torch.arange(blocks.shape[1], device=blocks.device)

@@ -284,7 +284,7 @@ def decode(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **option
     """Attention of up to 16 new queries for each sequence (64 with a tree), over a cache. The cache is on pages if
     there is a table, else it is contiguous. new_k and new_v, if given, are written into the cache first. With cosines
     and sines, new_k and the queries are rotated. soft_cap, window_left, alibi, alibi_slopes, sinks and with_lse are as
-    in flash(). starts, int32 [batch], has the first key of each sequence that is no padding. tree, int64 [batch,
+    in flash(). starts, int32 [batch], has for each sequence its first key that is not padding. tree, int64 [batch,
     q_len], says which new tokens a new token sees: bit i of a token's word is set if the token sees new token i. A
     cache of 8 bits has k_scales and v_scales, float32 [pages or batch, kv_heads]. New tokens of such a cache have q's
     type; they are divided by the scales, and rounded."""
@@ -360,5 +360,5 @@ def save_archive(like, path):
 
 
 def has_backend(name):
-    """Whether the library has the backend "cpu" or "cuda". The machine may lack the device nevertheless."""
+    """Whether the library has the backend "cpu" or "cuda". Even if it has, the machine may lack the device."""
     return bool(_lib.attn_has_backend(str(name).encode()))

@@ -1,4 +1,5 @@
-"""scaled_dot_product_attention of PyTorch: attn::flash serves the calls that it can, PyTorch serves the others."""
+"""Replaces PyTorch's scaled_dot_product_attention. attn::flash serves the calls that it supports, and PyTorch serves the
+other calls."""
 
 import collections
 import math
@@ -20,7 +21,7 @@ _backends = tuple(backend for backend in ("cpu", "cuda") if torch.ops.attn.has_b
 _dtypes = (torch.float32, torch.float16, torch.bfloat16)
 _in_memory = (torch.Tensor, torch.nn.Parameter)  # exactly these types: their elements lie at their addresses
 _traced = (FakeTensor, FunctionalTensor)  # these have no elements; attn::flash computes the shape of the result
-_most_sequences = 65535  # attn::flash takes at most so many sequences, and at most so many heads
+_most_sequences = 65535  # the most sequences, and also the most heads, that attn::flash takes
 # Calls that run the decoding kernel: the most queries, and the most rows for a key/value head.
 _few_queries, _few_rows = torch.ops.attn.few_rows()
 _gpu_row_bytes = 512  # tiles of wider rows may not fit in the threadgroup memory of a GPU
@@ -108,7 +109,7 @@ def _slower(query, key, mask):
     if mask.is_cuda and _becomes_bits(mask):
         return None
     if mask.is_cuda and mask.shape[-2] > 1 and mask.stride(-2) != 0:
-        return "a float mask for each query on a GPU"  # PyTorch takes 0.75 of our time with such a mask
+        return "a float mask for each query on a GPU"  # PyTorch takes 0.75 of attn::flash's time with such a mask
     for_each_head = mask.dim() > 2 and mask.shape[-3] > 1 and mask.stride(-3) != 0
     if for_each_head and not (mask.dtype == torch.float32 and mask.is_contiguous() and
                               (mask.shape[-1] == 1 or _known(mask.shape[-1] % 4 == 0))):
@@ -224,10 +225,10 @@ class _NotKnown(BaseException):
 
 
 def _ask(tensors, call, **options):
-    """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns its result. A
+    """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns the result. A
     subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass may instead have a table
-    of the functions that it knows. If the table was made before enable(), it has only PyTorch's function. Such a
-    subclass is called again with PyTorch's function."""
+    of the functions that it knows. A table made before enable() has only PyTorch's function. A subclass with such a
+    table is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())
@@ -269,7 +270,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     if flat:
         query, key, value = query[None], key[None], value[None]
     rows = query.shape[-2]
-    # With a causal mask PyTorch aligns the first query with the first key, and attn::flash the last with the last.
+    # With a causal mask PyTorch aligns the first query with the first key, and attn::flash aligns the last query with
+    # the last key.
     if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
     tell(None, query, key, attn_mask, None)
@@ -282,7 +284,7 @@ torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scale
 
 
 class enable:  # noqa: N801: a class, so that enable() works as a call and in a with statement
-    """Replaces scaled_dot_product_attention from now on, or until the end of the block of `with enable():`."""
+    """Puts the drop-in in place of PyTorch's function from now on, or until the end of the block of `with enable():`."""
 
     def __init__(self):
         global _depth

@@ -189,7 +189,7 @@ AttentionMaskInterface.register(NAME, _mask)
 
 class PagedLayer(CacheLayerMixin):
     """Keys and values of one layer on pages, [pages, kv_heads, page_size, head_dim]. The attention call itself writes
-    new tokens to the pages. So update() returns them as tensors that only the attention call can read."""
+    new tokens to the pages. So update() returns the new tokens as tensors that only the attention call can read."""
 
     is_croppable = True
 

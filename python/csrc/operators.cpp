@@ -742,8 +742,8 @@ TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
 TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
-// check_cache has no Meta implementation. With one, a trace would drop calls of check_cache, because they have no
-// results. Without one, the trace breaks at the call, and the call runs.
+// check_cache has no Meta implementation: with a Meta implementation, a trace would drop calls of check_cache, because
+// these calls have no results. Now a trace breaks at such a call, and the call runs.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
   m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));

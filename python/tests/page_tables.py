@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The tables in docs/extension.md (models) and docs/reports.md (reports), made from findings/recorded/python. models.py
-and reports.py write the records. The words about reports and trials come from reports.py. This program needs neither
-PyTorch nor transformers.
+"""Makes the tables in docs/extension.md (models) and docs/reports.md (reports) from the records in
+findings/recorded/python. models.py and reports.py write these records. The words about reports and trials come from
+reports.py. This program needs neither PyTorch nor transformers.
 
     python/tests/page_tables.py             # writes both tables
     python/tests/page_tables.py --check     # fails if a page differs from its record

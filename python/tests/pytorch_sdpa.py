@@ -6,8 +6,8 @@ $ATTENTION_PROTO_SDPA_TESTS names the file test/test_transformers.py of PyTorch'
 a version near it. Without the variable the exit status is 77. The script runs the classes TestSDPA* of the file for
 $ATTENTION_PROTO_SDPA_SECONDS seconds, or 300 seconds if this variable is not set. Some classes have thousands of tests,
 so the script takes one test of each kind in turn, in a random order. A test that fails is run again without the
-drop-in. If the test then passes, it counts as an error, except for tests of differences that docs/extension.md names
-(KNOWN).
+drop-in. If the test then passes, the script counts an error, except for tests of differences that docs/extension.md
+names (KNOWN).
 """
 
 import collections
@@ -24,9 +24,9 @@ from attn_proto import dropin
 
 KNOWN = (
     "test_cpu_flash_attn_nan_propagation",  # rows whose scores are all NaN
-    # These expect that a kernel of PyTorch, named by sdpa_kernel(), refuses a call that attn::flash takes.
+    # These tests expect that a kernel of PyTorch, named by sdpa_kernel(), refuses a call that attn::flash takes.
     "test_flash_attention_fail_with_non_square_causal_attention", "test_flash_fail_fp32", "test_invalid_fused_inputs_dim_3",
-    "test_fused_sdp_priority_order",  # it times first calls
+    "test_fused_sdp_priority_order",  # this test times first calls
     "test_flash_atteention_large_bf16_nan_values",  # scores of 10^11 from one key, on a GPU
 )
 calls = 0

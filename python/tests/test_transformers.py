@@ -205,8 +205,7 @@ class Masks(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
     def test_chunks_that_go_to_pytorch(self):
-        """PyTorch's causal attention puts the first query at the first key. This would be wrong in all chunks but the
-        first."""
+        """PyTorch's causal attention puts the first query at the first key. This is right in the first chunk only."""
         ids = tokens(2, 24)
         plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
         want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
@@ -366,9 +365,8 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, and do not call the registered implementation. With "attn_proto"
-    transformers makes no causal mask for them, because the kernels need no mask tensor. So these models would run
-    without a causal mask."""
+    """Some models have their own code for attention, which calls no registered implementation. attn_proto refuses these
+    models when they ask for a mask: its mask may be no tensor, so they would run without a causal mask."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}

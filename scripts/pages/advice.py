@@ -41,7 +41,7 @@ QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # the largest number of axes that a line names
 MOST_VALUES = 5  # the largest number of values of an axis that a line lists
 MOST_COUNTED = 8  # a line counts cases by the values of an axis only if the axis has at most this number of values
-LEAST_GAIN = 0.2  # and only if the impurity() of the cases falls by this share when the axis divides the cases
+LEAST_GAIN = 0.2  # a line counts cases by an axis only if this division lowers the impurity() of the cases by this share
 
 
 def key_of(finding):
@@ -190,7 +190,8 @@ def case_text(finding, axes):
 
 
 def where(some, everything):
-    """Says in which of a claim's cases some of its findings were made."""
+    """Returns a text that says in which cases the findings `some` of a claim were made. `everything` has all findings of
+    the claim."""
     rest = [finding for finding in everything if not any(finding is each for each in some)]
     axes = distinct_axes(everything)
     if not rest:

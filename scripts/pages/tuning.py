@@ -1,6 +1,6 @@
 """Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json.
 
-pick_option() of common/experiment/answer.cpp has the same rule for what is best and what is as good;
+pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good;
 scripts/tests/picks.json has cases that both must decide alike."""
 
 import collections
@@ -14,7 +14,7 @@ FORM = ("variant", "scan", "chunk")
 PLAIN_FORM = {"normalised": 0, "feature": "identity", "layout": "bhsd", "lengths": "equal", "state": 0, "segments": 0}
 # Experiments with choices other than tiles: the axes of the choice, and values that mean that there is no choice.
 CHOICES = {"proto3_paged": (("page_size",), {"page_size": 0})}
-AS_GOOD = 1.03  # a choice is as good as the fastest choice if it takes at most this multiple of its time
+AS_GOOD = 1.03  # a choice is as good as the fastest choice if its time is at most this multiple of the fastest choice's time
 
 
 def tile_of(case):

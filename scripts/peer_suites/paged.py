@@ -1,9 +1,9 @@
 """Decoding over a cache on a GPU, bf16: this project's kernels against FlashAttention-3 and FlashInfer.
 
-Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16, and
-over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time over the time
-of this project's kernel with the same kind of cache. Results are compared with this project's result over the
-contiguous cache; results with a new token are not compared.
+Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16
+tokens, and over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time
+over the time of this project's kernel with the same kind of cache. Results are compared with this project's result over
+the contiguous cache; results with a new token are not compared.
 """
 
 import statistics

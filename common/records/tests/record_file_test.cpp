@@ -216,7 +216,7 @@ TEST(ReadRecords, SkipsLinesThatAreNoRecords) {
   EXPECT_EQ(problems,
             (std::vector<std::string>{"line 3: no JSON object, skipped", "line 4: no JSON object, skipped",
                                       "line 5: no JSON object, skipped", "line 7: schema or id is no text, skipped",
-                                      "line 8: torn (the run that wrote it ended early), skipped"}));
+                                      "line 8: torn (the run ended before it had written the whole line), skipped"}));
   write_text(path, "{\"n\":1}");
   EXPECT_EQ(read_records(path, problems).size(), 1u) << "the line is whole, though its end of line is missing";
   EXPECT_THROW(read_records("/", problems), BadInput);

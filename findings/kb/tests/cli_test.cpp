@@ -136,7 +136,7 @@ TEST_F(KbCliTest, NothingIsKeptOfDamagedGzip) {
   }
 }
 
-TEST_F(KbCliTest, AFileWithoutRecordsIsAFewLines) {
+TEST_F(KbCliTest, AFileWithoutRecordsGivesAFewLinesOfErrors) {
   std::string noise;
   for (int line = 0; line < 1000; ++line) noise += "\x01noise\n";
   const Outcome outcome = run({"ingest", write_text("noise.jsonl", noise)});
@@ -145,8 +145,7 @@ TEST_F(KbCliTest, AFileWithoutRecordsIsAFewLines) {
   EXPECT_NE(outcome.err.find("and 990 more bad lines"), std::string::npos) << outcome.err;
 }
 
-// Each of these inputs would take all memory, or all time.
-TEST_F(KbCliTest, InputThatIsNoFileOfRecordsIsOneLine) {
+TEST_F(KbCliTest, InputThatIsNoFileOfRecordsGivesOneLineOfError) {
   std::string noise;
   for (int line = 0; line < 100'400; ++line) noise += "x\n";
   for (const auto& [file, words] :
@@ -275,7 +274,7 @@ TEST_F(KbCliTest, SearchesWithFilters) {
   EXPECT_NE(nothing.err, "");
 }
 
-TEST_F(KbCliTest, EveryCommandSpeaksJson) {
+TEST_F(KbCliTest, EveryCommandPrintsJson) {
   ingest();
   const std::string id = finding(1.5)["id"];
   const std::string other = write("other.jsonl", {measurement(shape(64), 0.9e-3)});
@@ -338,7 +337,9 @@ TEST_F(KbCliTest, ExportsAndTakesInAgain) {
   EXPECT_TRUE(status == 0 || status == 77) << status << "; 77: python3-jsonschema is not installed";
 }
 
-TEST_F(KbCliTest, FeedsTheStudysKnowledgeBase) {
+// The study is the work that this project follows. `kb export --format gpu-forge` writes commands that add findings to
+// the study's knowledge base.
+TEST_F(KbCliTest, TheStudysKnowledgeBaseTakesTheExport) {
   if (std::system("python3 -c 'import sqlite3' 2> /dev/null") != 0) GTEST_SKIP() << "python3 is not installed";
   ingest();
   const std::vector<std::string> hostile = {"it's $(touch harmed) `touch harmed`",
@@ -416,14 +417,15 @@ TEST_F(KbCliTest, AddsNotesOnce) {
   EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "1.5"}).status, 2);
   EXPECT_EQ(run({"add", "d", "t", "c", "", "", "", "", "sure"}).status, 2);
   EXPECT_EQ(run({"add", "d", "t", ""}).status, 2);
-  EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "no UTF-8";
+  EXPECT_EQ(run({"add", "d", "t", "\xff"}).status, 2) << "not valid UTF-8";
 }
 
 TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   ingest();
   Outcome outcome = run({"verify"});
   EXPECT_EQ(outcome.status, 0) << outcome.out;
-  EXPECT_NE(outcome.out.find("refuted findings: 1 by the spread between runs, 0 with other code or conditions, 0 con"),
+  EXPECT_NE(outcome.out.find("refuted findings: 1 explained by the spread between runs, 0 explained by other code or "
+                             "conditions, 0 contradictions"),
             std::string::npos)
       << outcome.out;
   EXPECT_EQ(run({"verify", "--strict"}).status, 0);
@@ -497,9 +499,10 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
   EXPECT_EQ(run({"compare", "--by", "device", "another", "a cpu"}).status, 0);
   outcome = run({"compare", "--by", "device", "cpu", "a cpu"});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err,
-            "kb: cpu: several devices have this in their name: 'A CPU, 2 units', 'Another CPU, 4 units'; give more of "
-            "the name\n");
+  EXPECT_EQ(
+      outcome.err,
+      "kb: cpu: several devices have this text in their names: 'A CPU, 2 units', 'Another CPU, 4 units'; give more "
+      "of the name\n");
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "fedcba9"}).status, 1);
   EXPECT_EQ(run({"compare", "--by", "commit", "0123456", "0000000"}).status, 2);
 }
@@ -699,7 +702,7 @@ TEST_F(KbCliTest, CheckHasOneLineForEachBadRecord) {
   EXPECT_EQ(run({"check", path("none.jsonl")}).status, 2);
 }
 
-TEST_F(KbCliTest, BadInputIsOneLineAndStatusTwo) {
+TEST_F(KbCliTest, BadInputGivesOneLineAndStatusTwo) {
   ingest();
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{},

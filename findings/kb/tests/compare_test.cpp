@@ -29,7 +29,7 @@ TEST(JudgeChange, ByIntervalAndFloor) {
   EXPECT_EQ(judged(1.01, 0.005, 0.02), Change::same) << "the difference is noise";
   EXPECT_EQ(judged(1.0, 0.1, 0.02), Change::unclear) << "the interval is too wide";
   EXPECT_EQ(judged(1.1, 0.3, 0.02), Change::unclear);
-  EXPECT_EQ(judged(1.03, 0.02, 0.04), Change::unclear) << "closer to 1 than the floor, but not within it";
+  EXPECT_EQ(judged(1.03, 0.02, 0.04), Change::unclear) << "the ratio lies within the floor, but its interval does not";
   EXPECT_EQ(judged(1.03, 0.02, 0.001), Change::slower);
   EXPECT_EQ(judged(0.97, 0.02, 0.001), Change::faster);
   EXPECT_EQ(judged(1.5, 0.02, 0.6), Change::same);
@@ -42,7 +42,7 @@ TEST(Compare, EmulatedResultsStayApart) {
   emulated["rate"] = emulated["clocks"] = emulated["pipeline"]["compile_s"] = nullptr;
   emulated["id"] = record_id(emulated);
   const Side measured = side("a", {measurement(shape(64), 1e-3)}), checked = side("b", {emulated});
-  EXPECT_THROW(compare(measured, checked, 0.02), BadInput);  // no configuration is in both
+  EXPECT_THROW(compare(measured, checked, 0.02), BadInput);  // no configuration is on both sides
   const Comparisons alike = compare(checked, checked, 0.02);
   EXPECT_EQ(alike.only_a + alike.only_b, 0);
   EXPECT_EQ(alike.configurations.size(), 1u);
@@ -134,10 +134,11 @@ TEST(Compare, AHigherFloorOfTheRecordsCounts) {
   EXPECT_EQ(changed(0.01, shape(64)).change, Change::slower);
   EXPECT_EQ(changed(0.01, shape(64)).floor, 0.02);
   EXPECT_EQ(changed(0.08, shape(64)).change, Change::same) << "the finding compares this configuration";
-  EXPECT_EQ(changed(0.08, shape(256)).change, Change::same) << "no finding compares it: the median floor counts";
+  EXPECT_EQ(changed(0.08, shape(256)).change, Change::same)
+      << "no finding compares this configuration: the median floor counts";
 }
 
-TEST(Compare, DevicesAreMatchedWhereThereAreSeveral) {
+TEST(Compare, DevicesAreMatchedByNameIfASideHasSeveral) {
   const auto on = [](const char* device, double time) { return measurement(shape(64), time, device); };
   const Comparisons across = compare(side("a", {on("X, 1 units", 1e-3)}), side("b", {on("Y, 1 units", 2e-3)}), 0.02);
   EXPECT_EQ(across.slower, 1);

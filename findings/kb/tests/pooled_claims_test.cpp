@@ -142,7 +142,7 @@ TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
   EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
                               claim("supported", nullptr)}),
               0.2 + 0.3, 1e-9)
-      << "the open claim and the exact claim count nothing";
+      << "the inconclusive claim and the exact claim count nothing";
 }
 
 TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
@@ -227,7 +227,8 @@ TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
 
 class AdviceTest : public KbTest {};
 
-// A claim that may advise alone may not do so among many claims that are open, whichever device is shown.
+// If the knowledge base has one claim only, this claim may advise. Among many undecided claims the same claim may not
+// advise, even if kb shows only the claim's device.
 TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
   std::vector<Json> one;
   double wrong = 0;
@@ -237,7 +238,7 @@ TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
     wrong = claim["wrong"];
     if (!claim["advice"].get<std::string>().empty()) break;
   }
-  ASSERT_GT(wrong, 1e-3) << "the first ratio that is decided is a little uncertain";
+  ASSERT_GT(wrong, 1e-3) << "the smallest ratio with a decided verdict is a little uncertain";
   std::vector<Json> all = one;
   for (int i = 0; i < 0.05 / wrong + 1; ++i) {
     const std::vector<Json> open = run_at(2 + i, {1.1, 1.2, 1.3}, "m1", {}, fmt::format("C{} CPU, 2 units", i));
@@ -248,10 +249,10 @@ TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
     EXPECT_EQ(run({"--db", db, "ingest", write(name, records)}).status, 0);
     return run({"--db", db, "advice", "--device", "b cpu", "--proto", "proto1"}).out;
   };
-  EXPECT_NE(advice("one", one).find("claims that advise: 1; too uncertain to advise: 0"), std::string::npos)
+  EXPECT_NE(advice("one", one).find("claims that advise: 1; claims too uncertain to advise: 0"), std::string::npos)
       << advice("one", one);
   EXPECT_EQ(advice("all", all),
-            "claims that advise: 0; too uncertain to advise: 1; verdicts that are wrong by their confidence: 0.0\n");
+            "claims that advise: 0; claims too uncertain to advise: 1; wrong verdicts to expect in this advice: 0.0\n");
 }
 
 }  // namespace

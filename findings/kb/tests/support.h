@@ -106,7 +106,7 @@ inline Json env_json() {
 }
 
 /// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25: supported for a larger
-/// ratio, refuted for a smaller one.
+/// ratio, refuted for a smaller ratio.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   const Hypothesis hypothesis = worst_tile();

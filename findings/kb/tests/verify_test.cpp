@@ -79,9 +79,9 @@ TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   ASSERT_EQ(record["data"]["verdict"]["state"], "inconclusive");
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{});
   record["data"]["advice"] = "Choose the tile by measuring.";
-  EXPECT_EQ(problems_of(with_id(record)).size(), 1u) << "an open verdict gives no advice";
+  EXPECT_EQ(problems_of(with_id(record)).size(), 1u) << "an inconclusive verdict gives no advice";
   record["data"].erase("advice");
-  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have none";
+  EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have no advice";
 }
 
 TEST(Verify, TheIdFollowsFromTheLine) {
@@ -182,7 +182,7 @@ TEST(Verify, AFigureThatIsNotPooledInLogarithmsHasAUnit) {
 }
 
 TEST(Verify, TellsSpreadFromContradiction) {
-  // Two runs: the interval of the next run holds both.
+  // With two runs, the interval for the next run contains the figures of both runs.
   Verification result = verify(store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU")}));
   EXPECT_TRUE(result.problems.empty());
   EXPECT_TRUE(result.contradictions.empty());
@@ -191,13 +191,13 @@ TEST(Verify, TellsSpreadFromContradiction) {
   EXPECT_EQ(result.explained[0].findings.size(), 2u);
   EXPECT_EQ(result.explained_by(Opposition::spread), 1);
   EXPECT_EQ(result.explained_by(Opposition::changed), 0);
-  // Many runs agree, and one is far from them.
+  // Twenty runs agree, and the figure of one run lies far from the others.
   std::vector<Json> many = {finding(1.1, "far"), finding(1.25, "open")};
   for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
   result = verify(store_of(many));
   ASSERT_EQ(result.contradictions.size(), 1u);
   EXPECT_EQ(result.contradictions[0].findings.size(), 22u) << "the inconclusive finding is listed too";
-  // Findings of both schemas are of one claim.
+  // The findings of one claim may have different schemas: finding/1 and finding/2.
   for (Json& record : many) {
     if (record["data"]["run"]["id"] == "far") record = second_finding({1.1, 1.11}, "far");
   }

@@ -63,11 +63,12 @@ class SameCodeTest : public test::ProgramTest {
 TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   const test::Outcome outcome = compare("float doubled(float x) { return 2 * x; }", {"znver3", "cascadelake"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "0 kernels are current, 1 more have the same machine code, 0 do not, 0 are not known\n");
+  EXPECT_EQ(outcome.out,
+            "kernels: 0 current, 1 changed with the same machine code, 0 changed otherwise, 0 not known\n");
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
   // A second run has nothing to do. A further change of the text replaces the pair.
   EXPECT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).out,
-            "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n");
+            "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 not known\n");
   EXPECT_EQ(compare("float doubler(float x) { return x + x; }", {"znver3"}).status, 0);
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
 }
@@ -129,7 +130,7 @@ TEST_F(SameCodeTest, ReadsGzipAndTheRecordedRuns) {
   ASSERT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).status, 0);
   ASSERT_EQ(std::system(("gzip -9n '" + path("records.jsonl").string() + "'").c_str()), 0);
   const test::Outcome packed = run({"--old", path("old"), "--dry-run", path("records.jsonl.gz")});
-  EXPECT_EQ(packed.out, "1 kernels are current, 0 more have the same machine code, 0 do not, 0 are not known\n")
+  EXPECT_EQ(packed.out, "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 not known\n")
       << packed.err;
   std::filesystem::create_directories(path("new/findings/recorded/device"));
   std::filesystem::rename(path("records.jsonl.gz"), path("new/findings/recorded/device/run.jsonl.gz"));
