@@ -365,8 +365,8 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, which calls no registered implementation. attn_proto refuses these
-    models when they ask for a mask: its mask may be no tensor, so they would run without a causal mask."""
+    """Some models have their own code for attention, which calls no registered implementation, and transformers says that
+    they run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses them."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
