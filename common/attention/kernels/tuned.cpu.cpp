@@ -432,8 +432,8 @@ struct Tile {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       shift[v] = shift_of(new_maximum[v]);
       float* old_maximum = maximum + panel * PANEL + v * VECTOR_WIDTH;
-      alpha[v] = exp4(
-          in_base_4(load<Floats>(old_maximum) - shift[v]));  // exactly 1 if the maximum is finite and has not grown
+      // exactly 1 if the maximum is finite and has not grown
+      alpha[v] = exp4(in_base_4(load<Floats>(old_maximum) - shift[v]));
       store(old_maximum, new_maximum[v]);
     }
     if constexpr (SCALE_LATE) shift_large(begin, keys, shift);
@@ -466,9 +466,8 @@ struct Tile {
   // O = O * alpha + V^T weights.
   INLINE void accumulate(int panel, int begin, int keys, const Floats (&alpha)[VECTORS]) {
     float* o = o_panels + panel * HEAD_DIM * PANEL;
-    const int first =
-        BF16_DOT ? begin / 2
-                 : begin;  // the first row to use, in v_block and in the weights; with BF16_DOT a row holds two keys
+    // The first row to use, in v_block and in the weights. With BF16_DOT a row holds two keys.
+    const int first = BF16_DOT ? begin / 2 : begin;
     const int depth = (BF16_DOT ? (keys + 1) / 2 : keys) - first;
     for (int column = 0, rows = 0; column < HEAD_DIM; column += rows) {
       rows = rows_of_tile(HEAD_DIM - column);
