@@ -47,7 +47,8 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Returns the number of bytes of a tensor, or nullopt if this number does not fit 63 bits, or if a size is negative.
+/// Returns the number of bytes of a tensor, or nullopt if a size is negative, or if the product of the sizes, taken
+/// in order, does not fit 63 bits.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {
@@ -206,8 +207,9 @@ void write_safetensors(const std::string& path, const std::map<std::string, Stor
           fmt::format("tensor \"{}\" is {}; only f32, f16 and bf16 are written", name, attn::name(tensor.dtype)));
     }
     if (stored_bytes(tensor.dtype, tensor.shape) != tensor.data.size()) {
-      throw std::invalid_argument(fmt::format("tensor \"{}\" of shape [{}] has {} bytes of data", name,
-                                              fmt::join(tensor.shape, ", "), tensor.data.size()));
+      throw std::invalid_argument(
+          fmt::format("tensor \"{}\" of shape [{}] has {} bytes of data, which do not fit the shape", name,
+                      fmt::join(tensor.shape, ", "), tensor.data.size()));
     }
     const uint64_t begin = end;
     end += tensor.data.size();

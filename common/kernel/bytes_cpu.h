@@ -1,4 +1,4 @@
-// The cpu dialect: converts elements of 8 bits to floats.
+// For kernels on the CPU: functions that load elements of 8 bits as floats.
 #pragma once
 
 #include "common/kernel/byte_types.h"

@@ -1,8 +1,10 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// of its warps looks at one block at a time, until the warp has found a pair that takes part and a pair that does not.
+// of its warps looks at one block of keys at a time. It leaves the block as soon as it knows that some pair of a query
+// and a key takes part, and that some pair does not.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that
-// have lists of their own; 1024 threads.
+// The texts of the keys hook and of the mask hook are part of the kernel. Grid: (tiles, query heads, sequences), with 1
+// in place of the heads if all heads share lists, and 1 in place of the sequences if all sequences share lists. 1024
+// threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"

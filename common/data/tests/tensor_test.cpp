@@ -59,7 +59,7 @@ TEST(ConversionTest, KnownF16Values) {
   EXPECT_EQ(encode(DType::f16, 65520.0), 0x7c00);   // the tie goes to inf
   EXPECT_EQ(encode(DType::f16, 0x1p-14), 0x0400);   // smallest normal
   EXPECT_EQ(encode(DType::f16, 0x1p-24), 0x0001);   // smallest subnormal
-  EXPECT_EQ(encode(DType::f16, 0x1p-25), 0x0000);   // a tie with zero, which is even
+  EXPECT_EQ(encode(DType::f16, 0x1p-25), 0x0000);   // halfway between 0 and the smallest subnormal; 0 is even
   EXPECT_EQ(encode(DType::f16, std::nextafter(0x1p-25, 1)), 0x0001);
   EXPECT_EQ(encode(DType::f16, 0x1.8p-24), 0x0002);  // a tie between two subnormals
   EXPECT_EQ(encode(DType::f16, -0.0), 0x8000);
@@ -185,8 +185,8 @@ TEST(ConversionTest, EveryF16AndBf16ValueSurvives) {
   }
 }
 
-// Between two neighbours: the midpoint rounds to the even neighbour, other values to the nearer one. The tested values
-// differ from the midpoint by one unit of double, so a conversion that first rounds to float fails here.
+// Between two neighbours: the midpoint rounds to the even neighbour, other values to the nearer neighbour. The test
+// takes the midpoint and the doubles next to it on both sides, so a conversion that first rounds to float fails here.
 TEST(ConversionTest, RoundsToNearestEvenBetweenAllNeighbours) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (uint16_t low = 0; low + 1 < infinity_bits(dtype); ++low) {

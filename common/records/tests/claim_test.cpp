@@ -37,11 +37,11 @@ TEST(Judge, TheNextRunDecides) {
   EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
 }
 
-// A difference of two ratios near 1 has a threshold near 0, but its noise is as large as the noise of the ratios. So
-// the floor is not proportional to the figure.
+// A difference of two ratios near 1 is itself near 0, but its noise is as large as the noise of the ratios. So its
+// floor is an absolute distance, in the unit of the figure.
 TEST(Judge, FloorsOfFiguresThatMayBeNegativeAreInTheFiguresUnit) {
   Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
-  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "in logarithms";
+  EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "|log(0.02 / 0.03)| exceeds the floor of 0.02";
   c.relative = false;
   EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::inconclusive);
 }
@@ -100,7 +100,7 @@ TEST(Confidence, IsTheProbabilityOfTheSameVerdict) {
   EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, several), 0.5);
 }
 
-TEST(Comparison, FloorIsTheFarEndOfTheAaInterval) {
+TEST(Comparison, FloorIsTheFarEndOfTheIntervalOfTwoRunsOfOneCase) {
   Comparison comparison;
   comparison.aa = {1.0, 0.97, 1.01};
   EXPECT_NEAR(comparison.aa_floor(), -std::log(0.97), 1e-12);
@@ -120,7 +120,7 @@ Measurement result(int64_t length, int64_t tile, double seconds, const std::stri
   return made;
 }
 
-// Pairs the fastest tile of a group with each other tile of the group.
+// Pairs the fastest tile of a group with every other tile of the group.
 std::vector<Results> all_pairs(const Results& tiles) {
   std::vector<Results> picks;
   for (const Measurement* tile : tiles) {
@@ -141,7 +141,7 @@ Claim claim() {
           .advice = {"Choose.", "Do not choose."}};
 }
 
-// "q_len: baseline tile > contender tile" of each duel.
+// Returns a text for each duel, such as "q_len=64 tile=32 > tile=16": the baseline, then the contender.
 std::vector<std::string> duel_texts(const Claim& about, const std::vector<Measurement>& results) {
   std::vector<std::string> texts;
   for (const Duel& duel : duels({about}, results)) {
@@ -225,7 +225,7 @@ TEST(Claims, FiguresOfTheSweep) {
   sweep.varies = {"q_len"};
   sweep.pick = steps("q_len", {{"64", "128"}});
   sweep.figure = ratio_of_medians;
-  EXPECT_TRUE(duels({sweep}, all).empty()) << "nothing is measured again";
+  EXPECT_TRUE(duels({sweep}, all).empty()) << "no pair is measured in turns";
   const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
   ASSERT_EQ(conclusions.size(), 1u);
   EXPECT_EQ(conclusions[0].estimate.value, 4);
