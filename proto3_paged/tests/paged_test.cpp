@@ -855,7 +855,7 @@ TEST(PagedPlan, SaysWhyACascadeCannotRun) {
   EXPECT_NE(unable(changed, 64).find("page_size 0"), std::string::npos);
   changed = config;
   changed.appends = true;
-  EXPECT_NE(unable(changed, 64).find("appended"), std::string::npos);
+  EXPECT_NE(unable(changed, 64).find("no launch appends tokens"), std::string::npos);
 }
 
 TEST(PagedPlan, CountsASharedPrefixOnce) {
