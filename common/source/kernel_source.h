@@ -1,9 +1,8 @@
 // The input of a compilation: a kernel's text, its function constants, and the identity of both.
 //
-// A function constant (Metal's term) is a compile-time integer that the kernel does not declare. The device's compiler
-// declares the constant in two lines before the source: a `constexpr` line, and a #define of the symbol NAME_VALUE. A
-// kernel has no defaults, so a misspelt constant does not compile. A constant that the kernel does not use does not
-// compile either.
+// A function constant (Metal's term) is an integer that the kernel uses and does not declare. The device's compiler
+// declares the constant before the source (cxx_prologue()). A kernel has no defaults, so a kernel with a misspelt
+// constant does not compile. If a kernel does not use a constant, the compilation fails too.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +47,7 @@ class FunctionConstants {
 /// after_code_generation: the linker joins machine code of kernel and fragments.
 enum class Linking { before_optimizer, after_code_generation };
 
-/// Everything that decides the code of a kernel.
+/// A kernel's text and constants, and how they are compiled.
 struct KernelSource {
   std::string path;   // under the source root, e.g. "common/attention/kernels/tuned.cpu.cpp"
   std::string entry;  // the extern "C" function
@@ -60,9 +59,9 @@ struct KernelSource {
   std::vector<KernelSource> fragments = {};
   Linking linking = Linking::before_optimizer;
   /// The names of constants that the code reads when it runs. These constants are global variables, which
-  /// Device::load() sets. One binary then serves all their values, and the kernel's text does not change. A kernel that
-  /// needs such a constant at compile time (a size of an array or vector, an argument of a template, another constexpr)
-  /// does not compile. A fragment has no run-time constants.
+  /// Device::load() sets. One binary then serves all their values. The kernel uses such a constant by its name, like
+  /// any other constant. A kernel that needs the constant at compile time (a size of an array or vector, an argument of
+  /// a template, another constexpr) does not compile. A fragment has no run-time constants.
   std::set<std::string> run_time = {};
   std::string assembler = {};  // an option of the assembler (ptxas), for example "-O1"; always empty on the cpu
   /// Whether the source includes a user's text. If so, a device catches faults of the kernel if it can
@@ -75,8 +74,9 @@ struct KernelSource {
 
   /// Returns one readable line, the name in logs and records: flash_forward[BLOCK_C=128,BLOCK_R=64,...], followed by
   /// +ENTRY[...] for a fragment that the optimiser sees, or |ENTRY[...] for a fragment that is linked as machine code.
-  /// Sources that differ only in values of `run_time` have equal keys: flash_forward[BLOCK_C=run_time,...]. The
-  /// assembler's option is last: [...,assembler=-O1].
+  /// Sources that differ only in values of `run_time` have equal keys: flash_forward[BLOCK_C=run_time,...]. After
+  /// the constants stand the replaced headers, each as NAME:HASH with the first 8 hex digits of the text's SHA-256, and
+  /// last the assembler's option: [...,assembler=-O1].
   std::string key() const;
 
   bool operator==(const KernelSource&) const = default;
@@ -92,16 +92,18 @@ struct KernelSourceHash {
   size_t operator()(const KernelSource& source) const;
 };
 
-/// Returns the lines of C++ that stand before a source: a constexpr line and a #define NAME_VALUE for each constant,
-/// the text of `declare` for each constant that is read at run time, and a #line directive for the source itself.
+/// Returns the lines of C++ that stand before a source. A constant that is read at run time gets the text that
+/// `declare` returns. Each other constant gets a constexpr line and a #define NAME_VALUE. The last line is a #line
+/// directive.
 std::string cxx_prologue(const KernelSource& source,
                          const std::function<std::string(const std::string& run_time_name)>& declare);
 
 /// Returns the folder from which kernels are read, as an absolute path. The folder is $ATTENTION_PROTO_SOURCE if this
-/// variable is set, else the folder of the sources that were installed with libattn, else the source tree of the build.
+/// variable is set and not empty, else the folder of the sources that were installed with libattn, else the source tree
+/// of the build.
 std::string source_root();
 
-/// Throws BadInput if source_root() has no kernels.
+/// Throws BadInput if source_root() has no folder common/kernel.
 void require_sources();
 
 /// Whether the file is not C++ but a program, *.py, that writes machine code.
@@ -112,7 +114,7 @@ bool is_program(std::string_view path);
 bool is_machine_code(std::string_view path);
 
 /// Returns the paths of the kernels under the root: the files *.cpp, *.cu, *.metal and *.py in folders that are called
-/// `kernels`, and machine code in any folder.
+/// `kernels`, and machine code in any folder. Folders called `build` and hidden folders are left out.
 std::vector<std::string> kernel_files();
 
 /// Returns the text of a kernel source or header, from KernelSource::includes or else from the source root. Throws
@@ -126,16 +128,17 @@ struct SourceFile {
 /// file cannot be read.
 std::vector<SourceFile> reached_sources(const KernelSource& source);
 
-/// Returns the text of the source, in which the text of each file replaces the first #include "NAME" of the file. Later
-/// #include lines of the same file, comments, blank lines and #pragma once are left out. If the source is not *.metal,
-/// the lines under #ifdef __METAL_VERSION__ and the words of common/kernel/spaces.h are left out too. The result is all
-/// text that can change the code; it does not have the names of the files. For a program or machine code, returns the
-/// whole file. Throws BadInput if a file cannot be read.
+/// Returns the text of the source with the texts of its headers: a header's text stands in place of the first #include
+/// "NAME" that names the header. The result has no comments, no blank lines, no #pragma once, and no further #include
+/// lines of the header. If the source is not *.metal, the result has no lines under #ifdef __METAL_VERSION__, and
+/// Metal's words GLOBAL, LOCAL, CONSTANT and INT64 (common/kernel/spaces.h) are replaced by their meaning. The result
+/// is all text that can change the code; it does not have the names of the files. For a program or machine code,
+/// returns the whole file. Throws BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);
 
 /// Returns the identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's
-/// option, the expanded text, and the same parts of every fragment. The identity does not change if a file is moved or
-/// its comments change.
+/// option, the expanded text, and for every fragment the same parts and `linking`. The identity does not change if a
+/// file is moved, nor if the comments of C++ change.
 std::string source_sha256(const KernelSource& source);
 
 }  // namespace attn

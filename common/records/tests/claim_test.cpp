@@ -39,7 +39,7 @@ TEST(Judge, TheNextRunDecides) {
 
 // A difference of two ratios near 1 is itself near 0, but its noise is as large as the noise of the ratios. So its
 // floor is an absolute distance, in the unit of the figure.
-TEST(Judge, FloorsOfFiguresThatMayBeNegativeAreInTheFiguresUnit) {
+TEST(Judge, AFigureThatMayBeNegativeHasAFloorInItsUnit) {
   Conclusion c = conclusion({0.02, 0.019, 0.021}, 0.02);
   EXPECT_EQ(judge(hypothesis("<", 0.03), c).state, State::supported) << "|log(0.02 / 0.03)| exceeds the floor of 0.02";
   c.relative = false;
@@ -83,7 +83,7 @@ TEST(Judge, AWrongResultProvesNothing) {
   EXPECT_EQ(judge(hypothesis("<", 1), c).state, State::inconclusive);
 }
 
-TEST(Confidence, IsTheProbabilityOfTheSameVerdict) {
+TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
   const Hypothesis below_one = hypothesis("<", 1);
   const Verdict yes{State::supported, ""};
   EXPECT_EQ(confidence(below_one, yes, conclusion({0.5, 0.49, 0.51})), 0.8) << "at most 0.8 with one session";
@@ -100,7 +100,7 @@ TEST(Confidence, IsTheProbabilityOfTheSameVerdict) {
   EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, several), 0.5);
 }
 
-TEST(Comparison, FloorIsTheFarEndOfTheIntervalOfTwoRunsOfOneCase) {
+TEST(Comparison, FloorIsTheLargestLogarithmInTheIntervalOfOneCaseTimedTwice) {
   Comparison comparison;
   comparison.aa = {1.0, 0.97, 1.01};
   EXPECT_NEAR(comparison.aa_floor(), -std::log(0.97), 1e-12);
@@ -298,7 +298,8 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
     const double more = 100 * (evidence.comparisons[1]->ratio.value - 1);
     return {more, more, more};
   };
-  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9) << "in per cent";
+  EXPECT_NEAR(conclude({worst}, results, comparisons).at(0).floor, 130 * (1 / 0.99 - 1), 1e-9)
+      << "the figure is in per cent, so its floor is too";
 }
 
 /// A comparison by processes that measured these ratios.
