@@ -287,18 +287,18 @@ TEST_F(StoreTest, AnExactFindingPassesEveryMinConfidence) {
 
 TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
   const Json first = finding(1.5, "r1"), second = second_finding({1.5}, "r2");
-  EXPECT_EQ(pooling_key(first), second["claim_key"]);
-  EXPECT_EQ(pooling_key(second), second["claim_key"]);
+  EXPECT_EQ(pooling_key(first), second["claim_key"].get<std::string>());
+  EXPECT_EQ(pooling_key(second), second["claim_key"].get<std::string>());
   EXPECT_NE(first["claim_key"], second["claim_key"]);
   Json cold = first;
   for (Json& time : cold["data"]["compare"]["time"]) time["scope"] = "device_cold";
   EXPECT_NE(pooling_key(cold), pooling_key(first)) << "a cold time is another figure than a hot time";
   take_records({first});
-  EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"]);
-  EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"]);
+  EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"].get<std::string>());
+  EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"].get<std::string>());
   take_records({second, header("r2")});
-  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"]) << "the latest finding with the key";
-  EXPECT_EQ(store_.find(first["id"]).id, first["id"]) << "an id still finds its finding/1";
+  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"].get<std::string>()) << "the latest finding with the key";
+  EXPECT_EQ(store_.find(first["id"]).id, first["id"].get<std::string>()) << "an id still finds its finding/1";
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
 }
 
