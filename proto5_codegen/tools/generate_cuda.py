@@ -28,7 +28,6 @@ import math
 import multiprocessing
 import os
 import pathlib
-import re
 import shutil
 import signal
 import statistics

@@ -112,11 +112,15 @@ def load(paths):
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
-    alone = collections.Counter((finding["file"], finding["data"]["run"]) for finding in findings.values()
-                                if isinstance(finding["data"]["run"], str))
+    whole, alone = [], collections.Counter()
+    for finding in findings.values():
+        run = finding["data"]["run"]
+        if isinstance(run, str):  # join_runs() found no header
+            alone[finding["file"], run] += 1
+        else:
+            whole.append(finding)
     problems += [f"{file}: {count} findings of run {run} are left out, because no file has the run's header (run/1)"
                  for (file, run), count in alone.items()]
-    whole = [finding for finding in findings.values() if not isinstance(finding["data"]["run"], str)]
     return whole, list(measurements.values()), problems
 
 
