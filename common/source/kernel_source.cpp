@@ -386,15 +386,15 @@ std::string expanded_text(const KernelSource& source) {
   return text;
 }
 
-std::string source_sha256(const KernelSource& source) {
+std::string source_sha256(const KernelSource& source, const ExpandedText& expanded) {
   std::string text = source.entry + "\n";
   for (const auto& [name, value] : source.constants) {
     text += source.run_time.contains(name) ? fmt::format("{}=run_time\n", name) : fmt::format("{}={}\n", name, value);
   }
   if (!source.assembler.empty()) text += fmt::format("assembler {}\n", source.assembler);
-  text += expanded_text(source);
+  text += expanded(source);
   for (const KernelSource& fragment : source.fragments) {
-    text += fmt::format("linked {} {}\n", static_cast<int>(source.linking), source_sha256(fragment));
+    text += fmt::format("linked {} {}\n", static_cast<int>(source.linking), source_sha256(fragment, expanded));
   }
   return sha256(text);
 }

@@ -136,9 +136,12 @@ std::vector<SourceFile> reached_sources(const KernelSource& source);
 /// returns the whole file. Throws BadInput if a file cannot be read.
 std::string expanded_text(const KernelSource& source);
 
+/// A function that returns expanded_text(), for example from a cache.
+using ExpandedText = std::function<std::string(const KernelSource&)>;
+
 /// Returns the identity of a source: SHA-256 over entry, constants (without values of `run_time`), the assembler's
 /// option, the expanded text, and for every fragment the same parts and `linking`. The identity does not change if a
 /// file is moved, nor if the comments of C++ change.
-std::string source_sha256(const KernelSource& source);
+std::string source_sha256(const KernelSource& source, const ExpandedText& expanded = expanded_text);
 
 }  // namespace attn

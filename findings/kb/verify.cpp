@@ -283,11 +283,16 @@ const std::vector<std::string>& KernelTexts::files_with(const std::string& entry
   return place->second;
 }
 
+const std::string& KernelTexts::expanded_once(const KernelSource& source) {
+  const auto place = expanded_.find(source.path);
+  return place != expanded_.end() ? place->second : expanded_.emplace(source.path, expanded_text(source)).first->second;
+}
+
 /// Finds the files of part number `at` and of the later parts. Part 0 is the source; part n is its fragment n - 1.
 bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::string& sha256) {
   if (at > source.fragments.size()) {
     try {
-      return source_sha256(source) == sha256;
+      return source_sha256(source, [this](const KernelSource& part) { return expanded_once(part); }) == sha256;
     } catch (const BadInput&) {
       return false;  // an included file is missing, so the record's source was made of other files
     }

@@ -63,7 +63,8 @@ using SameCode = std::map<std::string, std::string>;
 /// Returns the hashes in findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// The kernel sources of the tree (source_root()). Each file is read once, and searched once for an entry.
+/// The kernel sources of the tree (source_root()). Each file is read once, searched once for an entry, and
+/// expanded once.
 class KernelTexts {
  public:
   KernelTexts();
@@ -76,9 +77,11 @@ class KernelTexts {
  private:
   bool name_files_from(size_t at, KernelSource& source, const std::string& sha256);
   const std::vector<std::string>& files_with(const std::string& entry);
+  const std::string& expanded_once(const KernelSource& source);  // the source must have no replaced headers
 
   std::vector<SourceFile> files_;
   std::map<std::string, std::vector<std::string>> with_entry_;  // the paths of the files that define an entry
+  std::map<std::string, std::string> expanded_;                 // expanded_text() by path
 };
 
 /// Says whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source
