@@ -307,10 +307,11 @@ ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTen
                                   const DLTensor* v, const DLTensor* o, const attn_cache_options* options);
 
 /* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
- * k. It reads lengths, table and cache_layout of the options. If the options have new_k and scales, it also checks the
- * scales of pages that get tokens. On the cpu attn_decode and attn_prefill check the values in each call. On a GPU they
- * do not, because the values are in device memory; attn_check_cache waits for the stream, which must not be captured.
- * attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message names the value. */
+ * k. It reads lengths, table and cache_layout of the options. If the options have new_k, k_scales and v_scales, it
+ * also reads layout, and checks the scales of pages that get tokens. On the cpu attn_decode and attn_prefill check the
+ * values in each call. On a GPU they do not, because the values are in device memory; attn_check_cache waits for the
+ * stream, which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message
+ * names the value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 

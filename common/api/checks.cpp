@@ -306,9 +306,15 @@ void check_modifiers(const FlashCall& call) {
     require(call.sequences >= 1 && call.sequences <= most_tokens,
             "cu_seqlens_q: {} elements are not allowed; 2 to 2^30 + 1 are (the number of sequences plus 1)",
             call.sequences + 1);
-    require(call.global_tokens == 0 && !call.alibi && !call.lengths && !call.documents && !call.blocks && !call.bias &&
-                !call.starts && !call.mask.data,
-            "cu_seqlens_q does not go with global_tokens, alibi, lengths, documents, blocks, bias, starts and mask");
+    const std::pair<bool, const char*> options[] = {{call.global_tokens != 0, "global_tokens"},
+                                                    {call.alibi, "alibi"},
+                                                    {call.lengths, "lengths"},
+                                                    {call.documents, "documents"},
+                                                    {call.blocks, "blocks"},
+                                                    {call.bias, "bias"},
+                                                    {call.starts, "starts"},
+                                                    {call.mask.data, "a mask"}};
+    for (const auto& [given, name] : options) require(!given, "cu_seqlens_q is not allowed with {}", name);
   }
   require(call.alibi || !call.alibi_slopes, "alibi_slopes are allowed only with alibi");
   const int64_t sizes[] = {call.q.batch, call.q.heads, call.q.tokens, padded_keys(call.k.tokens)};

@@ -297,10 +297,13 @@ def prefill(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **optio
     return _over_cache("prefill", _lib.attn_prefill, q, k_cache, v_cache, with_lse, {**options, "lengths": lengths, "table": table})
 
 
-def check_cache(k_cache, lengths, table=None, *, cache_bshd=False):
-    """Raises ValueError if a length or a page number leads outside the cache. On a CPU decode() and prefill() make this
-    check themselves; on a GPU they do not. On a GPU check_cache() waits for the stream."""
-    options = _Options("check_cache", CacheOptions, _options.CACHE, {"lengths": lengths, "table": table, "cache_bshd": cache_bshd})
+def check_cache(k_cache, lengths, table=None, *, new_k=None, k_scales=None, v_scales=None, bshd=False, cache_bshd=False):
+    """Raises ValueError if a length or a page number leads outside the cache. With new_k, k_scales and v_scales, also
+    if a page gets tokens and has a scale that is not allowed. On a CPU decode() and prefill() make these checks
+    themselves; on a GPU they do not. On a GPU check_cache() waits for the stream."""
+    options = _Options("check_cache", CacheOptions, _options.CACHE,
+                       {"lengths": lengths, "table": table, "new_k": new_k, "k_scales": k_scales, "v_scales": v_scales,
+                        "bshd": bshd, "cache_bshd": cache_bshd})
     _call(_lib.attn_check_cache, k_cache, [_Borrowed("k", k_cache)], options)
 
 

@@ -391,11 +391,18 @@ constexpr auto decode_fused = CacheOperators::fused<attn_decode>,
 constexpr auto prefill_fused = CacheOperators::fused<attn_prefill>,
                prefill_fused_meta = CacheOperators::fused_meta<attn_prefill>;
 
-void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table, bool cache_bshd) {
+void check_cache(const Tensor& key_cache, const Tensor& lengths, const OptionalTensor& table,
+                 const OptionalTensor& new_key, const OptionalTensor& key_scales, const OptionalTensor& value_scales,
+                 bool bshd, bool cache_bshd) {
   const Described k("key_cache", key_cache), length("lengths", lengths);
-  const Optional pages("table", table);
+  const Optional pages("table", table), new_k("new_key", new_key);
+  const Optional k_scales("key_scales", key_scales), v_scales("value_scales", value_scales);
   attn_cache_options options = ATTN_CACHE_OPTIONS;
+  options.layout = layout_of(bshd);
   options.cache_layout = layout_of(cache_bshd);
+  options.new_k = new_k;
+  options.k_scales = k_scales;
+  options.v_scales = v_scales;
   options.lengths = &length;
   options.table = pages;
   const c10::Device device = key_cache.device();
@@ -707,7 +714,9 @@ TORCH_LIBRARY(attn, m) {
       over_cache_modified;
   define("decode_fused" + appending);
   define("prefill_fused" + appending);
-  define("check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, bool cache_bshd=False) -> ()");
+  define(
+      "check_cache(Tensor key_cache, Tensor lengths, Tensor? table=None, *, Tensor? new_key=None, "
+      "Tensor? key_scales=None, Tensor? value_scales=None, bool bshd=False, bool cache_bshd=False) -> ()");
   define(
       "linear(Tensor query, Tensor key, Tensor value, Tensor? gate=None, Tensor? initial_state=None, *, "
       "bool causal=True, bool normalised=False, str feature=\"identity\", float? scale=None, bool bshd=False) -> "

@@ -222,7 +222,7 @@ class Attention(Case):
             want, want_lse = attention(q[:, :, rows], k[:, :, tokens], v[:, :, tokens], seen=seen)
             self.near(o[:, :, rows], want, 5e-5)
             self.near(lse[:, :, rows], want_lse, 5e-5)
-        for text, options in (("must both be given", {"cu_seqlens_q": queries}), ("does not go with", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
+        for text, options in (("must both be given", {"cu_seqlens_q": queries}), ("cu_seqlens_q is not allowed with alibi", {"cu_seqlens_q": queries, "cu_seqlens_k": keys, "alibi": True}),
                               ("a shape of", {"cu_seqlens_q": queries, "cu_seqlens_k": keys[:4]})):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.flash(q, k, v, **options)
@@ -351,6 +351,10 @@ class Caches(Case):
         for length, text in ((129, "length 129"), (-1, "length -1")):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.check_cache(self.k, np.array([100, length], np.int32), self.table)
+        eight, scales = self.k.astype(np.int8), np.ones((20, 2), np.float32)
+        dlpack.check_cache(eight, self.lengths, self.table, new_k=new, k_scales=scales, v_scales=scales)
+        with self.assertRaisesRegex(ValueError, r"v_scales\[.*finite numbers from 2\^-126 are allowed"):
+            dlpack.check_cache(eight, self.lengths, self.table, new_k=new, k_scales=scales, v_scales=0 * scales)
         for cache in (self.k, self.v):
             cache.flags.writeable = False
             with self.assertRaisesRegex(ValueError, "the call writes .*, but .* is read-only"):

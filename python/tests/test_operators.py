@@ -457,8 +457,10 @@ class Caches(Case):
                 self.refuses("k_scales", lambda: op(q, k.to(torch.int8), v.to(torch.int8), lengths, table))
                 self.refuses("k_scales", lambda: fused(q, new, new, k.to(torch.int8), v.to(torch.int8), lengths, table))
                 self.refuses("k_scales", lambda: fused(q, new, new, k, v, lengths, table, key_scales=scales, value_scales=scales))
-                if device == "cpu":  # on a GPU the values of scales are not checked
-                    eight = k.to(torch.int8), v.to(torch.int8)
+                eight = k.to(torch.int8), v.to(torch.int8)
+                self.refuses(r"k_scales\[", lambda: attn_proto.check_cache(
+                    eight[0], lengths, table, new_key=new, key_scales=0 * scales, value_scales=scales))
+                if device == "cpu":  # on a GPU a call does not check the values of scales
                     self.refuses(r"k_scales\[", lambda: fused(q, new, new, *eight, lengths, table, key_scales=0 * scales, value_scales=scales))
             angles = torch.zeros(127, 32, device=device)
             self.refuses("127 positions", lambda: ops.decode_fused(q, new, new, k, v, lengths, table, angles, angles))

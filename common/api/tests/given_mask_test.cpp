@@ -296,7 +296,7 @@ TEST_F(DeviceMaskTest, RefusesMasksThatAreNotAllowed) {
   refused("mask: a stride of", [](FlashCall& changed) { changed.mask.strides[2] = int64_t{1} << 60; });
   refused("o overlaps mask",
           [](FlashCall& changed) { changed.mask.data = static_cast<unsigned char*>(changed.o.data); });
-  refused("cu_seqlens_q does not go with", [&](FlashCall& changed) {
+  refused("cu_seqlens_q is not allowed with a mask", [&](FlashCall& changed) {
     changed.cu_seqlens_q = changed.cu_seqlens_k = on_device<int>({0, 40});
     changed.sequences = 1;
   });
