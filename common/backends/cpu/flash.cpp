@@ -41,7 +41,7 @@ bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !de
 // The register tile has `rows` rows of `vectors` vectors each. An element of a vector belongs to a query. A row belongs
 // to a key (for scores) or to a column of V (for outputs). The tile leaves a quarter of the registers to operands. A
 // tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four multiply-adds.
-// But a tile of four vectors has registers for fewer rows. A tile of two vectors leaves more of the L1 cache to K and V.
+// But a tile of four vectors has registers for fewer rows, and leaves less of the L1 cache to K and V.
 // common/attention/kernels/log.md says which tile is faster on which core.
 struct RegisterTile {
   int64_t vectors, rows;
