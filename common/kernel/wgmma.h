@@ -101,7 +101,7 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Returns the low word of the descriptor of an operand in shared memory. The word holds addresses and distances in
+/// Returns the low word of the descriptor of an operand in shared memory. The word holds an address and a distance in
 /// units of 16 bytes. If sums run along the columns of a panel (K major), `panel_bytes` is not used, and a step of 16
 /// columns is 32 bytes. If sums run along the rows of a panel (MN major), panels are `panel_bytes` apart, and a step of
 /// 16 rows is 2048 bytes.

@@ -62,8 +62,8 @@ class CudaDevice : public Device {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    // From compute capability 9.0 on, the instructions that kernels need (wgmma, for example) belong to one architecture
-    // only. The name of this architecture ends with "a".
+    // From compute capability 9.0 on, some instructions that kernels need (wgmma) belong to one architecture only. The
+    // name of this architecture ends with "a".
     compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
     char name[256] = {}, bus_id[32] = {};
     check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");
