@@ -20,7 +20,7 @@ namespace attn {
 inline constexpr int back_end_recipe = 4;
 
 /// LLVM's machines for one target. A thread takes a machine for itself and gives it back, so that later compilations
-/// reuse the data that the machine computed from the target's features. To compute these data takes a twentieth of the
+/// reuse the data that the machine computed from the target's features. Computing these data takes a twentieth of the
 /// time of a variant's compilation.
 class TargetMachines {
  public:
