@@ -13,7 +13,7 @@ INLINE float float_of_e4m3(uchar byte) {
   return byte & 0x80 ? -size : size;
 }
 
-/// As load_float(); TYPE may also be E4M3 or INT8.
+/// Does what load_float() does. TYPE may also be E4M3 or INT8.
 template <int TYPE>
 INLINE float load_element(const device void* tensor, long index) {
   if (TYPE == E4M3) return float_of_e4m3(static_cast<const device uchar*>(tensor)[index]);

@@ -1,8 +1,8 @@
 // The cuda dialect on Hopper (sm_90a): tensor copies (TMA), their barriers, and the warpgroup's matrix multiply-add
 // (wgmma). The PTX ISA 8.0 describes these instructions.
 //
-// Tensor copies with Swizzle::bytes_128 write tiles to shared memory as panels of 64 16-bit columns. A panel is
-// [rows][128 bytes], aligned to 1024 bytes.
+// Tensor copies with Swizzle::bytes_128 write tiles to shared memory as panels of 64 columns of 16 bits each. A panel
+// is [rows][128 bytes], aligned to 1024 bytes.
 #pragma once
 
 #include "common/kernel/cuda.h"
@@ -101,9 +101,10 @@ DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/// Returns the low word, in units of 16 bytes, of the descriptor of an operand in shared memory. If sums run along the
-/// columns of a panel (K major), `panel_bytes` is not used, and a step of 16 columns is 32 bytes. If sums run along the
-/// rows of a panel (MN major), panels are `panel_bytes` apart, and a step of 16 rows is 2048 bytes.
+/// Returns the low word of the descriptor of an operand in shared memory. The word holds an address and a distance in
+/// units of 16 bytes. If sums run along the columns of a panel (K major), `panel_bytes` is not used, and a step of 16
+/// columns is 32 bytes. If sums run along the rows of a panel (MN major), panels are `panel_bytes` apart, and a step of
+/// 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
@@ -214,9 +215,9 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 
 /// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
 /// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
-/// group l / 16. The function also adds every element to `sums`, pairs of 16-bit floats. If some element is not finite,
-/// some sum is not finite. BF16 adds products of two elements to the sums. In f16 such products would overflow, so F16
-/// adds elements times 0, which takes twice the instructions.
+/// group l / 16. The function also adds products of the elements to `sums`, two pairs of 16-bit floats. If some element
+/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 such a product would
+/// overflow, so there each element is multiplied by 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \

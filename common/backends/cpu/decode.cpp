@@ -11,8 +11,8 @@ class CpuDecode : public DecodeOperation {
   std::string unable(const DecodeConfig& /*config*/) const override { return {}; }
   std::string unable_block(const DecodeConfig& /*config*/) const override { return {}; }
 
-  /// Returns the smallest number of rows with which no more tiles are needed than with most_rows rows. Only the last
-  /// tile may have fewer rows.
+  /// Returns the rows of a tile: the smallest number with which there are no more tiles than with most_rows rows a
+  /// tile. Only the last tile may have fewer rows.
   int64_t tile_rows(const DecodeConfig& config) const override {
     return divided_up(config.rows(), divided_up(config.rows(), most_rows));
   }

@@ -125,8 +125,8 @@ class CpuDevice : public Device {
   explicit CpuDevice(unsigned threads, const Caller& caller) : pool_(threads, caller), scratch_(threads) {
     info_ = cpu_info(compiler_.target());
     info_.spec = fmt::format("cpu:threads={}", threads);
-    // Processors of different architectures may have one product name ("AMD EPYC"). So the name in records also has the
-    // arch.
+    // Processors of different architectures may have the same product name ("AMD EPYC"). So the name in records also
+    // has the arch.
     const std::string product = proc_field("/proc/cpuinfo", "model name");
     if (!product.empty()) info_.name = fmt::format("{} ({})", product, info_.arch);
     info_.units = threads;

@@ -18,8 +18,8 @@ namespace {
 
 bool rotates(const AttentionHooks* hooks) { return hooks && hooks->rotation != Rotation::none; }
 
-// Whether the variant `tuned` uses the kernel for AMX: bf16, on x86 cores that have tile registers, without a score
-// hook and without a rotate hook.
+// Whether `config` runs the kernel for AMX: the variant `tuned` of bf16, on x86 cores that have tile registers, without
+// a score hook and without a rotate hook.
 bool uses_amx(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool here = device.has("amx-bf16") && device.has("avx512bf16");
   const bool hooked = hooks && (hooks->change != ScoreChange::none || rotates(hooks));
@@ -38,10 +38,10 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
 // multiply-adds. A core starts few micro-operations a cycle, above all if another thread runs on the same core.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
-// The register tile has `vectors` vectors of queries, times `rows` rows, which are keys (for scores) or columns of V
-// (for outputs). The tile leaves a quarter of the registers to operands. A tile of four vectors takes fewer
-// micro-operations than a tile of two, because a broadcast serves four multiply-adds. But a tile of four vectors has
-// registers for fewer rows. A tile of two vectors leaves more of the L1 cache to K and V.
+// The register tile has `rows` rows of `vectors` vectors each. An element of a vector belongs to a query. A row belongs
+// to a key (for scores) or to a column of V (for outputs). The tile leaves a quarter of the registers to operands. A
+// tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four multiply-adds.
+// But a tile of four vectors has registers for fewer rows, and leaves less of the L1 cache to K and V.
 // common/attention/kernels/log.md says which tile is faster on which core.
 struct RegisterTile {
   int64_t vectors, rows;
@@ -117,7 +117,7 @@ KernelSource source_of(const FlashConfig& config, const DeviceInfo& device, cons
     source.constants["ASK_AHEAD"] = intel_512(device);
   } else {
     source.path = "common/attention/kernels/tiled.cpu.cpp";
-    // tiled_vector takes the widest vector of which a whole number fills a row of head_dim elements.
+    // tiled_vector takes the longest vector whose length divides both head_dim and the device's vector width.
     source.constants["LANES"] =
         config.variant == "tiled_vector" ? std::gcd<int64_t>(config.shape.head_dim, device.simd_width) : 1;
   }
@@ -139,8 +139,8 @@ class CpuFlash : public FlashOperation {
   }
 
   // Takes the tile with the least expected time; of tiles with equal times, the first. Leaves out tiles that do not fit
-  // in threadgroup memory, and tiles that have twice as many rows as there are queries, or more. If no tile is left,
-  // takes the last tile of the list.
+  // in threadgroup memory, and tiles with at least twice as many rows as there are queries. If no tile is left, takes
+  // the last tile of the list.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const int64_t keys = uses_amx(config, device, nullptr) ? 256 : 128;
     const std::pair<int64_t, int64_t> tiles[] = {{256, keys}, {128, keys}, {64, keys}, {128, 64},

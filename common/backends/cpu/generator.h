@@ -1,4 +1,5 @@
-// Runs programs that write machine code. A fragment of a kernel is compiled on its own, and may be such a program.
+// Runs programs that write machine code. A kernel's fragment (a part that is compiled on its own) may be such a
+// program.
 #pragma once
 
 #include <string>

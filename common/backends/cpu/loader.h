@@ -34,7 +34,7 @@ class CpuLoader {
   /// Links the object, or all objects of an archive, into this process, and sets the constants that the code reads at
   /// run time. The code stays loaded as long as Loaded::code exists. `given` are names and addresses of symbols that
   /// the code may use. `wanted` are names of the code's own symbols whose addresses the caller needs. Throws
-  /// CompileError.
+  /// CompileError if the code does not load, for example because it lacks a symbol.
   Loaded load(const Binary& binary, const std::string& entry, const Symbols& given = {},
               const std::vector<std::string>& wanted = {});
 

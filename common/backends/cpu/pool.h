@@ -2,8 +2,8 @@
 // so that a dispatch costs about a microsecond. Between submissions the threads sleep, so that an idle device costs
 // nothing.
 //
-// A program with threads of its own gives the pool a function that runs work on these threads (Caller::run). Two sets
-// of threads that spin would take each other's cores.
+// A program with threads of its own gives the pool a function that runs work on these threads (Caller::run). The pool
+// then makes no threads, because two sets of threads that spin would take each other's cores.
 #pragma once
 
 #include <atomic>

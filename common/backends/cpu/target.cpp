@@ -162,8 +162,8 @@ void initialize_llvm() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetDisassembler();
-    // Loop strength reduction takes a fifth of the time of code generation, and only a global option turns it off.
-    // Kernels write the addresses of their inner loops in the form that the host needs.
+    // Turns off loop strength reduction, which takes a fifth of the time of code generation. Only a global option turns
+    // it off. Kernels do not need it, because they write the addresses of inner loops in the form that the host needs.
     if (llvm::cl::Option* const option = llvm::cl::getRegisteredOptions().lookup("disable-lsr")) {
       static_cast<llvm::cl::opt<bool>*>(option)->setValue(true);
     }

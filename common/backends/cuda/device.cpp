@@ -25,7 +25,7 @@ namespace attn {
 namespace {
 
 // A device waits this long for a submission. The deadline is far longer than any submission (a launch should take at
-// most 0.5 s, and a sample has few launches), and short enough to wait for.
+// most 0.5 s, and a sample has few launches), and short enough that a user can wait for it.
 constexpr std::chrono::seconds deadline{10};
 
 // How many graphs a device keeps: more than the number of encoders that take turns while a group of cases is measured.
@@ -62,8 +62,8 @@ class CudaDevice : public Device {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-    // From 9.0 on, the instructions that matter here belong to one architecture only. The name of this architecture
-    // ends with "a".
+    // From compute capability 9.0 on, some instructions that kernels need (wgmma) belong to one architecture only. The
+    // name of this architecture ends with "a".
     compiler_ = std::make_unique<CudaCompiler>(fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
     char name[256] = {}, bus_id[32] = {};
     check(cuda_.cuDeviceGetName(name, sizeof name, device_), "cuDeviceGetName");

@@ -1,5 +1,5 @@
-// The CUDA driver, NVRTC and NVML as tables of functions. The libraries are opened at run time, so that one build
-// serves machines with and without a GPU.
+// The CUDA driver, NVRTC, nvJitLink and NVML as tables of functions. The libraries are opened at run time, so that one
+// build serves machines with and without a GPU.
 #pragma once
 
 #include <cuda.h>
@@ -42,7 +42,7 @@ struct CudaDriver {
   ATTN_DRIVER_FUNCTIONS(ATTN_DECLARE)
   // Form v2 of cuCtxCreate, which every driver has. cuda.h of CUDA 13 declares only form v4.
   CUresult (*cuCtxCreate_v2)(CUcontext* context, unsigned flags, CUdevice device) = nullptr;
-  // Form v2 of cuStreamGetCaptureInfo, from CUDA 11.3 to 12. cuda.h of CUDA 13 declares only form v3.
+  // Form v2 of cuStreamGetCaptureInfo, which drivers have from CUDA 11.3 on. cuda.h of CUDA 13 declares only form v3.
   CUresult (*cuStreamGetCaptureInfo_v2)(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, size_t* count) = nullptr;
 };

@@ -32,8 +32,8 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
                           .swizzle = Swizzle::bytes_128});
 }
 
-// A task of the kernel is a segment (a part of a sequence) for one slot. A slot is a sequence and head, and 64 value
-// columns (FusedParams).
+// A task of the kernel is a segment (a part of a sequence) for one slot. A slot is 64 value columns of one head of one
+// sequence (FusedParams).
 
 // Returns how many segments back a task looks: as many as run at the same time, up to most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }

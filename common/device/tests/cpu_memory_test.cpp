@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-TEST(CpuMemoryTest, BlocksAreAlignedAndApart) {
+TEST(CpuMemoryTest, BlocksAreAlignedAndDoNotOverlap) {
   CpuMemory memory;
   const std::vector<size_t> sizes = {0,
                                      1,

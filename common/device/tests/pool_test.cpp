@@ -76,7 +76,7 @@ TEST(ThreadPoolTest, AllThreadsTakePart) {
 }
 
 // The items of a wave see what the caller wrote before the wave. After the wave the caller sees what the items wrote.
-// The data are not atomic on purpose: a missing happens-before shows as a wrong value or under ThreadSanitizer.
+// The data are not atomic on purpose: without this order a value is wrong, or ThreadSanitizer reports a race.
 TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(6, 0);
@@ -167,7 +167,7 @@ TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
   }
 }
 
-TEST(ThreadPoolTest, GoesAwayInAnyState) {
+TEST(ThreadPoolTest, IsDestroyedInAnyState) {
   for (int repetition = 0; repetition < 100; ++repetition) {
     {
       const ThreadPool never_used(3);
