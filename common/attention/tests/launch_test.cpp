@@ -41,6 +41,24 @@ TEST(LaunchTest, AttentionRunsItsPlan) {
   }
 }
 
+TEST(LaunchTest, WgmmaSaysWhichPagesItTakes) {
+  const auto reason = [](int64_t block_r, int64_t page_size) {
+    const FlashConfig config{.variant = "wgmma",
+                             .shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 64},
+                             .dtype = DType::bf16,
+                             .block_r = block_r,
+                             .block_c = 64,
+                             .page_size = page_size};
+    return FlashOperation::of(test::hopper()).skip_reason(config, test::hopper()).value_or("");
+  };
+  EXPECT_EQ(reason(128, 16), "");
+  EXPECT_EQ(reason(256, 64), "");
+  EXPECT_EQ(reason(256, 16), "page_size=16: with block_r=256, wgmma takes a page_size of at least block_c=64");
+  EXPECT_EQ(reason(128, 24),
+            "page_size=24: wgmma takes a page_size that divides block_c=64 or is a multiple of it; the smaller of the "
+            "two must be a multiple of 8");
+}
+
 TEST(LaunchTest, RopeRunsItsPlan) {
   const RopeConfig config{.head_dim = 64, .rotary_dim = 64};
   const RopeShape shape{.batch = 2, .q_heads = 4, .kv_heads = 4, .rows = 100};

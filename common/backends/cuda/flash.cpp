@@ -54,8 +54,7 @@ size_t wgmma_threadgroups(const FlashConfig& config) {
 }
 // Returns how many registers a thread of a consumer may use.
 int64_t wgmma_register_limit(const FlashConfig& config) {
-  // With four consumers, the producer has no registers for looking up pages that are shorter than a tile.
-  if (config.block_r == 256) return config.page_size > 0 && config.page_size < config.block_c ? 0 : 112;
+  if (config.block_r == 256) return 112;
   if (config.block_r == 192) return 160;
   return (wgmma_threadgroups(config) == 2 ? 232 : 240) - (config.page_size > 0 ? 8 : 0);
 }
@@ -196,6 +195,11 @@ class CudaFlash : public FlashOperation {
             "page_size={}: wgmma takes a page_size that divides block_c={} or is a multiple of it; the smaller of the "
             "two must be a multiple of 8",
             page, config.block_c);
+      }
+      // With four consumers, the producer has no registers for looking up pages that are shorter than a tile.
+      if (config.block_r == 256 && page < config.block_c) {
+        return fmt::format("page_size={}: with block_r=256, wgmma takes a page_size of at least block_c={}", page,
+                           config.block_c);
       }
     }
     const int64_t needed = wgmma_registers(config), limit = wgmma_register_limit(config);
