@@ -767,8 +767,8 @@ int run_compare(const Arguments& given) {
     if (!given.json) print(wrapped(text, output_width(), 2));
   }
   const std::string counts = fmt::format(
-      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct only in A; {} configurations only "
-      "in A, {} only in B",
+      "B ({}) against A ({}): {} faster, {} slower, {} same, {} unclear, {} correct in A and "
+      "neither correct nor skipped in B; {} configurations only in A, {} only in B",
       b.label, a.label, result.faster, result.slower, result.same, result.unclear, result.broken, result.only_a,
       result.only_b);
   if (!given.json) print(wrapped(printable(with_one_unit(counts)), output_width(), 2));
