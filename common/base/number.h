@@ -1,4 +1,4 @@
-// The numbers of command lines.
+// Numbers in texts, above all in command lines.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// Returns the decimal number that the text is, or nothing if the text has anything else: a unit, a blank, a '+', hex
+/// Returns the value of a text that is a decimal number. Returns nothing if the text has anything else: a unit, a blank, a '+', hex
 /// digits, nan, inf, or more than the type holds.
 template <typename Number>
 std::optional<Number> to_number(std::string_view text) {
@@ -24,7 +24,7 @@ std::optional<Number> to_number(std::string_view text) {
   return value;
 }
 
-/// Returns the number that the text of an option is. Throws BadInput if the text is no number from `min` to `max`.
+/// Returns the value of an option, whose text is `text`, as a number. Throws BadInput if the text is no number from `min` to `max`.
 template <typename Number>
 Number parse_number(std::string_view option, std::string_view text, Number min, Number max) {
   const std::optional<Number> value = to_number<Number>(text);
