@@ -25,7 +25,7 @@ TEST(PendingFile, OnAFileSystemWithoutLocksWritersDoNotShareAFile) {
     EXPECT_EQ(read_file(target), "the second");
   }
   test::lock_error = 0;
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "the folder holds other files than the target";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "other files are left";
 }
 
 }  // namespace
