@@ -13,8 +13,8 @@
 
 namespace attn {
 
-/// Returns the value of a text that is a decimal number. Returns nothing if the text has anything else (a unit, a blank,
-/// a '+', hex digits, nan, inf) or if the type cannot hold the value.
+/// Returns the value of a text that is a decimal number. Returns nothing if the text has anything else (a unit, a
+/// blank, a '+', hex digits, nan, inf) or if the type cannot hold the value.
 template <typename Number>
 std::optional<Number> to_number(std::string_view text) {
   Number value{};
