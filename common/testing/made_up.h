@@ -5,8 +5,8 @@
 
 namespace attn::test {
 
-/// Returns the comparison of a baseline and a contender that take these seconds, with narrow intervals. The times are with cold
-/// caches, so that a claim is decided even if memory limits the cases.
+/// Returns the comparison of a baseline and a contender that take these seconds, with narrow intervals. The times are
+/// with cold caches, so that a claim is decided even if memory limits the cases.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
