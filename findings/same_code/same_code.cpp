@@ -30,8 +30,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// Returns the processor of a record as a target of LLVM: LLVM's processor `arch`, without the features that the recorded
-/// processor lacked, and with the recorded features that LLVM's processor lacks.
+/// Returns the processor of a record as a target of LLVM: LLVM's processor `arch`, without the features that the
+/// recorded processor lacked, and with the recorded features that LLVM's processor lacks.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
