@@ -63,7 +63,7 @@ if(ATTN_TESTS)
                                                        ATTN_SANITIZE="${ATTN_SANITIZE}")
   add_library(attn_test_main OBJECT ${PROJECT_SOURCE_DIR}/common/testing/main.cpp)
   target_link_libraries(attn_test_main PRIVATE attn_test_flags)
-  # The executables that reuse the precompiled header of attn_test_main are built without position-independent code.
+  # Without position-independent code, like the executables that reuse the precompiled header of attn_test_main.
   set_target_properties(attn_test_main PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_precompile_headers(attn_test_main PRIVATE ${ATTN_SLOW_HEADERS} <gtest/gtest.h>)
 endif()
@@ -231,7 +231,7 @@ function(attn_add_tests library folder)
   endif()
   target_link_libraries(${name} PRIVATE ${library} ${ARG_LINKS} attn_test_flags attn_test_main)
   target_precompile_headers(${name} REUSE_FROM attn_test_main)
-  # Files of tests use the same names more often than files of a library, so at most eight files of tests are joined.
+  # Files of tests use the same names more often than files of a library, so a unity build joins at most eight files.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD_BATCH_SIZE 8)
   target_compile_definitions(${name} PRIVATE ATTN_TEST_DATA="${PROJECT_SOURCE_DIR}/${folder}")
   if(ARG_PROGRAMS)
@@ -306,8 +306,8 @@ endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
 # adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp
-# makes the executable. For tests, main.cpp also makes FOLDER_reverse, a program with the device of
-# common/testing/reverse in the place of a GPU.
+# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices
+# of common/testing/reverse_backends.cpp.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})

@@ -1,5 +1,6 @@
-// ASAN_POISON_MEMORY_REGION and ASAN_UNPOISON_MEMORY_REGION; they do nothing in a build without AddressSanitizer.
-// Clang's header is in a separate package, which such a build does not need.
+// Defines ASAN_POISON_MEMORY_REGION and ASAN_UNPOISON_MEMORY_REGION, which do nothing in a build without
+// AddressSanitizer. Clang's own header for them is in a separate package, which a build without AddressSanitizer does
+// not need.
 #pragma once
 
 #if __has_include(<sanitizer/asan_interface.h>)

@@ -36,8 +36,8 @@ inline std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return options;
 }
 
-/// Throws BadInput for a flag with a value, as in --quiet=3. CLI11 takes such values, and takes --quiet= and
-/// --quiet=true also from a flag whose override is disabled.
+/// Throws BadInput for a flag with a value, as in --quiet=3. CLI11 takes such values. Even after
+/// disable_flag_override(), CLI11 takes --quiet= and --quiet=true.
 inline void refuse_flags_with_values(const CLI::App& app, int argc, const char* const* argv) {
   for (int i = 1; i < argc && argv[i] != std::string_view("--"); ++i) {
     const std::string word = argv[i];

@@ -1,4 +1,4 @@
-// The errors that end a run early. main() turns each into one line on stderr and a documented exit status.
+// The kinds of error. run_program() turns an error that nobody else catches into one line on stderr and an exit status.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ struct DeviceMissing : std::runtime_error {
 
 /// A kernel did not compile. The message is "KEY does not compile:\nLOG".
 struct CompileError : std::runtime_error {
-  /// `key` is KernelSource::key(), `log` all messages of the compiler, with the lines of the kernel's files.
+  /// `key` is KernelSource::key(), `log` all messages of the compiler.
   CompileError(const std::string& key, const std::string& log)
       : std::runtime_error(key + " does not compile:\n" + log), key_bytes_(key.size()), log_bytes_(log.size()) {}
-  /// For machine code that is damaged or does not load. Machine code has no source, and so no key.
+  /// For machine code that is damaged or does not load. Such an error has no key.
   explicit CompileError(const std::string& log) : std::runtime_error(log), log_bytes_(log.size()) {}
 
   /// Returns the key of the source; empty for machine code.

@@ -18,8 +18,9 @@ namespace attn {
 
 using Json = nlohmann::ordered_json;
 
-/// Json::parse(). A file that calls Json::parse() itself compiles a parser of its own, which takes two seconds. If the
-/// text is no JSON, parse_json() throws Json::parse_error or, with `throws` false, returns a value that is_discarded().
+/// Calls Json::parse(). A file that calls Json::parse() itself compiles a parser of its own, which takes two seconds.
+/// If the text is no JSON, parse_json() throws Json::parse_error if `throws` is true. Else it returns a value whose
+/// is_discarded() is true.
 Json parse_json(std::string_view text, bool throws = true);
 
 }  // namespace attn

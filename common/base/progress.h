@@ -37,7 +37,7 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// "41 s", "3 min 10 s", "2 h 05 min".
+/// Returns a text such as "41 s", "3 min 10 s" or "2 h 05 min".
 std::string format_duration(double seconds);
 
 }  // namespace attn

@@ -10,9 +10,10 @@ namespace attn {
 /// Returns a command line that a POSIX shell splits into these arguments.
 std::string shell_command(const std::vector<std::string>& arguments);
 
-/// Returns the command line after a label, as lines that a POSIX shell takes: one line if it has at most `width`
-/// characters. Else the label stands on its own line, and the command line is broken between arguments; each line
-/// except the last ends with a backslash. An argument that is longer than `width` is not broken.
+/// Returns a label and the command line of these arguments: as one line, if this line has at most `width` characters.
+/// Else the label stands on its own line, and the command line is broken between arguments. Each line before a break
+/// ends with a backslash, so that a POSIX shell reads the lines as one command. An argument that is longer than `width`
+/// is not broken.
 std::string labelled_command(const std::string& label, const std::vector<std::string>& arguments, size_t width);
 
 }  // namespace attn

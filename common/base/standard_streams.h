@@ -7,7 +7,7 @@
 namespace attn {
 
 /// Opens /dev/null in place of stdin, and /dev/full in place of stdout and stderr, if they are closed. So no file that
-/// the program opens gets one of these numbers, and a write to a closed stream, or to /dev/stdout, fails as on a
+/// the program opens gets descriptor 0, 1 or 2. A write to a stream that was closed, or to /dev/stdout, fails as on a
 /// full disk. Call this function before the program opens a file.
 void keep_standard_streams();
 

@@ -1,4 +1,4 @@
-// Rows of cells as a table of plain text.
+// Plain text for people: tables, paragraphs, times and ratios.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows, Align 
 /// `indent` spaces. A word that is longer than `width` stands alone on its line.
 std::string wrapped(const std::string& text, size_t width, size_t indent);
 
-/// A time with four digits and the unit that fits: "1.234 ms".
+/// Returns a time in the unit that fits: "1.234 s", "12.34 ms", "123.4 us", "56.7 ns".
 std::string format_seconds(double seconds);
-/// A ratio as "1.07x"; at least 10 as "12.3x", at least 100 as "123x", less than 0.1 as "0.052x".
+/// Returns a ratio with digits that fit: "0.052x", "0.52x", "1.07x", "12.3x", "123x".
 std::string format_ratio(double ratio);
 
 /// Returns the text for a terminal or a line-based file: control characters become blanks.

@@ -13,7 +13,7 @@ struct Check {
   double max_abs = 0;  // largest finite |got - want|
   double max_rel = 0;  // largest finite |got - want| / |want| among want != 0
   int64_t rows_checked = 0;
-  /// Name and values of the element with the largest |got - want| / allowed, or the reason that fail() got. Empty if
+  /// Name and values of the failed element with the largest |got - want| / allowed, or the argument of fail(). Empty if
   /// ok.
   std::string worst = {};
   double max_used = 0;  // largest finite |got - want| / allowed: at most 1 when ok
@@ -25,8 +25,8 @@ struct Check {
   void merge(const Check& other);
 };
 
-/// Compares each element of `got` with its element of `want`. Element i passes if `want` is finite and |got - want| <=
-/// allowed, or if both are the same infinity, or if both are NaN. If only one of the two is NaN, the element fails.
+/// Compares each element of `got` with its element of `want`. Element i passes if got == want, if both are NaN, or if
+/// `want` is finite and |got - want| <= allowed.
 /// where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws std::invalid_argument if the
 /// sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,

@@ -63,8 +63,8 @@ struct SmallFloat {
     const uint64_t sign = bits >> (63 - bits_without_sign) & sign_bit;
     if (std::isnan(value)) return static_cast<Bits>(sign | quiet_nan);
 
-    // Neighbouring numbers of the format differ by 2^shift units of the double's significand. Below the normal range
-    // this distance does not shrink.
+    // Near `value`, numbers of the format are 2^shift units of the double's significand apart. Subnormal numbers are as
+    // far apart as the smallest normal numbers, so below the normal range `shift` grows.
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
     const int subnormal_by = std::max(0, 1 - bias - exponent);
     const int shift = 52 - mantissa_bits + subnormal_by;

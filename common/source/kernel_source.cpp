@@ -162,7 +162,7 @@ std::string cxx_prologue(const KernelSource& source, const std::function<std::st
 size_t KernelSourceHash::operator()(const KernelSource& source) const {
   size_t hash = source.path.size();
   const auto mix = [&hash](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u; };  // 2^64 / golden ratio
-  // Hashes only values that are quick to hash, above all those that differ between variants of a kernel.
+  // Hashes only what is quick to hash, above all the values that differ between variants of a kernel.
   mix(std::hash<std::string>()(source.entry));
   for (const auto& [name, value] : source.constants) mix(static_cast<size_t>(value));
   for (const auto& [name, body] : source.includes) mix(body.size());
@@ -293,7 +293,7 @@ std::string without_comments(std::string_view text) {
       continue;
     } else if (text[i] == '"' ||
                (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
-      quote = text[i];  // a ' after a digit separates digits
+      quote = text[i];  // an apostrophe after a digit begins no literal: it separates digits
     }
     kept += text[i];
   }

@@ -1,8 +1,8 @@
 // The input of a compilation: a kernel's text, its function constants, and the identity of both.
 //
 // A function constant (Metal's term) is an integer that the kernel uses and does not declare. The device's compiler
-// declares the constant before the source (cxx_prologue()). A kernel has no defaults, so a kernel with a misspelt
-// constant does not compile. If a kernel does not use a constant, the compilation fails too.
+// declares the constant before the source (cxx_prologue()). A kernel has no default values of its constants, so a
+// kernel with a misspelt constant does not compile. If a kernel does not use a constant, the compilation fails too.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ class FunctionConstants {
 };
 
 /// The stage at which the code of a source's fragments joins the kernel's code. before_optimizer: the optimiser sees
-/// the code of kernel and fragments together (as LLVM IR on the cpu, as NVIDIA's LTO IR on a GPU).
+/// the code of kernel and fragments together (as LLVM IR on the cpu, as NVIDIA's LTO IR on cuda).
 /// after_code_generation: the linker joins machine code of kernel and fragments.
 enum class Linking { before_optimizer, after_code_generation };
 

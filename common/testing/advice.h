@@ -26,7 +26,8 @@ struct AdviceSide {
 };
 
 /// A row of the table: what the advice of a claim must say below and above the threshold. A row does not depend on the
-/// claim's operator or on the order of the claim's two advices, so the checks find a mistake in either of them.
+/// claim's operator or on the order of the claim's two advices, so the checks find a
+/// mistake in the operator or in the order.
 struct AdviceRow {
   std::string id;
   AdviceSide below, above;
@@ -47,8 +48,8 @@ inline Json finding_with(const Claim& claim, double value) {
   return make_finding("test", "test", claim.hypothesis, conclusion, "r");
 }
 
-/// If the words name the threshold, checks that they also name the right side of the threshold. Only the advice of a
-/// refuted claim may say "do not expect" or "do not plan".
+/// If the words name the threshold, checks that they also name the right side of the threshold. The advice of a
+/// supported claim may name no side, and must not say "do not expect" or "do not plan".
 inline void expect_side(const std::string& words, bool above, bool supported, const std::string& where) {
   static const std::regex quantity(
       "(at most|at least|more than|less than|above|below|[Dd]o not expect|[Dd]o not plan)"
@@ -62,7 +63,7 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
   }
   const std::string word = found[1];
   if (word.ends_with("expect") || word.ends_with("plan")) {
-    EXPECT_FALSE(supported) << where << ": does not expect what the claim supports";
+    EXPECT_FALSE(supported) << where << ": the advice of a supported claim says '" << word << "'";
   } else {
     EXPECT_EQ(word == "at least" || word == "more than" || word == "above", above)
         << where << ": names the wrong side, '" << word << "'";

@@ -1,4 +1,4 @@
-// Answers about a made-up device, for tests of the content of an experiment's answer.
+// Answers (common/experiment/answer.h) about a made-up device, for tests of the content of an experiment's answer.
 #pragma once
 
 #include <fmt/format.h>

@@ -48,7 +48,8 @@ inline DeviceInfo metal() {
   return info;
 }
 
-/// Returns a GPU whose kernels take no tensor maps. (Only a driver can make tensor maps.)
+/// Returns a GPU without TMA. A test without CUDA's driver can make launches for this GPU: only the driver makes TMA's
+/// tensor maps.
 inline DeviceInfo ampere() {
   DeviceInfo info = hopper();
   info.arch = "sm_80";

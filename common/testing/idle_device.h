@@ -1,5 +1,5 @@
-// A device that runs nothing and records its launches. Tests use this device to check that a problem runs the launches
-// of its plan.
+// A device that runs nothing and records its launches. Tests use this device to check that the code that runs a plan
+// makes the plan's launches.
 #pragma once
 
 #include <fmt/format.h>

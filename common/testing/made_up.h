@@ -5,8 +5,8 @@
 
 namespace attn::test {
 
-/// Returns the comparison of a pair whose cases take these seconds, with narrow intervals. The times are with cold
-/// caches, so that a claim is decided even if memory limits the cases.
+/// Returns the comparison of a baseline and a contender that take these seconds, with narrow intervals. The times are
+/// with cold caches, so that a claim is decided even if memory limits the cases.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
@@ -21,7 +21,7 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
           .time = {timing(baseline_s), timing(contender_s)}};
 }
 
-/// Returns processes that differ little, so that a made-up interval decides a verdict.
+/// Returns a small spread between processes, so that the interval of a made-up comparison decides a verdict.
 inline Processes steady_processes() {
   const Spread little{1e-4, 30};
   return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};

@@ -1,4 +1,4 @@
-// Tests of Metal's kernels: an experiment checks cases against its oracle on the emulated device.
+// Tests of Metal's kernels: an experiment runs cases on the emulated device, and checks them against its oracle.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ class MetalProgramTest : public ProgramTest {
     if (!Device::is_built("metal")) GTEST_SKIP() << "this build has no metal device";
   }
 
-  /// Expects that all cases with these axes ("head_dim=40 causal=1") are right, that there are `cases` of them, and
-  /// that the device takes all of them.
+  /// Expects that the run has `cases` cases with these axes ("head_dim=40 causal=1"), that it skips no case, and that
+  /// all cases are right.
   void expect_right(int cases, const std::string& axes) const {
     const Outcome outcome = run_line("--device metal:emulated --only verify" + options(axes));
     EXPECT_EQ(outcome.status, 0) << axes << "\n" << outcome.err;

@@ -1,4 +1,4 @@
-// Lets a test of many cases run only some of its cases. With the label `long` the test runs all of them.
+// Lets a test of many cases run only some of its cases. The ctest tests with the label `long` run all cases.
 #pragma once
 
 #include <cstdlib>
@@ -6,8 +6,8 @@
 namespace attn::test {
 
 /// Takes every `nth` case of nested loops, beginning with the first case. Takes every case if $ATTN_TEST_ALL is set, as
-/// it is for the ctest tests NAME.all and for the tests of a GPU. Each value of each loop is taken if the loops are
-/// long enough, and if `nth` has no factor in common with the number of values of a loop.
+/// it is for the ctest tests NAME.all and for the tests of a GPU. Else Some still takes each value of each loop if the
+/// loops are long enough, and if no loop's number of values has a factor in common with `nth`.
 class Some {
  public:
   explicit Some(int nth) : nth_(all() ? 1 : nth) {}

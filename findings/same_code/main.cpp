@@ -24,8 +24,9 @@ int compare(const std::string& old_root, std::vector<std::string> files, std::st
   kb::require_output(out, files);
   const kb::CodeComparison result = kb::compare_code(kb::recorded_kernels(files), old_root, kb::same_code());
   for (const std::string& other : result.others) fmt::print("{}\n", other);
-  fmt::print("kernels: {} current, {} changed with the same machine code, {} changed otherwise, {} not known\n",
-             result.current, result.same.size(), result.others.size(), result.unknown);
+  fmt::print(
+      "kernels: {} current, {} changed with the same machine code, {} changed otherwise, {} with incomplete keys\n",
+      result.current, result.same.size(), result.others.size(), result.unknown);
   if (dry || result.same.empty()) return 0;
   const std::string text = kb::merged(read_file(out).value_or(""), result.same);
   if (!PendingFile(out).write(text)) throw std::runtime_error(out + ": cannot be written");
@@ -40,7 +41,7 @@ int main(int argc, char** argv) {
   bool dry = false;
   CLI::App app(
       "Adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt. "
-      "Prints each other kernel whose text has changed, and the reason.");
+      "Prints the other kernels whose text has changed, and why each of them is not added.");
   app.add_option("--old", old_root, "a checkout with the old texts, for example made by git worktree add")
       ->required()
       ->type_name("FOLDER")

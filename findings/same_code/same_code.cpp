@@ -30,8 +30,8 @@ namespace {
 /// A function that compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// Returns the processor of a record. The returned processor has the features that LLVM knows for its arch, without the
-/// features that the recorded processor lacked, and with the additional features of the recorded processor.
+/// Returns the processor of a record as a target of LLVM: LLVM's processor `arch`, without the features that the
+/// recorded processor lacked, and with the recorded features that LLVM's processor lacks.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
@@ -157,7 +157,7 @@ CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const st
         one.before = carrying_its_text(one.before);
         return false;
       }
-      tell(*one.recorded, "the old tree has another text");
+      tell(*one.recorded, "the old tree does not have the recorded text");
       not_same.insert(recorded);
       return true;
     });

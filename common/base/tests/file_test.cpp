@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-// Two writers of one target at the same time. With locks the second writer would wait for the first.
+// Three objects have one target at the same time. With locks the second object would wait for the first.
 TEST(PendingFile, OnAFileSystemWithoutLocksWritersDoNotShareAFile) {
   const TemporaryFolder folder;
   const std::filesystem::path target = folder.path() / "target";
@@ -25,7 +25,7 @@ TEST(PendingFile, OnAFileSystemWithoutLocksWritersDoNotShareAFile) {
     EXPECT_EQ(read_file(target), "the second");
   }
   test::lock_error = 0;
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "only the target is left";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "other files are left";
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 constexpr const char* no_numbers[] = {"",    "nan",  "-nan", "inf", "-inf", "infinity", "1e999", "-1e999", "0x10", "+1",
                                       "1 s", "2.5s", " 1",   "1 ",  "1,5",  "1_000",    "1'000", "--1",    "-",    "x"};
 
-TEST(NumberTest, ATextWithAnythingElseIsNoNumber) {
+TEST(NumberTest, OnlyADecimalNumberIsANumber) {
   for (const char* text : no_numbers) {
     EXPECT_FALSE(to_number<double>(text)) << text;
     EXPECT_FALSE(to_number<int>(text)) << text;

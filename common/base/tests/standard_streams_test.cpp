@@ -11,7 +11,7 @@
 namespace attn {
 namespace {
 
-// The signal handler calls wait_for_readers(false), so that a full pipe does not delay the end of the process.
+// A program's signal handler calls wait_for_readers(false), so that a full pipe does not delay the end of the process.
 TEST(StandardStreams, APipeThatNobodyReadsIsGivenUp) {
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe(pipe_ends.data()), 0);
@@ -46,7 +46,7 @@ TEST(StandardStreams, ATextForAClosedStreamIsLost) {
     }
     int status = -1;
     waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0) << by_name;
+    EXPECT_EQ(status, 0) << (by_name ? "a write to /dev/stdout" : "to_stdout()");
   }
 }
 

@@ -216,7 +216,7 @@ TEST_F(SafetensorsFile, WriterMakesTheBytesOfTheFormat) {
   write_safetensors(path("x"),
                     {{"q", {DType::f16, {1, 3}, bytes_of("abcdef")}}, {"k", {DType::f32, {}, bytes_of("wxyz")}}});
   const std::string file = contents("x");
-  // Keys are sorted. The JSON may be spelled in several ways, but length and data have one right form.
+  // The format allows several spellings of the JSON. The writer sorts the keys and pads the header with blanks.
   uint64_t header_bytes = 0;
   ASSERT_GE(file.size(), 8u);
   std::memcpy(&header_bytes, file.data(), 8);

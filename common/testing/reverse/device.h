@@ -1,5 +1,6 @@
 // The reverse device: one host thread runs threadgroups from last to first. It reveals kernels that rely on the order
-// of threadgroups, or on data that another threadgroup leaves. Its kernels are attention's `naive` and the ceilings.
+// of threadgroups, or on data that another threadgroup leaves. Its kernels are attention's `naive`, and the kernels
+// that measure its highest rates (its ceilings).
 #pragma once
 
 #include <memory>

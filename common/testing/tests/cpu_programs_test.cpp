@@ -41,7 +41,7 @@ TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
     EXPECT_EQ(record["status"], "ok") << record;
     EXPECT_TRUE(record["check"]["ok"]) << record;
     EXPECT_FALSE(record["time"].empty()) << record;
-    EXPECT_TRUE(cases.insert(record["case"].dump()).second) << "twice: " << record["case"];
+    EXPECT_TRUE(cases.insert(record["case"].dump()).second) << "recorded twice: " << record["case"];
   }
   EXPECT_EQ(cases.size(), GetParam().cases);
   for (const Json& finding : findings()) claims.insert(finding["data"]["hypothesis"]["id"]);
@@ -49,7 +49,7 @@ TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 }
 
-TEST_P(ProgramsTest, ListDryRunAndHelpTouchNothing) {
+TEST_P(ProgramsTest, OptionsThatOnlyPrintWriteNoRecords) {
   for (const char* option : {"--list", "--dry-run", "--help", "--version"}) {
     const Outcome outcome = run({option});
     EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -164,7 +164,7 @@ TEST_F(FlashReverseTest, WithoutCeilingsNothingIsMeasured) {
   EXPECT_EQ(outcome.err, "proto1_flash: bare: this device has no kernel for ceilings\n");
 }
 
-TEST_F(FlashReverseTest, SweepsSpanTheLadderOfTheDevice) {
+TEST_F(FlashReverseTest, ASweepComparesTheVariantsOfTheDevice) {
   const Outcome outcome = run_line("--device reverse --profile full --dry-run --json");
   std::istringstream lines(outcome.out);
   std::map<std::string, size_t> count;
@@ -278,7 +278,7 @@ TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
     decode.lengths = &length;
     EXPECT_EQ(message_of([&] { engine.decode(decode); }), "this device has no kernel for decoding");
   }
-  // Without tokens only the state is copied, by the kernel that copies tables of a caller.
+  // Without tokens the engine only copies the state. The kernel for this is the kernel that copies a caller's tables.
   Tensor none = Tensor::zeros(1, 1, 0, 8, DType::f32, Layout::bhsd);
   std::vector<float> before(64), after(64);
   LinearCall call;

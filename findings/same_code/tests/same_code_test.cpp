@@ -58,17 +58,17 @@ class SameCodeTest : public test::ProgramTest {
   std::string recorded_;
 };
 
-// A kernel that is compiled with a sanitizer has the columns of its text in its machine code. So the functions' names
-// are as long as "::twice", which they replace.
+// A kernel that is compiled with a sanitizer has the column numbers of its text in its machine code. So the functions'
+// names are as long as "::twice", which they replace.
 TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   const test::Outcome outcome = compare("float doubled(float x) { return 2 * x; }", {"znver3", "cascadelake"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
-            "kernels: 0 current, 1 changed with the same machine code, 0 changed otherwise, 0 not known\n");
+            "kernels: 0 current, 1 changed with the same machine code, 0 changed otherwise, 0 with incomplete keys\n");
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
   // A second run has nothing to do. A further change of the text replaces the pair.
   EXPECT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).out,
-            "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 not known\n");
+            "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 with incomplete keys\n");
   EXPECT_EQ(compare("float doubler(float x) { return x + x; }", {"znver3"}).status, 0);
   EXPECT_EQ(same_code(), "# A head.\n" + recorded_ + " " + source_sha256(twice()) + "\n");
 }
@@ -79,7 +79,8 @@ TEST_F(SameCodeTest, OtherCodeIsReportedAndNotAdded) {
   const test::Outcome broken = compare("float doubled(float x) { return y; }", {"znver3"});
   EXPECT_NE(broken.out.find("(znver3): does not compile: "), broken.out.npos) << broken.out;
   const test::Outcome foreign = compare("float doubled(float x) { return 2 * x; }", {"znver3"}, "twice[COUNT=9]");
-  EXPECT_NE(foreign.out.find("twice[COUNT=9] (znver3): the old tree has another text\n"), foreign.out.npos)
+  EXPECT_NE(foreign.out.find("twice[COUNT=9] (znver3): the old tree does not have the recorded text\n"),
+            foreign.out.npos)
       << foreign.out;
   EXPECT_EQ(same_code(), "# A head.\n");
 }
@@ -130,7 +131,8 @@ TEST_F(SameCodeTest, ReadsGzipAndTheRecordedRuns) {
   ASSERT_EQ(compare("float doubled(float x) { return 2 * x; }", {"znver3"}).status, 0);
   ASSERT_EQ(std::system(("gzip -9n '" + path("records.jsonl").string() + "'").c_str()), 0);
   const test::Outcome packed = run({"--old", path("old"), "--dry-run", path("records.jsonl.gz")});
-  EXPECT_EQ(packed.out, "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 not known\n")
+  EXPECT_EQ(packed.out,
+            "kernels: 1 current, 0 changed with the same machine code, 0 changed otherwise, 0 with incomplete keys\n")
       << packed.err;
   std::filesystem::create_directories(path("new/findings/recorded/device"));
   std::filesystem::rename(path("records.jsonl.gz"), path("new/findings/recorded/device/run.jsonl.gz"));
