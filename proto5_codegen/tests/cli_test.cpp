@@ -1,5 +1,5 @@
-// Runs the programs as a user runs them: a short run and its records, a missing package, an invalid file of winners, and
-// refused arguments.
+// Runs the programs as a user runs them: a short run and its records, a missing package, an invalid file of winners,
+// and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -53,8 +53,8 @@ int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_d
   return cases;
 }
 
-/// Checks every kernel of the generator against the oracle. Returns the number of cases: a test compares it with a least
-/// number, so that the test fails if too many cases are skipped.
+/// Checks every kernel of the generator against the oracle. Returns the number of cases: a test compares it with a
+/// least number, so that the test fails if too many cases are skipped.
 int check_all(const std::string& generator, const std::vector<int64_t>& lengths) {
   int cases = 0;
   for (const int64_t tokens : lengths) {
