@@ -6,8 +6,8 @@
     proto5_codegen/tools/generate_cuda.py keep [--candidates DIR] [--log FILE]
     proto5_codegen/tools/generate_cuda.py check
 
-A problem is a work with a dtype, a head_dim, a mask and, for a softmax, a length. A candidate is a kernel for a problem,
-with one of the tiles that the generator's module lists.
+A problem is a work with a dtype, a head_dim, a mask and, for a softmax, a length. A candidate is a kernel for a
+problem, with one of the tiles that the generator's module lists.
 
 `compile` makes the machine code of every candidate. It needs the generators, and no GPU.
 `tune` times the candidates, --minutes for each generator. It needs a GPU and PyTorch, and no generator.
