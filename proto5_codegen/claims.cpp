@@ -183,8 +183,8 @@ Claim autoscheduler() {
        "Do not expect Halide's autoscheduler to take {threshold:.3g} of the time of stages that are only vectorised."});
 }
 
-/// Whether the constants of the result's kernel were searched for the result's own length and number of heads. The
-/// constants that one search found are used at all lengths.
+/// Whether the constants of the result's kernel were searched for the result's own length and number of heads. Cases of
+/// all lengths and numbers of heads use the constants that one search found.
 bool searched_here(const Measurement& result) {
   return result.values.value("searched_q_len", int64_t{0}) == result.config.integer("q_len") &&
          result.values.value("searched_heads", int64_t{0}) == result.config.integer("heads");

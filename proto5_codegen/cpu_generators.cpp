@@ -11,8 +11,8 @@
 namespace attn {
 namespace {
 
-// The keys of a block. They are so few that their rows of V stay in the L2 cache, and so many that the kernel reads
-// long pieces of each row of P.
+// The keys of a block of P V. They are so few that their rows of V stay in the L2 cache, and so many that the kernel
+// reads long pieces of each row of P.
 constexpr int64_t values_keys = 256;
 constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores or values
 constexpr int64_t softmax_rows = 16;

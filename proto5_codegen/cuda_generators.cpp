@@ -28,8 +28,8 @@ Launch generated_launch(const CodegenCase& config, const std::string& file, cons
   return launch;
 }
 
-// A row gets 32, 64, 128 or 256 threads: the smallest of these numbers that leaves each thread at most 16 elements. A
-// longer row gets 256 threads.
+// A row gets 32, 64, 128 or 256 threads: the smallest of these numbers that leaves each thread at most 16 elements. If
+// even 256 threads leave more, the row gets 256 threads.
 Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;

@@ -112,7 +112,7 @@ int64_t function_lines(const KernelSource& source) {
 
 Plan metal_codegen_plan(const CodegenCase& config, const DeviceInfo& device) {
   if (config.generator == "search")
-    return {.unable = "generator search: a search measures times, and the emulated Metal device has none"};
+    return {.unable = "generator search: a search measures times, and the emulated Metal device has no times"};
   if (is_flash(config)) return flash_plan(config, device);
   if (config.generator == "compiler") return {.launches = {plain_launch(config, device)}};
   return {.unable = fmt::format("generator {}: on Metal only attention and modified attention are written by hand",

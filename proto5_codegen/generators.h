@@ -31,11 +31,11 @@ struct CodegenCase {
   std::string generator;
   AttentionShape shape;  // kv_len is q_len, and kv_heads is q_heads
   DType dtype = DType::f32;
-  /// For the generators `search` and `halide_tuned`: the constants that a search found. These replace the usual
-  /// constants (tuning.h).
+  /// For the generators `search` and `halide_tuned`: the constants that a search found (tuning.h). They replace the
+  /// usual constants.
   FunctionConstants constants = {};
 
-  /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
+  /// Returns the typed values of a case. Throws BadInput for an unknown work or dtype.
   static CodegenCase from(const Case& config);
   /// Whether the work is a whole attention, with or without modifiers.
   bool whole() const { return work == WORK_ATTENTION || work == WORK_MODIFIED; }
@@ -55,8 +55,8 @@ struct CodegenCase {
 };
 
 /// Returns the number of source lines that were written for this kernel. In C++ these are the lines of the source and
-/// its headers, without the headers in common/kernel, which all kernels share. In a program these are the lines of the
-/// kernel's function, without the blocks of other schedules. Comments and blank lines do not count.
+/// its headers, without the headers in common/kernel, which all kernels share. In a Python program these are the lines
+/// of the kernel's function, without the blocks of other schedules. Comments and blank lines do not count.
 int64_t source_lines(const KernelSource& source);
 
 /// Whether the case launches the kernel of common/attention, with the parameters of that kernel. Other kernels take

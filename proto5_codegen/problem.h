@@ -53,6 +53,7 @@ class CodegenProblem : public Problem {
   Tensor output() const;
 
  private:
+  /// Sets at_once_ on a CUDA device.
   void find_room(PipelineCache& pipelines);
   void encode_attention(CommandEncoder& encoder, float* lse) const;
   Check check_output() const;

@@ -30,8 +30,8 @@ std::vector<double> row_of(const Tensor& tensor, const RowIndex& row) {
 
 // A sum of n products in f32, rounded to nearest at each step, has an error of about sqrt(n) u times the sum of the
 // products' sizes (Higham and Mary 2019). Tensor cores compute the products of 16-bit types. Tensor cores add up in n /
-// 16 steps, and round towards zero with an error of 2 u in each step. Scores are rounded once more for the scale, and
-// the output is rounded to its type.
+// 16 steps, and round towards zero with an error of 2 u in each step. Scores are rounded once more for the scale. The
+// callers add the error of rounding the output to its type.
 double product_error(DType dtype, double products, double sum_of_sizes) {
   return (2 * std::sqrt(products) + (dtype == DType::f32 ? 0 : products / 8) + 8) * u * sum_of_sizes;
 }
@@ -56,7 +56,7 @@ void score_row(const CodegenCase& config, const CodegenTensors& tensors, const R
 // The error of a weight has four parts: the rounding of its exponent (the difference from the maximum is rounded, and
 // the product with log2(e) is rounded), the error of the exponential (at most 2^-20 on all devices; Halide's fast_exp
 // errs by half of this bound), the error of the sum of n weights, and the rounding of the weight to its type. A kernel
-// may flush a weight below 2^-126 to zero, or give 2^-126 for it.
+// may flush a weight below 2^-126 to zero, or give 2^-126 instead.
 void softmax_row(const CodegenCase& config, const CodegenTensors& tensors, const RowIndex& row, double* out,
                  double* allowed) {
   const std::vector<double> in = row_of(tensors.in, row);

@@ -14,7 +14,7 @@ std::vector<AxisInfo> codegen_axes() {
        "O of given Q, K and V; modified: attention with ALiBi and a soft cap",
        work_names(), 0, 0, 1},
       {"generator",
-       "what made the kernel; hand: written here; search: the hand-written kernel with constants that a search found",
+       "what made the kernel; hand: a programmer; search: a programmer, with constants that a search found",
        generator_names(), 0, 0, 1},
       {"dtype", "type of all tensors", {"f32", "bf16"}, 0, 0, 1},
       {"head_dim", "elements of a row of Q, K or V; 0: the work has no such rows", {}, 0, 128, 64},

@@ -103,7 +103,8 @@ std::string unfit(const CodegenCase& config, const DeviceInfo& device, const Fun
   if (config.whole() && rows % lanes != 0) return "the rows are no multiple of a tile";
   // For the hand-written kernel of a whole attention the host halves the tile's width until the width divides
   // BLOCK_R. So the search takes only powers of two.
-  if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0) return "no power of two";
+  if (config.generator == "search" && config.whole() && (lanes & (lanes - 1)) != 0)
+    return "the tile's width is no power of two";
   if (config.generator != "halide_tuned") return {};
   if (!config.whole() && rows % constants.at("TILE_ROWS") != 0) return "the rows are no multiple of a tile";
   return {};

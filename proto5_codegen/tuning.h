@@ -22,8 +22,8 @@ SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 /// why a kernel with these constants cannot run.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
-/// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The length is left out, because
-/// the winner of one length serves all lengths.
+/// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The name has no length and no
+/// number of heads, because a winner serves all lengths and numbers of heads.
 std::string tuning_key(const CodegenCase& config);
 
 /// Returns the path of a device's file of winners, under the source root: proto5_codegen/tuned/ARCH.json.
@@ -31,7 +31,8 @@ std::string tuning_path(const DeviceInfo& device);
 
 /// Returns the content of a device's file of winners, or an empty object if there is no file. For each generator the
 /// content has an object that maps tuning_key() to a winner. A winner has at least `constants`, `q_len`, `heads`,
-/// `tried` and `seconds`. Throws BadInput with one line that names the file and what is allowed.
+/// `tried` and `seconds`. If the file is invalid, throws BadInput with one line: the file's name, the wrong value, and
+/// what is allowed.
 nlohmann::ordered_json read_winners(const DeviceInfo& device);
 
 /// Returns facts for the record about the search for a case's constants: "tried", the number of candidates; "search_s",

@@ -1,5 +1,5 @@
-// Parameters of the kernels of proto5_codegen. The host and the kernels of every dialect share this header. It includes
-// only headers of kernels, so that kernels compile without a standard library.
+// Parameters of the kernels of proto5_codegen. The host and the kernels of every dialect share this header. The header
+// includes only headers of kernels, so that kernels compile without a standard library.
 #pragma once
 
 #include "common/kernel/spaces.h"

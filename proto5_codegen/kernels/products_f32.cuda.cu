@@ -1,6 +1,7 @@
 // S = scale Q K^T and O = P V in f32, written by hand for Hopper's tensor cores (wgmma). Tensor cores take tf32, which
-// has a significand of 11 bits. So each number x is split into two numbers of tf32, x = high(x) + low(x). The product
-// of x and y is computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota 2022).
+// has a significand of 11 bits. So each number x is split into two numbers of tf32, whose sum high(x) + low(x) is
+// nearly x. The product of x and y is computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota
+// 2022).
 //
 // A threadgroup computes BLOCK_R x BLOCK_C results at a time. The dimension of the sum (head_dim for S, the keys
 // for O) is cut into blocks of 32, which pass through STAGES buffers. All threads split a block of K or V into two
@@ -53,7 +54,7 @@ DEVICE void multiply(const unsigned (&a)[4], unsigned b, int add) {
 #undef MULTIPLY
 }
 
-/// x += o.
+/// Adds the results o of multiply() to x, from element FROM on.
 template <int COUNT, int FROM = 0>
 DEVICE void add_o(float (&x)[COUNT]) {
   float* const to = x + FROM;
@@ -75,8 +76,9 @@ DEVICE void copy_word(unsigned target, const float* source, bool there) {
                : "memory");
 }
 
-/// All threads copy LINES lines of COLUMNS elements to threadgroup memory. Lines from `lines` on and columns from
-/// `columns` on become zeros. UNITS: lines are multiples of 16 bytes.
+/// All threads copy LINES lines of COLUMNS elements to threadgroup memory. A line begins `step` elements after the
+/// previous line at `from`, and `line_bytes` bytes after the previous line in threadgroup memory. Lines from `lines` on
+/// and columns from `columns` on become zeros. UNITS: `step` and `columns` are multiples of 16 bytes.
 template <int LINES, int COLUMNS, bool UNITS = true>
 DEVICE void copy_lines(unsigned to, int line_bytes, const float* from, int step, int lines, int columns) {
   constexpr int OF_LINE = COLUMNS / 4, AT_ONCE = THREADS / OF_LINE;  // threads for a line; lines at once

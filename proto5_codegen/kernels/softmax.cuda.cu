@@ -3,13 +3,14 @@
 // synchronize only once.
 //
 // The first limit is memory, the second is the issue of instructions. Three things save instructions. One instruction
-// takes the maxima of two 16-bit elements. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly
-// outside. The multiplication by log2(e) is part of the exponent's multiply-add.
+// updates the maxima of two 16-bit elements. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly
+// outside, so its elements need no test of their own. The multiplication by log2(e) is part of the exponent's
+// multiply-add.
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
-// two up to THREADS; UNITS, the units of 16 bytes that a thread holds (all rows must fit); WHOLE_UNITS (kv_len is a
-// multiple of a unit's elements); RESIDENT, the threads that a multiprocessor must have registers for; STREAMING (1:
-// loads and stores tell the caches that no data is used twice). Grid: (row tiles, heads).
+// two up to THREADS; UNITS, the units of 16 bytes that a thread holds (UNITS * ROW_THREADS units must hold a row);
+// WHOLE_UNITS (1: kv_len is a multiple of a unit's elements); RESIDENT, the threads that a multiprocessor must have
+// registers for; STREAMING (1: loads and stores tell the caches that no data is used twice). Grid: (row tiles, heads).
 //
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=2048,ROW_THREADS=128,STREAMING=0,THREADS=128,UNITS=2,WHOLE_UNITS=1] without spills
 // Checked: codegen_softmax[IN_TYPE=2,RESIDENT=256,ROW_THREADS=256,STREAMING=1,THREADS=256,UNITS=16,WHOLE_UNITS=1] without spills
@@ -98,7 +99,7 @@ DEVICE void store(void* out, long long at, int keys, const float (&weights)[OF_U
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     codegen_softmax(const __grid_constant__ CodegenParams p) {
-  __shared__ float2 parts[THREADS / LANES];  // of each warp: the maximum m times log2(e), and the sum of exp(x - m)
+  __shared__ float2 parts[THREADS / LANES];  // for each warp: the maximum m times log2(e), and the sum of exp(x - m)
   const int row = blockIdx.x * ROWS + threadIdx.x / ROW_THREADS, thread = threadIdx.x % ROW_THREADS;
   const bool exists = row < p.q_len;
   const long long first = (static_cast<long long>(blockIdx.y) * p.q_len + (exists ? row : 0)) * p.kv_len;

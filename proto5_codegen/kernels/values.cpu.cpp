@@ -1,7 +1,7 @@
 // O = P V, written by hand. One threadgroup computes BLOCK_R rows of one head. It takes BLOCK_C keys at a time. The
-// values of these keys stay in a cache while all rows' weights are multiplied with them.
+// values of these keys stay in a cache while the kernel multiplies the weights of all rows with them.
 //
-// Grid: (row tiles, heads). HEAD_DIM is a multiple of PANEL.
+// Grid: (row tiles, heads). HEAD_DIM is a multiple of PANEL, the columns of a register tile (products.h).
 #include "proto5_codegen/kernels/generated.h"
 #include "proto5_codegen/kernels/products.h"
 

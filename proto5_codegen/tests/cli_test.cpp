@@ -1,4 +1,5 @@
-// Runs the program as a user runs it: a short run and its records, a missing package, and refused arguments.
+// Runs the programs as a user runs them: a short run and its records, a missing package, an invalid file of winners,
+// and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,9 +100,8 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
 }
 
 // The winners in the source tree have the fields that read_winners() requires, and take no longer than the usual
-// constants. If a search space changes, a recorded winner may lie outside the space; with_searched() then throws, and
-// the search must run again.
-TEST(Winners, OfTheSourceTreeCanBeRead) {
+// constants.
+TEST(Winners, InTheSourceTreeAreValidAndNoSlower) {
   for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
     DeviceInfo device;
     device.arch = file.path().stem();
@@ -132,7 +132,7 @@ class TuneCliTest : public test::ProgramTest {
   TuneCliTest() : ProgramTest("proto5_codegen_tune") {}
 };
 
-TEST_F(TuneCliTest, BadArgumentsAreOneLineAndStatus2) {
+TEST_F(TuneCliTest, BadArgumentsGiveOneLineAndStatus2) {
   for (const char* line : {"--nosuch", "--seconds x", "--work nosuch", "--dtype f8", "--seconds 0", "--seconds nan",
                            "--seconds inf", "--seconds -1", "--heads 0", "--heads 99999999999999999999", "--heads 0x8",
                            "--q-len 0", "--work ''", "extra"}) {

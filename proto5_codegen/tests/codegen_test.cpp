@@ -51,9 +51,9 @@ TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
   }
 }
 
-// The scores of an attention are in the hundreds, so that most weights are 0. Exponentials must neither overflow nor
-// become NaN.
-TEST_F(CodegenTest, LargeInputs) {
+// The inputs are so large that scores of an attention are in the hundreds, and most weights are 0. Exponentials must
+// neither overflow nor become NaN.
+TEST_F(CodegenTest, LargeInputsAgreeWithTheOracle) {
   for (const CodegenWork work : works) {
     for (const std::string& generator : generators(work, 100)) {
       const Check check = checked(codegen_case(work, generator, 100, 64, true), 12);
@@ -82,7 +82,7 @@ TEST_F(CodegenTest, AChangedInputIsNoticed) {
 }
 
 TEST_F(CodegenTest, MutatedKernelsAreNoticed) {
-  if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
+  if (test::on_cuda) GTEST_SKIP() << "the mutations change kernels of the cpu dialect";
   for (const test::CodegenMutation& mutation : test::cpu_codegen_mutations()) {
     const test::MutatedSources sources(test::path_of(mutation.file), mutation.from, mutation.to);
     EXPECT_FALSE(test::checked_anew(test::case_of(mutation)).ok) << mutation.file << ": " << mutation.from;
@@ -116,8 +116,9 @@ TEST_F(CodegenTest, SearchedConstantsComputeTheSame) {
   }
 }
 
+// SCHEDULE is 0 for the plain schedule, 1 for the autoscheduler's, and 2 for the tuned schedule.
 TEST_F(CodegenTest, SourceLinesCountOneSchedule) {
-  if (test::on_cuda) GTEST_SKIP() << "kernels of the cpu dialect";
+  if (test::on_cuda) GTEST_SKIP() << "the schedules are for kernels of the cpu dialect";
   KernelSource shell{.path = "proto5_codegen/kernels/halide.cpu.cpp", .entry = "codegen_halide"};
   const auto lines = [&](int64_t schedule) {
     shell.fragments = {{.path = "proto5_codegen/kernels/halide_pipelines.py",

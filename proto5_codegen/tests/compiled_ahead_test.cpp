@@ -120,7 +120,7 @@ TEST(CompiledAheadTest, TheScarcestResourceLimitsTheThreadgroups) {
   launch.threads = 128;
   EXPECT_EQ(room(), 16);  // the limit is 64 warps
   launch.threads = 32;
-  EXPECT_EQ(room(), 32);
+  EXPECT_EQ(room(), 32);  // the limit is 32 threadgroups
   launch.threadgroup_bytes = 75 << 10;
   EXPECT_EQ(room(), 3);  // 3 x (75 + 1) KiB of 228 KiB: the driver takes 1 KiB for each threadgroup
   launch.threadgroup_bytes = 76 << 10;

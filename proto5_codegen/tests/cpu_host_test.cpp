@@ -1,5 +1,5 @@
-// Tests that the kernels compile for other CPUs, and that kernels with vectors of other widths, which this CPU runs
-// too, agree with the oracle.
+// Tests that the kernels compile for other CPUs. Tests also that kernels for vectors of other widths agree with the
+// oracle: this CPU runs these kernels too, because the compiler splits their vectors.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-/// Calls action(case, plan) for each kernel that the generators make for a host.
+/// Calls action(case, plan) for a kernel of each work and generator on the host `info`.
 template <typename Action>
 void for_each_kernel(const DeviceInfo& info, const Action& action) {
   for (const CodegenWork work : {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_ATTENTION, WORK_MODIFIED}) {
@@ -34,8 +34,8 @@ TEST_P(CodegenHosts, CompileEveryKernel) {
   for_each_kernel(info, [&](const CodegenCase&, const Plan& plan) { expect_compiles(plan.launches.front().source); });
 }
 
-// OtherHost describes this machine as a host with vectors of another width, or with more or fewer vector registers.
-TEST(CodegenVectors, OfEveryWidth) {
+// OtherHost describes this machine as a host with vectors of `width` floats and with `registers` vector registers.
+TEST(CodegenVectors, KernelsForEveryWidthAgreeWithTheOracle) {
   for (const auto& [width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(test::device(), "other", width, registers);
     PipelineCache pipelines(host, "");

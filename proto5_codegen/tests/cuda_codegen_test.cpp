@@ -53,7 +53,8 @@ int for_each_kernel(const std::string& generator, int64_t tokens, int64_t head_d
   return cases;
 }
 
-/// Checks every kernel of the generator against the oracle. Returns the number of cases.
+/// Checks every kernel of the generator against the oracle. Returns the number of cases: a test compares it with a
+/// least number, so that the test fails if too many cases are skipped.
 int check_all(const std::string& generator, const std::vector<int64_t>& lengths) {
   int cases = 0;
   for (const int64_t tokens : lengths) {
@@ -75,9 +76,9 @@ TEST_P(GpuGenerators, OddShapesAgree) { EXPECT_GT(check_all(GetParam(), {8, 129,
 // The lengths are several blocks and a part of a block, so that buffers and stages are used again.
 TEST_P(GpuGenerators, LongerShapesAgree) { EXPECT_GT(check_all(GetParam(), {528, 1040}), 25); }
 
-// Changes the last element of each tensor that a kernel reads, and in another run element 5 of the first row. For
-// WORK_MODIFIED the second run changes an element of the last row: without a mask, ALiBi favours the last keys so much
-// that no other keys count.
+// One run changes the last element of a tensor that a kernel reads, and another run changes element 5 of the first row.
+// For WORK_MODIFIED the second run changes element 5 of the last row: without a mask, ALiBi favours the last keys so
+// much that no other keys count.
 TEST_P(GpuGenerators, AnyChangedInputIsNoticed) {
   for_each_kernel(GetParam(), 144, 64, false, [](const CodegenCase& one) {
     const CodegenTensors oracle = random_tensors(one, 1);

@@ -6,14 +6,17 @@
     proto5_codegen/tools/generate_cuda.py keep [--candidates DIR] [--log FILE]
     proto5_codegen/tools/generate_cuda.py check
 
+A problem is a work with a dtype, a head_dim, a mask and, for a softmax, a length. A candidate is a kernel for a
+problem, with one of the tiles that the generator's module lists.
+
 `compile` makes the machine code of every candidate. It needs the generators, and no GPU.
 `tune` times the candidates, --minutes for each generator. It needs a GPU and PyTorch, and no generator.
 `keep` copies the fastest candidate of each problem into proto5_codegen/generated, where the experiment finds it. If no
 candidate was timed, `keep` takes the first candidate that compiled.
 `check` says whether the kernels in proto5_codegen/generated were made from today's texts in proto5_codegen/generators.
 
-The kernels are in proto5_codegen/generators/NAME_kernels.py. Each of these modules has VERSION; tiles(problem), which
-lists the candidates, the default candidate first; and generate(problem, tile), which compiles a candidate.
+The sources are in proto5_codegen/generators/NAME_kernels.py. Each of these modules has VERSION; tiles(problem), which
+lists the tiles of the candidates, the default tile first; and generate(problem, tile), which compiles a candidate.
 """
 
 import ast
@@ -49,6 +52,7 @@ SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
 # For each work: a tensor's name in the generators' kernels, and the tensor's name in the experiment.
 TENSORS = {"scores": {"s": "out"}, "softmax": {"s": "in", "p": "out"}, "values": {"p": "in", "o": "out"},
            "attention": {"o": "out"}, "modified": {"o": "out"}}
+# The lengths and the numbers that the description of a cubin may name.
 LENGTHS = {"all_heads", "q_len", "kv_len", "head_dim", "all_rows"}
 NUMBERS = {"scale", "cap"}
 
@@ -217,6 +221,8 @@ class Cuda:
         element = tensor.element_size()
         memory = (ctypes.c_uint8 * 192)()
         place = ctypes.addressof(memory) + -ctypes.addressof(memory) % 64
+        # Enumerators of cuda.h: the type 9 is bf16 and 7 is f32; the swizzles are 0 to 3; after the swizzle, 2 promotes
+        # reads to 128 bytes in the L2 cache.
         self.check(self.lib.cuTensorMapEncodeTiled(
             ctypes.c_void_p(place), 9 if bf16 else 7, 3, ctypes.c_void_p(tensor.data_ptr()),
             (ctypes.c_uint64 * 3)(columns, rows, lengths["all_heads"]),
@@ -392,7 +398,7 @@ def tune(options):
             "compile_s": round(sum(one["compile_s"] for one in index["kernels"]), 1), "seconds": 0.0, "tried": []}
         options.log.write_text(json.dumps(log, indent=1) + "\n")
         tried = -1
-        while tried < len(log["generators"][generator]["tried"]):  # after a lost process the next one goes on
+        while tried < len(log["generators"][generator]["tried"]):  # if a process is lost, the next process goes on
             tried = len(log["generators"][generator]["tried"])
             process = multiprocessing.get_context("spawn").Process(
                 target=tune_some, args=(options.candidates, options.log, generator, options.minutes))

@@ -130,7 +130,7 @@ Json search(Device& device, PipelineCache& pipelines, const CodegenCase& config,
     } catch (const CompileError&) {
       ++failed;
     } catch (const BadInput&) {
-      ++failed;  // too much threadgroup memory
+      ++failed;  // for example, the kernel needs too much threadgroup memory
     }
   }
   if (state.best_s == 0) return nullptr;
@@ -219,7 +219,8 @@ int main(int argc, char** argv) {
   attn::number_option<int64_t, int64_t>(app, "--heads", heads, 1, 1024, "N", "heads of a case; default 8");
   attn::number_option<int64_t, int64_t>(app, "--q-len", tokens, 1, 1 << 20, "N", "tokens of a case; default 1024");
   app.add_option("--work", only, "search only for this work")->check(CLI::IsMember(attn::work_names()));
-  app.add_option("--dtype", dtype, "default bf16 on a GPU, and f32 on a CPU")->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_option("--dtype", dtype, "type of all tensors; default bf16 on a GPU, and f32 on a CPU")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   app.footer(
       "Exit status: 0 done; 1 a launch failed, or the file of winners or stdout could not be written; 2 bad arguments; "
       "3 the device, or a library that it needs, is missing.");
