@@ -156,8 +156,8 @@ typedef struct {
   /* 1: slope times (own key's number - key's number) is subtracted from a score */
   int alibi;
   /* float32 [q_heads]. NULL: 2^(-8 i / q_heads) for head i, counted from 1, if q_heads is a power of two. Else the
-   * first slopes are those of the next smaller power of two, and the others are every second slope of the next larger
-   * power of two (Press et al. 2022) */
+   * first slopes are the slopes of the next smaller power of two, and the other slopes are every second slope of the
+   * next larger power of two (Press et al. 2022) */
   const DLTensor* alibi_slopes;
   /* float32 [q_heads]: a logit for each head. Its exponential is added to the denominator of the head's softmaxes */
   const DLTensor* sinks;
@@ -244,7 +244,7 @@ typedef struct {
    * elements of a row, attn_prefill a multiple of 8. NULL: nothing is rotated. */
   const DLTensor* cosines;
   const DLTensor* sines;
-  /* 1: elements 2i and 2i + 1 are a pair; 0: i and i + half */
+  /* 1: elements 2i and 2i + 1 are a pair; 0: elements i and i + n / 2, where n elements are rotated */
   int interleaved;
   /* as in attn_flash_options */
   const DLTensor* lse;

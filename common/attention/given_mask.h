@@ -18,14 +18,14 @@ Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device);
 /// must outlive the GivenMask.
 class GivenMask {
  public:
-  /// For the launch "attention" of the plan, whose hooks have Modifiers::mask_bits. `mask` says which axes the mask
-  /// has, and `for_each_sequence` whether another rule of the hooks depends on the sequence. Throws BadInput if the
-  /// device does not take masks, and CompileError.
+  /// Takes the launch "attention" from the plan. The hooks of this launch were made with Modifiers::mask_bits. `mask`
+  /// says which axes the mask has. `for_each_sequence` says whether another rule of the hooks depends on the sequence.
+  /// Throws CompileError, and BadInput if the device does not take masks.
   GivenMask(Device& device, PipelineCache& pipelines, const FlashConfig& config, const Plan& plan, const MaskView& mask,
             bool for_each_sequence);
 
   /// Encodes the launch that makes the lists and the bits from `mask`. `mask` has the same axes as the constructor's
-  /// mask. `data` is the data of the hooks, which begin with a ModifiersWithMask that has bits().
+  /// mask. `data` points to the hooks' data, which begin with a ModifiersWithMask that has bits().
   void encode(CommandEncoder& encoder, const MaskView& mask, const void* data) const;
 
   const MaskLists& lists() const { return filled_.lists; }

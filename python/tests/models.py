@@ -6,10 +6,10 @@ compares them.
     python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
-matter. A model with tokens runs a prompt without padding and with padding on each side, a prompt in three parts, and
-generates with the caches that the model makes for itself, a growing cache and a static cache. Other models run with
-pictures or sound, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs
-differ, the process dies, or the process gives no answer.
+matter. A model with tokens runs a prompt without padding, with padding on each side, and in three parts. It also
+generates tokens with its own growing cache, and with its own static cache. Other models run with pictures or sound, if
+the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, the process dies, or
+the process gives no answer.
 """
 
 import argparse

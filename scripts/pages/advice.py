@@ -36,7 +36,7 @@ NO_ADVICE = {key for key, words in WORDS.items() if not any(words.values())}
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
-SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that a single case does not name: a modifier that is off, no extra work
+SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that the text of a single case leaves out
 QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # the largest number of axes that a line names
 MOST_VALUES = 5  # the largest number of values of an axis that a line lists
@@ -62,8 +62,8 @@ def place(key):
 
 
 def words_of(finding):
-    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. If no experiment
-    registers the claim today, the advice is the advice that the finding has."""
+    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. The advice is the
+    words that an experiment registers today, or else the words in the finding. Without words, it repeats the verdict."""
     key, state = key_of(finding), state_of(finding)
     if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
         return None
@@ -143,7 +143,7 @@ def value_text(axis, values, others=()):
 
 def told_apart(some, rest, axes):
     """Returns the values that some findings have in the first axis that separates these findings from the rest, or ""
-    if no axis separates them."""
+    if no axis separates them in a short text."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):

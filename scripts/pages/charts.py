@@ -4,7 +4,7 @@ import html
 import math
 
 MOST_TICKS = 6
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 360, 240, 44, 10, 10, 38  # of a chart and its margins, in its own units
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 360, 240, 44, 10, 10, 38  # a chart and its margins, in SVG units
 TICK = 40  # the least distance between two labels
 
 
@@ -31,9 +31,9 @@ def table(caption, heads, rows, kind=""):
 
 
 def ranges(caption, heads, rows, mark=None, most=12):
-    """Returns a table with a bar from the lowest to the highest figure, and a tick at the middle. Rows are (number of
-    the record or None, name, low, middle, high, text). `mark` is a figure with a line through all rows. Rows after
-    `most` are folded."""
+    """Returns a table. Each row has a bar from its low to its high figure, and a tick at its middle figure. Rows are
+    (number of the record or None, name, low, middle, high, text). A line through all rows shows the figure `mark`. The
+    rows after the first `most` rows are folded."""
     if not rows:
         return ""
     ends = [value for row in rows for value in row[2:5]] + ([mark] if mark else [])
@@ -64,8 +64,8 @@ def steps(low, high, log):
 
 
 def chart(title, x_title, y_title, lines, rules=(), log=False):
-    """Returns a chart over a logarithmic axis. Lines are (name, points); a point is (x, value, low, high, number of the
-    record). Rules are (name, value): dashed lines across."""
+    """Returns a chart with a logarithmic x axis; `log` makes the y axis logarithmic too. Lines are (name, points); a
+    point is (x, value, low, high, number of the record). Rules are (name, value): dashed lines across."""
     points = [point for _, own in lines for point in own]
     xs = sorted({point[0] for point in points})
     low = min(point[2] for point in points) if log else 0

@@ -124,11 +124,11 @@ def load(paths):
     return whole, list(measurements.values()), problems
 
 
-UNSOUND = (KeyError, TypeError, IndexError, AttributeError)  # what follows from a record that lacks a field
+UNSOUND = (KeyError, TypeError, IndexError, AttributeError)  # the errors that a record without a field causes
 
 
 def unsound(error):
-    """Returns what to say when a record is the reason of an error of UNSOUND."""
+    """Returns the message for an error of UNSOUND that a record caused."""
     return f"a record is not as findings/record.schema.json says ({error!r}); kb check FILE names the record"
 
 

@@ -1,7 +1,8 @@
 """How sides are timed.
 
-A side is an object whose run() computes the row once and gives the output. A clock wraps a side: seconds() runs the
-side and gives the time of one run, output() gives the side's result. All sides of a row take turns on the same values.
+A row of a suite is a computation, such as attention of one shape. A side is an object whose run() computes the row once
+and gives the output. A clock wraps a side: seconds() runs the side and gives the time of one run, output() gives the
+side's result. All sides of a row take turns on the same values.
 """
 
 import math
@@ -199,7 +200,7 @@ def ready(makers, clock):
         except Exception as error:  # the peer is not installed, does not compile, or cannot compute the row
             left_out(name, error)
     if not found:
-        raise Refused("no side is there")
+        raise Refused("every side is left out")
     return found
 
 

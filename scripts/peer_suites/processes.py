@@ -14,8 +14,8 @@ def is_ratio(key):
 
 
 def expected(ratios):
-    """Returns [ratio, low, high] for the ratios that several processes found: the geometric mean, and the interval in
-    which the ratio of another process is expected (95 %): a prediction interval of Student's t for the logarithms."""
+    """Returns [ratio, low, high] for the ratios that several processes found. `ratio` is the geometric mean. The ratio
+    of another process is expected between low and high (95 %), by Student's t for the logarithms of the ratios."""
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.fmean(logs)
     reach = T[len(logs) - 2] * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))

@@ -1,8 +1,8 @@
 // Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup makes one list, and the bits of the
 // list's rows.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, batches), counting only heads and
-// batches that have lists of their own.
+// The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, sequences). If all heads or all
+// sequences share lists, the grid has 1 in their place.
 #include "common/attention/kernels/mask_bits.h"
 
 #include "common/attention/kernels/keys.h"

@@ -1,8 +1,8 @@
 // Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup looks at one block of one list. Of the
 // threadgroups of a list, the last to end puts the list together.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks, heads, batches), counting only
-// heads and batches that have lists of their own; 256 threads.
+// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks, heads, sequences). If all heads or
+// all sequences share lists, the grid has 1 in their place. 256 threads.
 //
 // Checked: mask_bits[BLOCK_C=128,BLOCK_R=128,CAUSAL=0] without spills
 // Checked: mask_bits[BLOCK_C=112,BLOCK_R=128,CAUSAL=1] without spills

@@ -11,7 +11,7 @@
 /// for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks that are not in
 /// the list of the row's tile may be anything.
 struct MaskBits {
-  GLOBAL void* words;  // [batches][heads][q_len][blocks][4], counting only batches and heads with rows of their own
+  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; 1 in place of sequences or heads that share rows
   INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share rows
 };
 

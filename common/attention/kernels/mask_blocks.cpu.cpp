@@ -1,7 +1,7 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that
-// have lists of their own.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads or all sequences
+// share lists, the grid has 1 in their place.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"

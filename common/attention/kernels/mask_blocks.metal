@@ -2,8 +2,8 @@
 // of its simdgroups looks at one block at a time, until the simdgroup has found a pair that takes part and a pair that
 // does not. The kernel has not run on Apple hardware yet.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, batches), counting only heads and batches that
-// have lists of their own; mask_blocks_threads threads. Accumulators of a lane: none.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads or all sequences
+// share lists, the grid has 1 in their place. mask_blocks_threads threads. Accumulators of a lane: none.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_blocks_metal.h"

@@ -869,7 +869,7 @@ struct Consumer {
   DEVICE void write_kept_rows() const {
     sync_consumer();
     const int* const of_warps = barriers().first_kept + 4 * index;
-    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // whose bits are all 1
+    const bool none = (of_warps[0] & of_warps[1] & of_warps[2] & of_warps[3]) == none_kept;  // -1 has all bits set
     if (OUT_PANELS > 0 && thread == 0) {  // a threadgroup must not end before the copies have read its memory
       if (none)
         wait_stores_read();

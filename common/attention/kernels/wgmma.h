@@ -8,7 +8,8 @@
 /// BLOCK_R query rows of one head.
 struct WgmmaTile {
   int batch, head, kv_head;
-  /// A multiple of 64. If it is negative, the tile begins before the first query, and the first consumers have no rows.
+  /// A multiple of 64. If it is negative, the tile begins before the first query, and the first consumers (warpgroups
+  /// that compute 64 rows each) have no rows.
   int first_query;
   /// How many blocks of keys some row sees, at least 1. With a keys hook the kernel counts these blocks itself.
   int blocks;
@@ -40,9 +41,9 @@ struct WgmmaParams {
 constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
 
 /// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns. The size of a panel is
-/// a multiple of 1024 bytes, so every panel is aligned to 1024 bytes. With LINEAR the numbers of a block's keys follow
-/// (16 16-bit columns), because a product adds a slope times the number of a key to the scores. The barriers come last.
-/// Each consumer has `out_panels` panels for outputs on their way to device memory.
+/// a multiple of 1024 bytes, so every panel is aligned to 1024 bytes. If a product adds a slope times the number of a
+/// key to the scores, the numbers of a block's keys follow, in 16 columns of 16 bits. The barriers come last. Each
+/// consumer has `out_panels` panels for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 

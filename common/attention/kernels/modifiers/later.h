@@ -1,4 +1,4 @@
-// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of all other hooks.
+// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of the older modifiers.
 // (modifiers.h does not grow: recorded figures hold only for the text with which the kernel was compiled.) As in
 // ModifierData, the members give the tables' offsets in bytes.
 #pragma once

@@ -3,7 +3,7 @@
 //   ALIBI      - slope (position of q - position of k) (Press et al. 2022); the last query stands at the last key
 //   BIAS       + an element of a tensor; positions along an axis share elements if the axis has stride 0
 //
-// For 16-bit elements a GPU uses the hardware's tanh, which is off by 2^-11 of the result.
+// For 16-bit elements CUDA kernels use the hardware's tanh, which is off by up to 2^-11 of the result.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

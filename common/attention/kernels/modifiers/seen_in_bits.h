@@ -1,4 +1,5 @@
-// The mask hook in the kernels of a GPU, for mask_in_bits.h: the bits of a thread's scores are one word.
+// Replaces seen_pairs.h if mask_in_bits.h is the mask hook: one word has the bits of the scores that a thread has of a
+// row.
 #pragma once
 
 #include "common/attention/kernels/keys.h"
