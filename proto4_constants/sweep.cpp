@@ -234,8 +234,8 @@ std::string constants_unable(const Case& config, const DeviceInfo& device) {
   const std::string& run_time = config.text("run_time");
   const std::vector<std::string> allowed = run_time_axes(kernel, device);
   if (run_time == "all" && allowed.size() == 1)
-    return fmt::format("all that {} can read at run time is {}", kernel, allowed[0]);
-  if (run_time != "none" && allowed.empty()) return fmt::format("{} reads nothing at run time", kernel);
+    return fmt::format("{} can read only {} at run time, so this case is run_time={}", kernel, allowed[0], allowed[0]);
+  if (run_time != "none" && allowed.empty()) return fmt::format("{} can read no constant at run time", kernel);
   if (run_time != "none" && run_time != "all" && std::find(allowed.begin(), allowed.end(), run_time) == allowed.end()) {
     return fmt::format("{} needs {} at compile time; at run time it can read {}", kernel, run_time,
                        fmt::join(allowed, ", "));

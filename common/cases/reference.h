@@ -34,7 +34,7 @@ struct ReferenceRows {
   std::vector<double> swing;          // rows x head_dim: the maximum over n of |sum of w v over the first n keys|
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
   std::vector<double> mean_score;     // per row: sum over keys of w |score|
-  std::vector<int64_t> tiny_weights;  // per row: how many keys have a w below 2^-22
+  std::vector<int64_t> tiny_weights;  // per row: how many keys have a w above 0 and below 2^-22
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. q is [batch, q_heads, q_len, head_dim]; k and v are [batch,
@@ -46,8 +46,9 @@ struct ReferenceRows {
 /// head has no sink. A row that sees a score of NaN or +infinity is NaN, and its lse is NaN. A NaN or an infinity in V
 /// reaches the rows that see its key, and only in its own column.
 ///
-/// With f16, the spread counts a weight below 2^-14 of the row's largest weight as 2^-14 of the largest weight. Such
-/// weights are denormals of f16, and a denormal has the same absolute rounding error as the number 2^-14.
+/// If V is f16, kernels round p = exp(score - maximum) to f16. The maximum is over the row's scores and its sink. A p
+/// below 2^-14 is a denormal, whose absolute rounding error is as large as the rounding error of 2^-14. So the spread
+/// counts such a p as 2^-14.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});

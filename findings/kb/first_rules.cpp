@@ -16,7 +16,7 @@ bool fulfils(double value, const std::string& op, double threshold) {
   if (op == "<=") return value <= threshold;
   if (op == ">") return value > threshold;
   if (op == ">=") return value >= threshold;
-  throw std::invalid_argument(fmt::format("operator '{}' is not allowed; <, <=, > and >= are", op));
+  throw std::invalid_argument(fmt::format("operator '{}' is not allowed; allowed are <, <=, > and >=", op));
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures) {
   if (!(ci_lo <= ci_hi) || lo_holds != fulfils(ci_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
   }
-  // The floor is a relative error, but the next line compares a difference. So a threshold above 1 scales the floor.
+  // aa_floor is a relative error, but the `if` below compares an absolute difference. So aa_floor is multiplied by the
+  // threshold's absolute value if this value is above 1.
   const double floor = figures.aa_floor * std::max(1.0, std::abs(threshold));
   if (std::abs(value - threshold) < floor) {
     return {State::inconclusive,

@@ -31,8 +31,8 @@ std::vector<Case> cases_of(const std::string& profile, const DeviceInfo& device,
   return expand(sweep, constants_axes(), [&](Case& config) { complete_constants(config, device); });
 }
 
-// No two variants have the same kernel. The first 72 variants are the whole base grid. There are several hundred
-// variants.
+// No two variants have the same KernelSource::key(). The first 72 variants are the whole base grid. There are several
+// hundred variants.
 TEST(VariantGrid, BeginsWithTheBaseGrid) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
@@ -54,8 +54,8 @@ TEST(VariantGrid, BeginsWithTheBaseGrid) {
   }
 }
 
-// The first few variants must stand for all variants. So each constant has more than one value in the first ten
-// variants.
+// The first few variants must stand for all variants. So HEAD_DIM, BLOCK_R, BLOCK_C, CAUSAL and ALIBI each have
+// more than one value in the first ten variants.
 TEST(VariantGrid, FirstFewAreSpread) {
   for (const auto& [device, dtype] : {std::pair(avx2(), DType::f32), std::pair(hopper(), DType::bf16)}) {
     const std::vector<Variant> grid = variant_grid("tuned", dtype, device);
@@ -105,7 +105,7 @@ TEST(VariantGrid, TheHookAndTheReferenceUseTheSameSlopes) {
   EXPECT_EQ(variant.hook().change, ScoreChange::none);
 }
 
-TEST(ConstantsSweep, CompilesTheCountsOfTheClaims) {
+TEST(ConstantsSweep, FullProfileCompiles1To500Variants) {
   std::set<int64_t> counts;
   for (const Case& config : cases_of("full", avx2())) {
     if (config.text("task") == "compile" && config.text("kernel") == "tuned") counts.insert(config.integer("variants"));
@@ -113,7 +113,7 @@ TEST(ConstantsSweep, CompilesTheCountsOfTheClaims) {
   EXPECT_EQ(counts, (std::set<int64_t>{1, 10, 50, 100, 500}));
 }
 
-TEST(ConstantsSweep, RunsAllOfItsCases) {
+TEST(ConstantsSweep, SkipsNoCaseWithoutPch) {
   for (const DeviceInfo& device : {avx2(), hopper()}) {
     for (const char* profile : {"quick", "full"}) {
       std::set<std::string> tasks, read;
@@ -131,7 +131,7 @@ TEST(ConstantsSweep, RunsAllOfItsCases) {
   }
 }
 
-TEST(ConstantsSweep, AxesOfAnotherTaskMakeNoMoreCases) {
+TEST(ConstantsSweep, AnAxisThatTheTaskDoesNotUseAddsNoCases) {
   EXPECT_EQ(cases_of("quick", avx2(), {"task=memory"}).size(),
             cases_of("quick", avx2(), {"task=memory", "head_dim=64,128"}).size());
   for (const Case& config : cases_of("quick", avx2(), {"task=run", "run_time=none,causal"})) {
@@ -145,7 +145,7 @@ TEST(ConstantsSweep, AxesOfAnotherTaskMakeNoMoreCases) {
   }
 }
 
-TEST(ConstantsSweep, ACaseOfOneVariantHasTheDefaultTile) {
+TEST(ConstantsSweep, CompileOneTakesTheDefaultTile) {
   const auto tile = [](const DeviceInfo& device, std::vector<std::string> axes) {
     axes.insert(axes.end(), {"task=compile_one", "q_heads=32", "causal=1", "alibi=0"});
     const std::vector<Case> cases = cases_of("quick", device, axes);
@@ -176,8 +176,9 @@ TEST(ConstantsSweep, SaysWhyACaseIsLeftOut) {
   EXPECT_EQ(reason({"task=run", "kernel=naive", "run_time=block_r"}),
             "naive needs block_r at compile time; at run time it can read head_dim, causal, alibi");
   EXPECT_EQ(reason({"task=run", "kernel=wgmma", "run_time=causal", "dtype=bf16"}, hopper()),
-            "wgmma reads nothing at run time");
-  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=all"}), "all that tuned can read at run time is causal");
+            "wgmma can read no constant at run time");
+  EXPECT_EQ(reason({"task=run", "kernel=tuned", "run_time=all"}),
+            "tuned can read only causal at run time, so this case is run_time=causal");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Compares copies of key/value heads bit for bit with the host's copies, on the device under test.
+// Copies key/value heads on the device under test, and compares these copies bit for bit with copies that the host
+// makes.
 #include "proto7_variants/expand.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// Returns the error that the check finds in copies of random K and V, or an empty text.
+/// Copies the heads of random K and V on the device. Returns what is wrong with the copies, or an empty text.
 std::string expand_difference(const ExpandShape& shape, Layout layout, Layout out_layout,
                               PipelineCache& cache = pipelines()) {
   struct Side {
@@ -81,7 +82,7 @@ TEST_F(ExpandTest, CopiesAreExactForGroupsTypesAndLayouts) {
   }
 }
 
-TEST_F(ExpandTest, CopiesAreExactForDimensionsAndOddLengths) {
+TEST_F(ExpandTest, CopiesAreExactForDimensionsAndLengths) {
   for (const int64_t head_dim : {8, 24, 64, 72, 128, 256, 512}) {
     for (const int64_t rows : {1, 3, 63, 130, 515}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -99,16 +100,16 @@ TEST_F(ExpandTest, AWrongHeadOrRowIsCaught) {
     const char *what, *from, *to;
   };
   const std::vector<Mutation> on_cpu = {
-      {"another head of K", "head * from.head", "(head + 1) % p.kv_heads * from.head"},
+      {"another key/value head", "head * from.head", "(head + 1) % p.kv_heads * from.head"},
       {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
-      {"heads interleaved, not grouped", "head * p.group * to.head", "head * to.head"},
-      {"first row of the tile", "in + row * from.row", "in"},
+      {"copies begin at the wrong query head", "head * p.group * to.head", "head * to.head"},
+      {"the tile's first row in place of each row", "in + row * from.row", "in"},
       {"another batch", "batch * from.batch", "0 * from.batch"}};
   const std::vector<Mutation> of_cuda = {
-      {"another head of K", "t.in_strides, head, first_row", "t.in_strides, (head + 1) % p.kv_heads, first_row"},
+      {"another key/value head", "t.in_strides, head, first_row", "t.in_strides, (head + 1) % p.kv_heads, first_row"},
       {"V left out", "index < p.kv_heads ? 0 : 1", "0"},
-      {"heads interleaved, not grouped", "head * p.group, first_row", "head, first_row"},
-      {"first row in flight", "in + i * in_step", "in"},
+      {"copies begin at the wrong query head", "head * p.group, first_row", "head, first_row"},
+      {"a thread's first row in place of each of its rows", "in + i * in_step", "in"},
       {"another batch", "blockIdx.z * strides.batch", "0 * strides.batch"}};
   const ExpandShape shape{.batch = 2, .kv_heads = 3, .group = 4, .rows = 100, .head_dim = 64, .dtype = DType::bf16};
   for (const Mutation& mutation : on_cuda ? of_cuda : on_cpu) {

@@ -1,5 +1,5 @@
-// Tests the kernels of the device under test against the oracle: values of each axis, random shapes, hooks, and shapes
-// that end within a tile.
+// Tests the kernels of the device under test against the oracle, with several values of each axis, with random shapes,
+// with hooks, and with shapes that end within a tile.
 #include "common/cases/problem.h"
 
 #include <fmt/format.h>
@@ -90,7 +90,8 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// The rows of K are a multiple of 4 KiB apart. The cpu's tuned kernel copies rows at these distances.
+// The rows of K are a multiple of 4 KiB apart. Such rows share a set of the L1 cache, so on most CPUs the tuned kernel
+// copies them before it reads them.
 TEST_P(Variants, RowsOfKAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -168,18 +169,18 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// The tensors have more tiles than a GPU runs at the same time. A tile's 16-bit outputs pass through memory that the
-// previous tile has used. The outputs end within a tile. With a causal mask the outputs may also begin in the middle of
-// a tile.
+// The tensors have more tiles than an H200 runs at the same time. A tile's 16-bit outputs pass through threadgroup
+// memory that the previous tile has used. The last tile of a head may reach beyond the head's last row. With a causal
+// mask the first tile may begin before the head's first row.
 TEST_P(Variants, OutputsOfManyTiles) {
   test::Some some(3);
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
-      if (!on_cuda && rows > 64) continue;  // a cpu thread works on one tile after the other
+      if (!on_cuda && rows > 64) continue;  // a cpu thread computes many tiles in turn with any number of rows
       for (const bool causal : {false, true}) {
         if (some.skips()) continue;
         FlashConfig config = small(GetParam());
-        const int64_t groups = on_cuda ? 8 : 1;
+        const int64_t groups = !on_cuda ? 1 : rows == 256 ? 16 : 8;
         config.shape = {.batch = 2, .q_heads = 5 * groups, .kv_heads = groups, .q_len = 200, .kv_len = 230};
         config.shape.head_dim = head_dim;
         config.shape.causal = causal;
@@ -239,7 +240,7 @@ TEST_P(Variants, RandomShapes) {
   }
 }
 
-// Rows whose running maximum jumps far from its first value, and values that differ from block to block.
+// Rows whose running maximum jumps far from its first value, and a V whose mean differs from block to block of keys.
 TEST_P(Variants, NeedlesAmongManyKeys) {
   test::Some some(2);
   for (const bool causal : {false, true}) {
@@ -325,7 +326,7 @@ TEST_F(FlashProblemTest, WorkCountsUnmaskedPairs) {
   config.shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 8, .kv_len = 8, .head_dim = 16, .causal = true};
   config.dtype = DType::bf16;
   const Work work = attention_plan(config, device().info()).work;
-  EXPECT_EQ(work.flops, 2. * 4 * 36 * 4 * 16);  // batch, heads, pairs of 8 x 8, flops
+  EXPECT_EQ(work.flops, 2. * 4 * 36 * 4 * 16);  // batch, heads, the 36 visible pairs of 8 x 8, flops of a pair
   const double q = 2. * 4 * 8 * 16, kv = 2. * 2 * 8 * 16;
   EXPECT_EQ(work.bytes, q * 2 + 2 * kv * 2 + q * 4 + 2. * 4 * 8 * 4);
 }
