@@ -16,7 +16,7 @@ class MetalLinear : public LinearOperation {
     if (config.scan == "lookback") return "scan lookback: on Metal no threadgroup may wait for another";
     if (config.variant != "fused") return {};
     if (config.segments > 1) {
-      return fmt::format("segments {}: on Metal no threadgroup may wait for another, so segments must be 1",
+      return fmt::format("segments {}: on Metal no threadgroup may wait for another, so segments must be 0 or 1",
                          config.segments);
     }
     if (config.chunk != fused_chunk) {
