@@ -1,6 +1,6 @@
 // Benchmarks of the host's work for a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk
-// or from an archive. A hit in memory should take less than 200 ns, a hit on disk less than 1 ms, and an empty dispatch
-// some microseconds.
+// or from an archive. A look-up that finds the kernel in memory should take less than 200 ns. A look-up that finds it
+// on disk should take less than 1 ms, and an empty dispatch some microseconds.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -122,12 +122,12 @@ void pipeline_disk_load_tuned(benchmark::State& state) {
   PipelineCache(device(), folder.path()).get(wanted);
   for (auto _ : state) {
     PipelineCache cache(device(), folder.path());
-    if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
+    if (cache.get(wanted).origin != "disk") state.SkipWithError("the kernel did not come from disk");
   }
 }
 BENCHMARK(pipeline_disk_load_tuned)->Unit(benchmark::kMicrosecond);
 
-// Loads an archive of state.range(0) variants.
+// Loads an archive of state.range(0) kernels.
 void archive_load(benchmark::State& state) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "archive";
@@ -145,7 +145,7 @@ void pipeline_disk_load(benchmark::State& state) {
   PipelineCache(device(), folder.path()).get(wanted);
   for (auto _ : state) {
     PipelineCache cache(device(), folder.path());
-    if (cache.get(wanted).origin != "disk") state.SkipWithError("not on disk");
+    if (cache.get(wanted).origin != "disk") state.SkipWithError("the kernel did not come from disk");
   }
 }
 BENCHMARK(pipeline_disk_load)->Unit(benchmark::kMicrosecond);

@@ -7,7 +7,7 @@
 namespace attn {
 namespace {
 
-constexpr int threads = 128, copy_threads = 256;  // ceiling.h has these numbers for Metal's kernels
+constexpr int threads = 128, copy_threads = 256;  // the kernels have the same numbers (ceiling.h)
 constexpr int accumulators = 8;                   // independent chains of multiply-adds in a thread
 
 /// The kernels that measure the device's ceilings: its highest rates of arithmetic, of copies and of reads.
@@ -28,7 +28,7 @@ class MetalCeilings : public CeilingOperation {
             .read_part_bytes = 16 * copy_threads * 16};
   }
 
-  // Each simdgroup of 32 threads multiplies 8 x 8 by 8 x 8.
+  // In an iteration each simdgroup of 32 threads does `accumulators` products of 8 x 8 by 8 x 8.
   std::optional<CeilingArithmetic> products(const DeviceInfo& /*device*/, DType dtype) const override {
     constexpr double flops = 2.0 * 8 * 8 * 8 * accumulators * threads / 32;
     return CeilingArithmetic{"ceiling_mma", flops, {{"IN_TYPE", element_type(dtype)}}};

@@ -174,12 +174,12 @@ class EmulatedDevice : public Device {
   }
   void run(const CommandEncoder::Fill& fill) { std::memset(fill.target, fill.value, fill.bytes); }
 
-  static constexpr uint32_t most_orders = 4;  // the number of orders of threads; launches use them in turn
+  static constexpr uint32_t most_orders = 4;  // the number of orders that launches use in turn
   const bool callers_memory_;
   const msl::Compiler compiler_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
-  const std::optional<uint32_t> order_;  // of all launches
+  const std::optional<uint32_t> order_;  // of all launches; without a value the launches use several orders in turn
   uint32_t orders_ = 0;
 };
 

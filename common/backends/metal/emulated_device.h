@@ -12,8 +12,8 @@ namespace attn {
 /// Opens "metal:emulated", or with ":order=N" a device that runs all launches in the order N of threads
 /// (msl::Run::order). Throws BadInput for another `spec`.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
-/// As open_metal_device(), for a program with memory of its own: accesses out of bounds are not found, because the
-/// device does not know the program's buffers.
+/// Opens "metal:emulated" for a program that gives kernels its own memory. The device does not know the program's
+/// buffers. So of the accesses to device memory, it reports only an access through a null pointer as out of bounds.
 std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& caller);
 
 }  // namespace attn

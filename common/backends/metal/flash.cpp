@@ -76,7 +76,7 @@ class MetalFlash : public FlashOperation {
     return std::nullopt;
   }
 
-  // Sets each size that is 0: from the first tile that fits, or from the last tile if none fits.
+  // Sets block_r and block_c where they are 0: from the first tile that fits, or from the last tile if none fits.
   void choose_tile(FlashConfig& config, const DeviceInfo& device, const TileHints& /*hints*/) const override {
     const FlashConfig given = config;
     constexpr std::pair<int64_t, int64_t> tiles[] = {{32, 32}, {32, 16}, {16, 32}, {16, 16}, {16, 8}, {8, 8}};

@@ -8,16 +8,19 @@
 namespace attn {
 namespace {
 
-constexpr int64_t fused_chunk = metal_linear_threads / 32 * 8;  // a simdgroup has 8 tokens
+constexpr int64_t fused_chunk = metal_linear_threads / 32 * 8;  // a simdgroup works on 8 tokens of a chunk
 
 class MetalLinear : public LinearOperation {
  public:
   std::string unable(const LinearConfig& config) const override {
     if (config.scan == "lookback") return "scan lookback: on Metal no threadgroup may wait for another";
     if (config.variant != "fused") return {};
-    if (config.segments > 1) return "segments: on Metal no threadgroup may wait for another, so no sequence is cut";
+    if (config.segments > 1) {
+      return fmt::format("segments {}: on Metal no threadgroup may wait for another, so segments must be 0 or 1",
+                         config.segments);
+    }
     if (config.chunk != fused_chunk) {
-      return fmt::format("chunk {}: the fused kernel on Metal has chunks of {}", config.chunk, fused_chunk);
+      return fmt::format("chunk {}: the fused kernel on Metal takes chunks of {} tokens", config.chunk, fused_chunk);
     }
     return {};
   }

@@ -11,7 +11,8 @@ namespace {
 
 class MetalRope : public RopeOperation {
  public:
-  /// A threadgroup takes as many rows as it has threads for. A thread turns one pair, or copies one element.
+  /// A thread rotates one pair of elements of a row, or copies one element that is not rotated. A threadgroup gets as
+  /// many rows as it has threads for.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& /*device*/) const override {
     const int64_t units = config.head_dim - config.rotary_dim / 2;
     return {.group = 1,

@@ -1,4 +1,5 @@
-// The ceilings of a host thread: a copy, a read, and multiply-adds that touch only registers.
+// The ceilings of a host thread: a copy, a read, and arithmetic in registers (multiply-adds of f32, dot products of
+// bf16, products of AMX tiles).
 //
 // Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains of multiply-adds; more than the
 // latency in cycles times the number of pipes), NON_TEMPORAL (1: stores bypass the caches). Launch: one threadgroup per
@@ -34,12 +35,12 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
     UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
     UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
   }
-  // Non-temporal stores reach memory only after a fence.
+  // The kernel waits until its non-temporal stores have reached memory.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
-  constexpr int unroll = 8;  // several sums, so that no load waits for an addition
+  constexpr int unroll = 8;  // several sums, so that no addition waits for the one before it
   constexpr unsigned long long step = unroll * VECTOR_WIDTH;
   const unsigned long long count = params->part_bytes / sizeof(float);
   const float* source = static_cast<const float*>(params->source) + group->index[0] * count;
@@ -54,7 +55,7 @@ extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group)
   store(params->result + group->index[0] * VECTOR_WIDTH, total);
 }
 
-// 2 * VECTOR_WIDTH * ACCUMULATORS flops an iteration.
+// An iteration does 2 * VECTOR_WIDTH * ACCUMULATORS flops.
 extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* group) {
   const Lanes factor = Lanes{} + params->factor, addend = Lanes{} + params->addend;
   Lanes sums[ACCUMULATORS];
@@ -68,8 +69,8 @@ extern "C" void ceiling_fma(const ArithmeticParams* params, const Threadgroup* g
 }
 
 #if defined(__AVX512BF16__) && defined(__clang__)
-// 4 * VECTOR_WIDTH * ACCUMULATORS flops an iteration: each f32 lane takes a dot product of two bf16 pairs. The products
-// of a pair cancel, so the sums do not change.
+// An iteration does 4 * VECTOR_WIDTH * ACCUMULATORS flops: each f32 lane adds the dot product of two pairs of bf16. The
+// two products of a dot product cancel, so the sums do not change.
 extern "C" void ceiling_bf16(const ArithmeticParams* params, const Threadgroup* group) {
   static_assert(VECTOR_WIDTH == 16);
   typedef __bf16 Pairs __attribute__((vector_size(64)));

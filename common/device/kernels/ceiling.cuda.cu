@@ -1,7 +1,7 @@
 // The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in shared
 // memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs).
 //
-// Function constants: NON_TEMPORAL (1: loads and stores bypass the caches), ACCUMULATORS (independent chains of
+// Function constants: NON_TEMPORAL (1: the caches drop the data early), ACCUMULATORS (independent chains of
 // multiply-adds of a thread; more than the latency in cycles divided by the number of warps of a scheduler), IN_TYPE
 // (the element type of the matrices; F32 stands for tf32). Launch: ceiling_threads threads per threadgroup
 // (ceiling_copy and ceiling_read: copy_threads), no threadgroup memory.
@@ -20,8 +20,8 @@ namespace {
 using u32 = unsigned;
 using u64 = unsigned long long;
 
-// Two numbers of 16 bits or one of 32 bits, random in sign and mantissa, of magnitude 0.5 to 1. The power of
-// arithmetic, and so the clock, depends on the data.
+// Two numbers of 16 bits or one of 32 bits, random in sign and mantissa, of magnitude 0.5 to 1. The power that
+// arithmetic draws depends on the data, and the clock depends on the power.
 inline u32 random_word(u32 seed) {
   seed = (seed ^ (seed >> 16)) * 0x7feb352du;
   seed = (seed ^ (seed >> 15)) * 0x846ca68bu;
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(copy_threads) ceiling_read(const Re
   p.result[blockIdx.x * u64{copy_threads} + threadIdx.x] = sum;
 }
 
-// 2 * ceiling_threads * ACCUMULATORS flops an iteration.
+// In an iteration a threadgroup does 2 * ceiling_threads * ACCUMULATORS flops.
 extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const ArithmeticParams p) {
   float sums[ACCUMULATORS];
 #pragma unroll
@@ -73,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(ceiling_threads) ceiling_fma(const 
   p.result[blockIdx.x * ceiling_threads + threadIdx.x] = total;
 }
 
-// An iteration multiplies A, ceiling_m rows of ceiling_row_bytes, by B transposed. B has ceiling_n rows of the same
-// size. The flops of an iteration are 2 * ceiling_m * ceiling_n times the number of elements in a row.
+// In an iteration a threadgroup does as many flops as A times B transposed, where A has ceiling_m rows, B has ceiling_n
+// rows, and each row has ceiling_row_bytes bytes: 2 * ceiling_m * ceiling_n times the number of elements in a row.
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
 namespace {
@@ -96,7 +96,7 @@ inline u64 descriptor(const void* matrix) {
       "; }" ::"l"(a),                                                                                          \
       "l"(b), "r"(add))
 
-// Sums += A times B transposed, over 32 bytes of each row of A and of B.
+// Sums += A times B transposed, over 32 bytes of each row of A and of B. If `add` is 0, the sums begin at 0.
 inline void multiply(u64 a, u64 b, int add) {
   if constexpr (IN_TYPE == F32) WGMMA("k8", "tf32", "");
   if constexpr (IN_TYPE == F16) WGMMA("k16", "f16", ", 0, 0");

@@ -10,17 +10,17 @@ struct CopyParams {
   unsigned INT64 part_bytes;
 };
 
-/// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` gets a float of each thread (cuda) or
-/// lane (cpu), so that the compiler cannot leave out a load.
+/// Each threadgroup reads one contiguous part, a multiple of 256 bytes. `result` gets a float of each thread (GPUs)
+/// or of each lane (cpu), so that the compiler cannot leave out a load.
 struct ReadParams {
   const GLOBAL void* source;
   GLOBAL float* result;
   unsigned INT64 part_bytes;
 };
 
-/// `result` gets one float per lane, so that the compiler cannot leave out the arithmetic. The operands are known only
-/// at run time, so that the compiler cannot do the arithmetic itself. An iteration replaces each sum by sum * factor +
-/// addend. With |factor| < 1 the sums stay finite.
+/// `result` gets one float per thread (GPUs) or lane (cpu), so that the compiler cannot leave out the arithmetic. An
+/// iteration of ceiling_fma replaces each sum by sum * factor + addend. The compiler does not know factor and addend,
+/// so it cannot do the arithmetic itself. With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   GLOBAL float* result;
   INT64 iterations;
@@ -29,7 +29,8 @@ struct ArithmeticParams {
 
 /// For the kernels of GPUs. A threadgroup that copies or reads has copy_threads threads; other threadgroups have
 /// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
-/// bytes by ceiling_n columns. A copy by many threads that each copy little comes closest to the rate of the memory.
+/// bytes by ceiling_n columns. copy_threads is large, because many threads that each copy little come closest to the
+/// rate of the memory.
 #ifdef __METAL_VERSION__
 constexpr constant int ceiling_threads = 128, copy_threads = 256;
 #else

@@ -1,10 +1,10 @@
 // The ceilings of an Apple GPU: a copy, a read, multiply-adds in registers, and products of simdgroup matrices whose
 // operands stay in registers. These kernels have not run on Apple hardware yet.
 //
-// Function constants: NON_TEMPORAL (changes nothing), ACCUMULATORS (independent chains of a thread), IN_TYPE
-// (the element type of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and ceiling_read:
-// copy_threads), no threadgroup memory. A lane has ACCUMULATORS floats as accumulators, and 2 * ACCUMULATORS floats in
-// ceiling_mma.
+// Function constants: NON_TEMPORAL (changes nothing), ACCUMULATORS (independent chains of operations in a thread),
+// IN_TYPE (the element type of the matrices). Launch: ceiling_threads threads per threadgroup (ceiling_copy and
+// ceiling_read: copy_threads), no threadgroup memory. A lane has ACCUMULATORS floats as accumulators in ceiling_fma,
+// and 2 * ACCUMULATORS floats in ceiling_mma.
 #include "common/device/kernels/ceiling.h"
 #include "common/kernel/metal.h"
 
@@ -29,7 +29,7 @@ kernel void ceiling_read(constant ReadParams& p [[buffer(0)]], uint3 group [[thr
   p.result[group.x * static_cast<ulong>(copy_threads) + thread_index] = sum;
 }
 
-// 2 * ceiling_threads * ACCUMULATORS flops an iteration.
+// In an iteration a threadgroup does 2 * ceiling_threads * ACCUMULATORS flops.
 kernel void ceiling_fma(constant ArithmeticParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                         uint thread_index [[thread_index_in_threadgroup]]) {
   const float factor = p.factor, addend = p.addend;
@@ -43,8 +43,9 @@ kernel void ceiling_fma(constant ArithmeticParams& p [[buffer(0)]], uint3 group 
   p.result[group.x * ceiling_threads + thread_index] = total;
 }
 
-// 2 * 8 * 8 * 8 * ACCUMULATORS flops of a simdgroup an iteration. The sums change little, because the operands'
-// elements have both signs; the left operand is as small as p.factor.
+// In an iteration a simdgroup does 2 * 8 * 8 * 8 * ACCUMULATORS flops. The exact product of the operands is 0, so the
+// sums stay finite: half of the elements in a row of `a` are p.factor, the others -p.factor, and all rows of `b` are
+// equal.
 kernel void ceiling_mma(constant ArithmeticParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                         uint thread_index [[thread_index_in_threadgroup]]) {
   typedef ElementOf<IN_TYPE>::type Element;

@@ -54,7 +54,8 @@ constexpr const char* parts_of_library[] = {"metal_atomic",        "metal_common
                                             "metal_simdgroup",     "metal_simdgroup_matrix", "metal_type_traits",
                                             "metal_types",         "metal_uniform"};
 
-// Gives clang the files of the system. It first rewrites each text as C++ (as_cxx), except the emulator's own library.
+// Gives clang the text of each file that it opens, rewritten as C++ (as_cxx). Only the emulator's own library stays as
+// it is.
 class MetalFiles : public llvm::vfs::ProxyFileSystem {
  public:
   MetalFiles(llvm::IntrusiveRefCntPtr<llvm::vfs::FileSystem> files, std::string library)
@@ -238,7 +239,7 @@ Kernel::Kernel(const Binary& binary) {
   auto parts = std::make_unique<Parts>();
   const size_t end = binary.code.find('\n');
   const Json facts = parse_json(binary.code.substr(0, end), false);
-  if (end == std::string::npos || facts.is_discarded()) throw CompileError("this is no kernel of the emulator");
+  if (end == std::string::npos || facts.is_discarded()) throw CompileError("the binary is no kernel of the emulator");
   Binary object = binary;
   object.code = binary.code.substr(end + 1);
   parts->loaded = parts->loader.load(object, "msl_entry", machine_symbols(), {"msl_constants"});

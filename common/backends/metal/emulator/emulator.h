@@ -1,15 +1,18 @@
 // Compiles a kernel in Metal's language (MSL) by clang, and runs it on the host as a strict GPU would: lanes take turns
-// in several orders, and each access is checked. Nothing here knows attention, and nothing needs Apple's tools.
+// in a chosen order, and each access is checked. The emulator knows nothing of attention, and needs none of Apple's
+// tools.
 //
 // These are the checks. The message of a fault begins with the name of the check:
-//   race         two threads touch one word, one of them writes, and no barrier orders the two
-//   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function
+//   race         two threads touch a byte, one of them writes, and no barrier or fence orders the two touches
+//   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function; a shuffle
+//                reads a lane that does not exist
 //   unwritten    a thread reads threadgroup memory that no thread has written
 //   bounds       an access outside of all buffers, or outside of an array in threadgroup memory
 //   alignment    an access at an address that is no multiple of the element's alignment
-//   number       infinity or NaN in arithmetic that fast mathematics takes for finite; an integer divided by zero
+//   number       infinity or NaN in arithmetic, where fast mathematics assumes finite numbers; an integer divided by
+//                zero, or the least integer divided by -1
 //   limits       more than 32 KB of threadgroup memory, or more than 1024 threads
-// A pointer to the wrong address space is an error of the compilation.
+// A kernel with a pointer to the wrong address space does not compile.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +40,7 @@ struct Source {
   std::vector<std::string> folders = {};          // #include "NAME" looks in these folders after the file's own folder
   /// Values of [[function_constant(n)]], by the constant's name, or by n in decimal digits.
   std::map<std::string, double> constants = {};
-  bool fast_math = true;  // Metal's default: no number is infinite or NaN
+  bool fast_math = true;  // Metal's default: the compiler assumes that no number is infinite or NaN
   std::string key = {};   // the name in errors; empty: the function
 };
 
@@ -46,7 +49,7 @@ class Compiler {
  public:
   Compiler();
   ~Compiler();
-  /// Returns the compiler's version and options as a text: all that decides the code, except the source.
+  /// Returns the compiler's version and options as a text: everything that decides the code, except the source.
   std::string identity() const;
   /// Throws CompileError.
   Binary compile(const Source& source) const;
@@ -56,7 +59,7 @@ class Compiler {
   std::unique_ptr<const Parts> parts_;
 };
 
-/// Memory that a kernel may touch through pointers to `device` or `constant`.
+/// Memory that a kernel may touch through pointers to `device` or `constant` memory.
 struct Memory {
   std::string name;  // in faults: "buffer 0"
   const void* data = nullptr;

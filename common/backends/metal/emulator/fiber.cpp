@@ -84,7 +84,7 @@ void forget_frames(void*) {}
 
 struct Fibers::Stack {
 #if defined(__x86_64__)
-  void* place = nullptr;
+  void* place = nullptr;  // the stack pointer while the stack does not run
 #else
   ucontext_t context = {};
 #endif
@@ -92,7 +92,7 @@ struct Fibers::Stack {
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
   void* fake = nullptr;  // AddressSanitizer's data about this stack
-  // Place and size of the main stack, which only AddressSanitizer reports.
+  // Address and size of the main stack, which only AddressSanitizer reports.
   const void* bottom = nullptr;
   size_t bytes = 0;
 

@@ -180,8 +180,8 @@ void Instrumenter::run(llvm::ModulePassManager passes) {
   passes.run(module_, modules);
 }
 
-// Inlines the functions that must be inlined, so that a check in the library can name the user's line. Turns variables
-// into registers, so that fewer accesses to memory remain.
+// Inlines the functions that are marked always_inline, so that a check in the library can name the user's line. Turns
+// variables into registers, so that fewer accesses to memory remain.
 void Instrumenter::inline_library() {
   llvm::internalizeModule(module_, [](const llvm::GlobalValue& value) { return value.getName() == "msl_entry"; });
   for (llvm::Function& function : module_) {
@@ -198,8 +198,8 @@ void Instrumenter::inline_library() {
   }
   place_arrays();  // before a pass drops an array that is only written
   llvm::FunctionPassManager simplify;
-  // No pass may compute a number earlier than the text does: the number may be infinite where the text does not need
-  // it.
+  // No pass may move arithmetic before the branch that guards it: on the other branch the result may be infinite, and
+  // the check would report a number that the text never computes.
   simplify.addPass(llvm::SROAPass(llvm::SROAOptions::PreserveCFG));
   simplify.addPass(llvm::EarlyCSEPass());
   llvm::ModulePassManager passes;
@@ -241,7 +241,7 @@ void Instrumenter::place_arrays() {
   }
 }
 
-// Makes the table of the kernel's own constants, so that the machine takes reads of these constants as within bounds.
+// Makes the table of the kernel's own constants, so that the machine allows reads of these constants.
 void Instrumenter::list_constants() {
   llvm::Type* const pointer = llvm::PointerType::get(context_, 0);
   llvm::Type* const word = llvm::Type::getInt64Ty(context_);
@@ -371,6 +371,9 @@ void Instrumenter::integer_division(llvm::Instruction& instruction) {
   report_if(instruction, builder, found, 7);
 }
 
+// Checks an operation on floating-point numbers. `operation` is the index of the operation's name in
+// Machine::bad_number(). Where only the result is checked, an operand that is not finite makes the result infinite or
+// NaN.
 void Instrumenter::arithmetic(llvm::Instruction& instruction) {
   unsigned operation = 0;
   bool operands = false, result = true;
@@ -446,6 +449,7 @@ void Instrumenter::check(llvm::Function& function) {
       const llvm::Function* const called = call->getCalledFunction();
       if (called && called->getName().starts_with("msl_") && called->isDeclaration() && call->arg_size() > 0 &&
           !called->getName().starts_with("msl_precise_")) {
+        // The last argument of the machine's functions is the place.
         call->setArgOperand(call->arg_size() - 1, number(place_of(*call)));
       }
     }

@@ -25,14 +25,14 @@ struct Facts {
   std::vector<Parameter> parameters;
   std::vector<Array> arrays;
   std::vector<std::string> places;
-  uint64_t constants = 0;  // the number of entries in the table `msl_constants`: (address, number of bytes)
+  uint64_t constants = 0;  // entries of the table `msl_constants`; an entry is an address and a number of bytes
 };
 
 /// Gives function constants their values, and lays the kernel's arrays out in threadgroup memory. Puts a check before
 /// each access to device, constant and threadgroup memory, and before each division of integers. If `fast_math` is set,
-/// checks operands and results of arithmetic, too. `library` is the path of the emulator's metal_stdlib: a check names
-/// a place in the user's text, never a place in metal_stdlib. Returns the facts; `error` gets a line if the kernel is
-/// not allowed.
+/// also checks whether operands and results of arithmetic are finite. `library` is the path of the emulator's
+/// metal_stdlib: a check names a line of the user's text, never a line of metal_stdlib. Returns the facts. `error` gets
+/// one line if the kernel is not allowed.
 Facts instrument(llvm::Module& module, const std::map<std::string, double>& constants, bool fast_math,
                  const std::string& library, std::string& error);
 

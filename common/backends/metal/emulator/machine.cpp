@@ -60,7 +60,7 @@ void set_element(void* elements, unsigned type, unsigned index, float value) {
   }
 }
 
-// reads_unwritten: a thread is about to read threadgroup memory that nobody has written yet.
+// reads_unwritten: a thread is about to read threadgroup memory that no thread has written yet.
 enum class State : uint8_t { ready, reads_unwritten, at_simdgroup, at_threadgroup, done };
 enum class Meeting : uint8_t { barrier, gather, shuffle, matrix_memory, multiply };
 
@@ -68,7 +68,7 @@ struct Lane {
   State state = State::ready;
   Meeting meeting = Meeting::barrier;
   uint32_t place = 0;
-  const void* in = nullptr;  // gather, shuffle: the lane's value; matrix_memory: the address; multiply: four matrices
+  const void* in = nullptr;  // gather, shuffle: the lane's value; matrix_memory: the address; multiply: the operands
   void* out = nullptr;
   size_t bytes = 0;
   uint32_t argument = 0;               // barrier: kinds of memory; shuffle: the lane to read; multiply: types
@@ -152,9 +152,10 @@ class Machine {
   [[noreturn]] void diverged() const;
   void pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory);
   Region* find(const void* address, Space space);
-  /// Returns whether a touch is wrong, and then sets `fault_`.
+  /// Returns whether a touch is wrong. If it is, sets `fault_`.
   bool is_wrong(const void* address, size_t bytes, Space space, bool writes, bool atomic, size_t alignment,
                 uint32_t place);
+  /// Sets `fault_`. Returns true.
   bool out_of_bounds(const void* address, size_t bytes, Space space, bool writes);
   Actor actor(Space space, uint32_t place) const;
   Clocks& clocks(Space space) { return clocks_[space == Space::threadgroup ? 1 : 0]; }
@@ -173,9 +174,9 @@ class Machine {
   Region* last_ = nullptr;  // the buffer that was touched last
   Clocks clocks_[2];        // for device memory, for threadgroup memory
   // How threadgroups order their touches by atomic operations and fences (Release in memory.h).
-  // known_: the releases that the threadgroup has seen, by a read followed by a fence.
+  // known_: the releases that the threadgroup has read, and has accepted by a fence after the read.
   // offered_: the releases that the threadgroup has read since its last fence.
-  // by_address_: the releases that an atomic operation at the address reads.
+  // by_address_: for each address, the releases that an atomic operation at this address reads.
   Releases known_, offered_;
   std::unordered_map<const void*, Releases> by_address_;
 };
@@ -242,7 +243,7 @@ void Machine::check_arguments() {
       } else if (attribute == "threadgroup") {
         const auto found = places.find(index);
         if (found == places.end()) {
-          throw BadInput(fmt::format("{} needs the bytes of threadgroup memory {}", code_.function, index));
+          throw BadInput(fmt::format("{} needs the number of bytes of [[threadgroup({})]]", code_.function, index));
         }
         argument = found->second;
       }
@@ -465,6 +466,8 @@ bool Machine::release_threadgroup() {
   return true;
 }
 
+// Advances the simdgroup's clocks for the memory that a barrier orders: bit 0 of `memory` is device memory, bit 1 is
+// threadgroup memory.
 void Machine::pass(uint32_t simdgroup, bool whole_threadgroup, uint32_t memory) {
   for (const unsigned kind : {0u, 1u}) {
     if ((memory >> kind & 1) == 0) continue;
@@ -691,8 +694,8 @@ void Machine::bad_number(uint32_t operation, uint32_t place) {
   static constexpr std::string_view names[] = {"an addition", "a subtraction", "a multiplication", "a division",
                                                "a remainder", "a comparison",  "a function"};
   if (operation < std::size(names)) {
-    fault_ = fmt::format("number: {} has infinity or NaN in {}; fast mathematics takes numbers for finite",
-                         who(running_), names[operation]);
+    fault_ = fmt::format("number: {} has infinity or NaN in {}; fast mathematics assumes finite numbers", who(running_),
+                         names[operation]);
   } else {
     fault_ = fmt::format("number: {} divides an integer by zero, or the least integer by -1", who(running_));
   }

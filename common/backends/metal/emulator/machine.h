@@ -1,5 +1,5 @@
-// Runs the threads of a kernel on one host thread. A thread runs until it meets other threads: at a barrier, a
-// simdgroup function or an atomic operation. Then the next thread takes its turn.
+// Runs the threads of a kernel on one host thread. A thread runs until its next barrier, simdgroup function or atomic
+// operation. Then the next thread takes its turn.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct Code {
 
 /// The gap between two arrays in threadgroup memory, so that an access beyond an array is found.
 inline constexpr size_t threadgroup_gap_bytes = 256;
-/// The bytes of threadgroup memory that compiled code can name; more than a launch may use.
+/// The bytes of the array that stands for threadgroup memory: more than a launch may use, and the gaps.
 inline constexpr size_t threadgroup_arena_bytes = size_t{1} << 20;
 
 /// The symbols that compiled code calls, and their addresses.
 std::vector<std::pair<std::string, const void*>> machine_symbols();
 
-/// Throws DeviceFault at the first fault.
+/// Runs a launch. Throws DeviceFault at the first fault, and BadInput if an argument is missing.
 void run_on_machine(const Code& code, const Run& run);
 
 }  // namespace attn::msl

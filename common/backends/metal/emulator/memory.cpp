@@ -21,8 +21,9 @@ std::string_view name(Space space) {
 
 namespace {
 
-// Whether the touch `earlier` comes before the actor's touch in every order of threads: by program order or a barrier
-// if both are in one threadgroup, else by a release that the actor's threadgroup has seen (`known`).
+// Whether the touch `earlier` comes before the actor's touch in every order of threads. Program order or a barrier
+// orders two touches of one threadgroup. A release that the actor's threadgroup has seen (`known`) orders touches of
+// two threadgroups.
 bool came_before(const Actor& earlier, const Actor& actor, const Clocks& clocks, const Releases& known) {
   if (earlier.group == actor.group) {
     if (earlier.thread == actor.thread) return true;
@@ -73,8 +74,8 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
   if (touch.writes) {
     bool free = touch.atomic && unit.read_atomic;
     if (!free) {
-      // Several threads may have read since the last barrier. The unit notes the last reader, and the smallest group
-      // (simdgroup, threadgroup, grid) that has all readers.
+      // Several threads may have read since the last barrier. The unit notes only the last reader, and which group has
+      // all readers. The write is free if it comes after the reads of that whole group.
       const bool same_group = unit.reader.group == actor.group;
       const bool same_simdgroup = same_group && unit.reader.simdgroup() == actor.simdgroup();
       switch (unit.readers) {

@@ -1,5 +1,5 @@
-// The memory of an emulated launch: which bytes exist, who touched each byte last, and which touches may come in either
-// order.
+// The memory of an emulated launch: which bytes exist, which threads touched each byte last, and whether a barrier or a
+// fence orders two touches of a byte.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace attn::msl {
 
-/// Numbers of address spaces, as clang's address_space(n).
+/// Address spaces, with the numbers that clang's address_space(n) has.
 enum class Space : uint8_t { thread = 0, device = 1, constant = 2, threadgroup = 3 };
 std::string_view name(Space space);
 
@@ -30,14 +30,14 @@ struct Actor {
   uint32_t group = 0;   // number of the threadgroup, from 1 on
   uint16_t thread = 0;  // number in the threadgroup
   uint32_t clock = 0;   // of its simdgroup
-  uint32_t place = 0;   // in the kernel's text
+  uint32_t place = 0;   // a line of the kernel's text: an index in Code::places (machine.h)
   uint32_t simdgroup() const { return thread / 32; }
 };
 
 /// What a threadgroup made visible to the other threadgroups by a fence and an atomic operation.
 struct Release {
-  Actor actor;
-  std::vector<uint32_t> since;
+  Actor actor;                  // the thread that did the atomic operation
+  std::vector<uint32_t> since;  // Clocks::since at that moment
 };
 /// The last release of each threadgroup.
 using Releases = std::map<uint32_t, Release>;
@@ -46,7 +46,7 @@ using Releases = std::map<uint32_t, Release>;
 struct Conflict {
   Actor earlier;
   bool earlier_wrote = false;
-  size_t offset = 0;  // of the first byte in conflict, in its region
+  size_t offset = 0;  // of the first byte in conflict, from the region's begin
 };
 
 /// A read or a write of some bytes.
@@ -55,7 +55,7 @@ struct Touch {
   bool writes = false, atomic = false;
 };
 
-/// A range of bytes: a buffer, an array in threadgroup memory.
+/// A range of bytes: a buffer, a constant, or an array in threadgroup memory.
 class Region {
  public:
   Region(std::string region_name, const void* begin, size_t bytes)
@@ -76,14 +76,15 @@ class Region {
   const std::string name;
 
  private:
+  /// The smallest group that has all threads that have read a unit since the last barrier.
   enum Readers : uint8_t { one, of_simdgroup, of_threadgroup, of_grid };
+  /// The last write and the last read of a word of 4 bytes, or of one byte.
   struct Unit {
     Actor writer, reader;  // group 0: none
     Readers readers = one;
     bool wrote_atomic = false, read_atomic = false;
   };
-  // A page has a unit for each 4 bytes. At its first touch that is not of whole words, the page gets a unit for each
-  // byte instead.
+  // A page has a unit for each word. At the first touch of a part of a word, the page gets a unit for each byte.
   static constexpr size_t page_bytes = 4096;
   struct Page {
     size_t unit_bytes = 4;

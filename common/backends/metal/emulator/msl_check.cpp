@@ -173,7 +173,7 @@ struct Options {
 void print(const std::string& what, const std::map<uint32_t, std::vector<std::byte>>& buffers) {
   const auto [index, type] = numbered("--print", what);
   const auto found = buffers.find(index);
-  if (found == buffers.end()) throw BadInput(fmt::format("there is no buffer {}", index));
+  if (found == buffers.end()) throw BadInput(fmt::format("--print {}: there is no --buffer {}", what, index));
   const std::vector<std::byte>& bytes = found->second;
   const auto each = [&]<typename T>(T value) {
     for (size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
@@ -216,18 +216,20 @@ int check(const Options& options) {
     throw BadInput(fmt::format("{} is no regular file", options.file));
   }
   msl::Source source{.path = options.file, .function = options.function, .folders = options.folders};
-  if (options.math != "fast" && options.math != "safe") throw BadInput("--math is fast or safe");
+  if (options.math != "fast" && options.math != "safe") {
+    throw BadInput(fmt::format("--math {}: not allowed; allowed are fast, safe", options.math));
+  }
   source.fast_math = options.math == "fast";
   for (const std::string& constant : options.constants) {
     const size_t at = constant.find('=');
-    if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", constant));
+    if (at == std::string::npos) throw BadInput(fmt::format("--constant {}: it must be NAME=VALUE", constant));
     source.constants[constant.substr(0, at)] =
         parse_number("--constant", constant.substr(at + 1), std::numeric_limits<double>::lowest(),
                      std::numeric_limits<double>::max());
   }
   for (const std::string& declared : options.declared) {
     const size_t at = declared.find('=');
-    if (at == std::string::npos) throw BadInput(fmt::format("'{}' needs NAME=VALUE", declared));
+    if (at == std::string::npos) throw BadInput(fmt::format("--declare {}: it must be NAME=VALUE", declared));
     const int value = parse_number<int>("--declare", declared.substr(at + 1), INT32_MIN, INT32_MAX);
     source.before +=
         fmt::format("constexpr constant int {0} = {1};\n#define {0}_VALUE ({1})\n", declared.substr(0, at), value);
@@ -336,8 +338,9 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--grid", options.grid, "threadgroups: X, X,Y or X,Y,Z")->capture_default_str();
   app.add_option("--threads", options.threads, "threads of a threadgroup")->capture_default_str();
-  app.add_option("--buffer", options.buffers,
-                 "N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; '+' joins several parts");
+  app.add_option(
+      "--buffer", options.buffers,
+      "[[buffer(N)]]: N=TYPE:random|zero|nan|index:COUNT, or N=TYPE:VALUE,VALUE,...; '+' joins several parts");
   app.add_option("--threadgroup", options.threadgroup, "N=BYTES, for a parameter [[threadgroup(N)]]");
   app.add_option("--constant", options.constants, "NAME=VALUE, for a variable with [[function_constant(n)]]");
   app.add_option("--declare", options.declared, "NAME=VALUE, an int that the text uses and does not declare");
@@ -351,6 +354,8 @@ int main(int argc, char** argv) {
   number_option<uint32_t, uint32_t>(app, "--seconds", options.seconds, 1, 1'000'000, "SECONDS",
                                     "the most processor time; default 60");
   app.add_flag("--messages", options.messages, "prints all that the compiler says, not only the first error");
-  app.footer("Exit status: 0 no fault; 1 a fault; 2 bad arguments, or a kernel that does not compile.");
+  app.footer(
+      "Exit status: 0 no fault; 1 a fault, a kernel without an end, or results that depend on the order; 2 bad "
+      "arguments, or a kernel that does not compile.");
   return run_program("msl_check", [&] { return parse_command_line(app, argc, argv) ? check_in_process(options) : 0; });
 }

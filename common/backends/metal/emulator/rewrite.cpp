@@ -15,7 +15,7 @@ struct Token {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Returns the end of the comment, string or character that begins at `at`, or `at` if none begins there.
+// Returns the end of the comment, string or character that begins at `at`, or `at` if nothing like that begins there.
 size_t end_of_quoted(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at);
   const auto past = [&](std::string_view end, size_t from) {
@@ -63,7 +63,7 @@ bool is_cxx_attribute(std::string_view name) {
   return std::ranges::find(known, name) != std::end(known);
 }
 
-// Changes the attributes between "[[" and "]]"; `at` is the first token after "[[". Returns the index of the first "]".
+// Changes the attributes between "[[" and "]]". `at` is the first token after "[[". Returns the index of the first "]".
 size_t change_attributes(const std::vector<Token>& tokens, std::string_view text, size_t at,
                          std::vector<Change>& changes) {
   while (at < tokens.size() && tokens[at].text != "]") {
@@ -84,7 +84,8 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
     }
     if (qualified || is_cxx_attribute(name.text)) continue;
     if (name.text == "function_constant" && arguments.find_first_of("0123456789") != 2) {
-      // This attribute names the constant under which a parameter exists: [[buffer(1), function_constant(has)]].
+      // The parameter exists only if the named constant is true: [[buffer(1), function_constant(has)]]. The emulator
+      // always passes the parameter, so it drops the attribute.
       changes.push_back({name.begin, end, ""});
       continue;
     }
@@ -93,8 +94,8 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
   return at;
 }
 
-// Whether the declaration after `threadgroup` is of a variable that lies in threadgroup memory: an array, or a name
-// that is followed by ; , or =. A pointer or a reference lies elsewhere.
+// Whether the declaration after the word `threadgroup` declares a variable in threadgroup memory: an array, or a name
+// before ";", "," or "=". A pointer or a reference to threadgroup memory lies elsewhere itself.
 bool declares_variable(const std::vector<Token>& tokens, size_t at) {
   int angles = 0;
   for (size_t words = 0; at < tokens.size(); ++at) {
@@ -122,8 +123,8 @@ bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   return word(at) == "{" || (word(at) == ":" && word(at + 1) != ":");
 }
 
-// Leaves out the member function whose parameters end at the token `at`; clang knows member functions of objects in the
-// thread's own memory only. Returns the index of the function's last token.
+// Leaves out the member function whose parameters end at the token `at`, because clang has member functions only for
+// objects in the thread's own memory. Returns the index of the function's last token.
 size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text, size_t at,
                         std::vector<Change>& changes) {
   size_t first = at, last = at;
@@ -141,7 +142,7 @@ size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text,
   }
   size_t begin = tokens[first].begin;
   const std::string_view declared = text.substr(begin, tokens[at].begin - begin);
-  const size_t directive = declared.starts_with('#') ? 0 : declared.rfind("\n#");  // a directive before the function
+  const size_t directive = declared.starts_with('#') ? 0 : declared.rfind("\n#");  // of a directive before the function
   if (directive != std::string_view::npos) begin = text.find('\n', begin + directive + 1);
   while (!changes.empty() && changes.back().begin >= begin) changes.pop_back();
   const std::string_view whole = text.substr(begin, tokens[last].end - begin);
@@ -149,8 +150,8 @@ size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text,
   return last;
 }
 
-// A parameter `constant int a[2]`, which clang refuses, becomes `constant int* a`; the address space is the token at
-// `at`. Other tokens stay as they are.
+// Changes a parameter `constant int a[2]`, which clang refuses, to `constant int* a`. The token at `at` is the address
+// space. Leaves a parameter that is no array as it is.
 void change_array_parameter(const std::vector<Token>& tokens, size_t at, std::vector<Change>& changes) {
   size_t name = 0, words = 0;
   for (++at; at < tokens.size() && (is_word(tokens[at].text[0]) || tokens[at].text == ":"); ++at) {
@@ -166,7 +167,7 @@ void change_array_parameter(const std::vector<Token>& tokens, size_t at, std::ve
   changes.push_back({tokens[first].begin, tokens[at].end, ""});
 }
 
-// 1.0h is a half.
+// Whether the token at `at` ends a literal of type half, such as 1.0h.
 bool is_half_literal(const std::vector<Token>& tokens, size_t at) {
   const Token& token = tokens[at];
   if (token.text.size() < 2 || token.text.back() != 'h') return false;

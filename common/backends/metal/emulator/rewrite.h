@@ -11,7 +11,8 @@ namespace attn::msl {
 /// - A variable that a function declares in threadgroup memory becomes static, because all threads of a threadgroup
 ///   share the variable.
 /// - A parameter `constant int a[2]` becomes `constant int* a`.
-/// - Member functions of objects in device, constant or threadgroup memory are left out.
+/// - A member function that is only for objects in device, constant or threadgroup memory, such as `int f() device`, is
+///   left out.
 /// - A literal such as 1.0h becomes 1.0f16.
 std::string as_cxx(std::string_view text);
 

@@ -73,7 +73,7 @@ TEST_P(FaultTest, IsFound) {
   const std::string all = outcome.err + outcome.out;
   EXPECT_EQ(outcome.status, 1);
   EXPECT_TRUE(std::regex_search(all, std::regex(expected(fault)))) << expected(fault) << "\n" << all;
-  // If the mathematics is wrong, the emulator has nothing to report.
+  // If only the mathematics is wrong, the emulator has nothing to report.
   EXPECT_TRUE(fault.found_by != FoundBy::oracle || all.find("metal:emulated: ") == std::string::npos) << all;
 }
 

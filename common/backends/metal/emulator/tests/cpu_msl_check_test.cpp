@@ -50,7 +50,7 @@ TEST_F(MslCheckCliTest, OneLineSaysWhetherAKernelHasAFault) {
   expect("mark.metal sum" + buffers, 0, "no fault");
 }
 
-TEST_F(MslCheckCliTest, AKernelWithoutAnEndIsOneLine) {
+TEST_F(MslCheckCliTest, OneLineReportsAKernelWithoutAnEnd) {
   write_text("endless.metal", R"(#include <metal_stdlib>
     kernel void loop(device float* o [[buffer(0)]]) { for (;;) o[0] += 1; }
     void again(device float* o, int n) { o[0] = n; again(o, n + 1); o[0] += n; }

@@ -1,6 +1,6 @@
 // Kernels of Metal that no experiment checks: kernels that measure a device's highest rates (ceiling.metal), and
 // stage.metal, empty.metal and fragment_layout.metal. The tests check that these kernels give right results, and that
-// the emulator reports no fault, in six orders of the threads. The emulator finds faults planted in them.
+// the emulator reports no fault, in six orders of the threads; and that it finds faults planted in these kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -114,8 +114,8 @@ void run_layout() {
 TEST(MetalSmallKernelsTest, AreRightInSixOrders) {
   run_copy();
   run_read();
-  // The sum of three accumulators, which begin as 0, 1 and 2. Each of two steps replaces each accumulator x by x * 0.5
-  // + 0.25, so that x becomes 0.25 * x + 0.375.
+  // The sum of three accumulators, which begin as 0, 1 and 2. A step replaces an accumulator x by 0.5 * x + 0.25. Two
+  // steps replace x by 0.25 * x + 0.375.
   run_arithmetic("ceiling_fma", 3 * 0.375f + 0.25f * (0 + 1 + 2));
   run_stage();
   run_layout();
