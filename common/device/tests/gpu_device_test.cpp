@@ -203,7 +203,7 @@ TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
 TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   const auto kernel = load(spin());
   CommandEncoder encoder;
-  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not counted
+  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not in `seconds`
   encoder.timestamp();
   encoder.timestamp();
   encoder.dispatch(*kernel, {}, 1, 0, 20'000'000LL);
