@@ -26,7 +26,7 @@ namespace attn {
 
 struct DeviceInfo {
   std::string spec;                   // opens the device again: "cpu:threads=2"
-  std::string backend;                // "cpu", "cuda"
+  std::string backend;                // "cpu", "cuda" or "metal"
   std::string name;                   // the product's name
   std::string arch;                   // the target of the kernel compiler: "znver3", "sm_90a"
   std::string toolchain;              // the kernel compiler and its version
@@ -35,13 +35,13 @@ struct DeviceInfo {
                                       // of the device mean nothing
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
-  uint32_t vector_registers = 0;      // vector registers that a thread can name (cpu); 0 if their number is no limit
+  uint32_t vector_registers = 0;      // vector registers that an instruction can name (cpu); 0 on a GPU
   uint32_t l1_ways = 8;               // lines that a set of a core's first-level data cache holds (cpu)
-  size_t threadgroup_memory_bytes = 0;  // budget of one threadgroup
+  size_t threadgroup_memory_bytes = 0;  // the most bytes that one threadgroup may use
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  double peak_16_bit_tflops = 0;  // dense products of f16 or bf16, by the maker's data; 0 if the rate is not known here
-  bool on_host = false;           // the device's kernels run on the host's threads, in the host's memory
+  double peak_16_bit_tflops = 0;  // the maker's rate of dense products of f16 or bf16; 0 if the code does not know it
+  bool on_host = false;  // the kernels run on the host's threads, in the host's memory; false for an emulated GPU
   int dlpack_type = 1, dlpack_id = 0;  // DLPack's device type (1: cpu) and id (https://dmlc.github.io/dlpack)
   const Operations* operations = &no_operations();
 
@@ -87,9 +87,9 @@ struct CompileOptions {
   /// Keeps the compiled form of headers that read no function constant, for later kernels. The option has no effect on
   /// devices without the feature "pch".
   bool precompile_headers = false;
-  /// Separates all phases in Binary::times, even if the compiler has to write a file in the temporary folder for this.
-  /// NVRTC has to write such a file; without the file the time of NVRTC's optimiser counts as the front end's time. The
-  /// option has no effect on devices whose compiler needs no file.
+  /// Lets NVRTC (from 12.8 on) write a trace to a file in the temporary folder, so that Binary::times has the
+  /// optimizer's time. Without the trace this time counts as the front end's. The option has no effect on devices
+  /// without NVRTC.
   bool trace_phases = false;
 };
 
@@ -111,18 +111,18 @@ struct Caller {
 
 class Device {
  public:
-  /// spec: "cpu", "cpu:threads=N", "cuda" or "cuda:N". Throws BadInput for an unknown spec, DeviceMissing if the
-  /// machine lacks the device.
+  /// spec: "cpu", "cpu:threads=N", "cuda", "cuda:N" or "metal:emulated". Throws BadInput for an unknown spec, and
+  /// DeviceMissing if the build or the machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
   /// Opens a device for a program that has its own streams and passes one of them to enqueue(). On a GPU the device
-  /// uses the program's primary context, and a separate stream for its own copies. The device may allocate, upload and
+  /// uses the GPU's primary context, and a separate stream for its own copies. The device may allocate, upload and
   /// load while the program captures a stream. Every call restores the calling thread's context, if the thread had one.
-  /// With a `stream` of the program the device works only on that stream; the comment of open_cuda_device_for() says
-  /// which calls are then allowed during a capture. Throws as open() does.
+  /// If caller.stream is set, the device works only on that stream; the comment of open_cuda_device_for() says which
+  /// calls are then allowed during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, const Caller& caller = {});
-  /// Whether this build has the backend, "cpu" or "cuda". The machine may still lack the device.
+  /// Whether this build has the backend: "cpu", "cuda" or "metal". The machine may still lack the device.
   static bool is_built(std::string_view backend);
-  /// Returns the specs that this build knows, for messages and --help.
+  /// Returns all specs that open() knows, for messages and --help. The build may lack the backend of a spec.
   static std::string known_specs();
 
   virtual ~Device() = default;
@@ -160,9 +160,9 @@ class Device {
   /// Does what enqueue() does, on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a
   /// device of open_for_caller().
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
-  /// A thread that did not open the device must hold a Scope while it encodes: encoding may make tensor maps, which
-  /// needs the GPU's context. While the Scope exists, this context is current to the thread. The destructor restores
-  /// the previous context.
+  /// A thread that did not open the device must hold a Scope while it encodes. Encoding may make tensor maps, and the
+  /// driver makes them only in the GPU's context. While the Scope exists, this context is current to the thread. The
+  /// destructor restores the previous context.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -200,7 +200,7 @@ class Device {
 };
 
 /// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results have a NaN
-/// if a kernel does not write an element, or reads an element before it is written. A build with AddressSanitizer
+/// if a kernel does not write an element, or reads an element that nobody has written. A build with AddressSanitizer
 /// reports a touch of the cpu device's guard bands at once.
 class Buffer {
  public:
@@ -212,7 +212,7 @@ class Buffer {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  /// `bytes` may be less than the buffer's size; more throws BadInput.
+  /// upload() and download() copy the first `bytes` bytes. They throw BadInput if the buffer is smaller.
   void upload(const void* source, size_t bytes);
   void download(void* target, size_t bytes) const;
   /// Sets every bit of the buffer: NaN as f32, f16 and bf16.

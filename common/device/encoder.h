@@ -17,9 +17,10 @@ namespace attn {
 
 class Kernel;
 
-/// Copies of a kernel's parameters, in their order, for a kernel that takes several parameters. A kernel that was
-/// written for this program takes only one parameter. A cuda kernel gets the values as its parameters. A cpu kernel is
-/// extern "C" void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th value at arguments[i].
+/// Copies of a kernel's arguments, in their order, for a kernel that takes a list of arguments (a generated kernel, for
+/// example). A kernel that was written by hand for this project takes one struct of parameters instead. A cuda kernel
+/// gets each argument as a parameter. A cpu kernel is extern "C" void NAME(const void* const* arguments, const
+/// Threadgroup*), and finds the i-th argument at arguments[i].
 class Arguments {
  public:
   using Value = std::vector<std::byte>;
@@ -54,8 +55,8 @@ class CommandEncoder {
     Grid grid;
     uint32_t threads;  // per threadgroup; the cpu ignores it and runs a threadgroup on one host thread
     size_t threadgroup_bytes;
-    std::vector<std::byte> parameters;   // the kernel's one argument
-    std::optional<Arguments> arguments;  // if set, the kernel's arguments in place of `parameters`
+    std::vector<std::byte> parameters;   // the bytes of the kernel's one argument, a struct
+    std::optional<Arguments> arguments;  // if set, the kernel gets these arguments, and not `parameters`
 
     bool operator==(const Dispatch&) const = default;
   };
@@ -89,7 +90,7 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
-  /// Removes the commands, and keeps the list's memory.
+  /// Removes the commands, and keeps their memory for new commands.
   void clear() {
     commands_.clear();
     timestamps_ = 0;

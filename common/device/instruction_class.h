@@ -10,11 +10,12 @@ namespace attn {
 /// Returns the classes of an x86 instruction. `text` is the instruction as LLVM prints it in AT&T's syntax,
 /// "\tvfmadd231ps\t(%rax){1to16}, %zmm1, %zmm2". The classes are "multiply_add", "matrix", "call", "branch", and
 /// "load_N" or "store_N", where N is the bytes of the operand in memory. A multiply-add that reads memory has two
-/// classes; most instructions have no class. No x86 instruction has the class "exponential".
+/// classes; most instructions have no class.
 std::vector<std::string> x86_classes(std::string_view text);
 
-/// Returns the classes of a SASS instruction. `name` has the modifiers but no operands: "LDG.E.128". "exponential" is
-/// MUFU.EX2; "load_tile" and "store_tile" are copies by tensor maps.
+/// Returns the class of a SASS instruction (machine code of an NVIDIA GPU), or nothing. `name` has the modifiers but no
+/// operands: "LDG.E.128". Some classes are not of x86: "exponential" (MUFU.EX2), and "load_tile" and
+/// "store_tile" (copies by tensor maps).
 std::vector<std::string> sass_classes(std::string_view name);
 
 }  // namespace attn

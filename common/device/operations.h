@@ -21,7 +21,7 @@ class RopeOperation;    // common/attention/rope.h
 class DecodeOperation;  // common/paged/decode.h
 class LinearOperation;  // common/linear/launch.h
 
-/// Arithmetic whose ceiling is measured.
+/// A kernel that measures the device's highest rate of one kind of arithmetic.
 struct CeilingArithmetic {
   std::string entry;                 // the kernel's function
   double group_flops = 0;            // flops of a threadgroup in an iteration
@@ -37,11 +37,11 @@ struct CeilingKernels {
   double fma_flops;             // flops of a threadgroup in an iteration of ceiling_fma
   uint32_t copy_threads;        // threads of a threadgroup of ceiling_copy and ceiling_read
   size_t read_floats;           // floats that a threadgroup of ceiling_read writes
-  size_t copy_bytes;            // bytes of the source, and also of the target; more than the caches hold
+  size_t copy_bytes;            // bytes of the source of ceiling_copy, and also of its target
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;         // slices of the source; each repetition copies the next one, so that no slice is cached
+  int copy_slices;         // slices of the source; each repetition copies the next slice, so that no slice is cached
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
@@ -50,8 +50,8 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Returns the matrix products of elements of `dtype` if they are faster than multiply-adds, else nothing. For
-  /// DType::f32 these are products of tf32.
+  /// Returns the kernel of matrix products of `dtype` if they are faster than multiply-adds, else nothing. For
+  /// DType::f32 the kernel multiplies tf32.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 
@@ -63,19 +63,20 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load on
-  /// which this device works for some milliseconds.
+  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
+  /// takes this device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
   int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
-  std::vector<std::string> ladder = {};                 // variants of attention that are compared; empty: all
+  std::vector<std::string> ladder = {};                 // attention variants that are compared; empty: all variants
   std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
 
   bool large() const { return load == Load::large; }
 };
 
-/// If a member is null, or an optional without a value, the device has no kernel for that operation.
+/// The launches of each operation on one device. A null pointer, or an optional without a value, says that the device
+/// has no kernel for the operation.
 struct Operations {
   std::string_view kernel_ending = {};              // how kernels' file names end: "cpu.cpp"; empty: no kernel files
   const FlashOperation* flash = nullptr;            // attention, also of prompts over a paged cache
@@ -89,7 +90,7 @@ struct Operations {
   std::optional<ElementKernel> expand = {};         // converts a cache of 8 bits to Q's type; an element is a key
   std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
-  Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // of a launch, along each dimension
+  Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // the most that a launch may have in each dimension
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
   std::string_view ahead_of_time = {};
   SweepSpan span = {};

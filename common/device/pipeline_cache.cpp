@@ -58,7 +58,7 @@ const Pipeline& PipelineCache::get(const KernelSource& source) {
     Pipeline pipeline;
     slot->cache_key = sha256(source_sha256(source) + device_.compiler_identity());
     pipeline.binary = find_or_compile(source, slot->cache_key, pipeline.origin);
-    pipeline.binary.key = source.key();  // the cache may have got the code from a source with other comments
+    pipeline.binary.key = source.key();  // the cache may hold the code of a source with other comments
     pipeline.binary.run_time = source.run_time_values();
     const Stopwatch loading;
     pipeline.kernel = device_.load(pipeline.binary, source.entry);

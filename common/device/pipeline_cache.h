@@ -26,14 +26,15 @@ struct Pipeline {
   double load_s = 0;   // the part of ready_s for loading
 };
 
-/// Pipelines of one device. The cache looks in memory, then (optionally) in an archive, then in the folder on disk,
-/// which has a file for each key, and then asks the compiler. Several threads and several processes may use a folder at
-/// once: while a thread compiles a key, all other threads that want this key wait for the result. So a key is compiled
-/// once for each folder, and without a folder once for each cache.
+/// Pipelines of one device. The cache looks for a binary in memory, then in an archive (if one is attached), then in
+/// the folder on disk, and then asks the compiler. The folder has a file for each cache key, the hash of a source and
+/// its compiler. Several threads and several processes may use a folder at once: while a thread compiles a source, all
+/// other threads that want this source wait for the result. So a source is compiled once for each folder, or once for
+/// each cache if no folder can be written.
 class PipelineCache {
  public:
-  /// If `folder` is empty, there is no disk cache. If the folder cannot be written, the cache logs one warning and then
-  /// only reads the folder. The compiler gets `options`.
+  /// If `folder` is empty or cannot be made, the cache uses no disk. If the folder cannot be written, the cache logs
+  /// one warning and then only reads the folder. The compiler gets `options`.
   PipelineCache(Device& device, std::string folder, CompileOptions options = {});
   ~PipelineCache();
 
@@ -48,7 +49,8 @@ class PipelineCache {
   /// Gets the pipelines of all sources, on `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
-  /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto.
+  /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto. Returns an
+  /// empty text if none of these variables and no $HOME is set.
   static std::string default_folder();
 
  private:

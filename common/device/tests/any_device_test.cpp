@@ -1,5 +1,5 @@
-// What every device must do: memory, dispatches, parameters, fills and order. The test is built once for each device;
-// the macro ATTN_TEST_DEVICE names the device.
+// What every device must do: memory, dispatches, parameters, fills and order. The tests run on the device that the
+// environment variable ATTN_TEST_DEVICE names, else on the cpu.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST_F(AnyDeviceTest, LimitsThreadgroupMemory) {
   EXPECT_EQ(device_->info().threadgroup_memory_bytes, 32768u);
 }
 
-TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
+TEST_F(AnyDeviceTest, SaysThatThreadgroupMemoryIsTooSmall) {
   DeviceInfo info = device_->info();
   info.threadgroup_memory_bytes = 1000;
   EXPECT_EQ(info.lacks_threadgroup_memory(1000), std::nullopt);
@@ -55,7 +55,7 @@ TEST_F(AnyDeviceTest, SaysWhatThreadgroupMemoryItLacks) {
             fmt::format("needs 1001 bytes of threadgroup memory, {} has 1000", info.spec));
 }
 
-TEST_F(AnyDeviceTest, SaysWhatGridIsTooLarge) {
+TEST_F(AnyDeviceTest, SaysThatAGridIsTooLarge) {
   const Grid most = device_->info().operations->most_threadgroups;
   EXPECT_EQ(device_->info().lacks_grid(most), std::nullopt);
   Operations operations = *device_->info().operations;
@@ -70,7 +70,7 @@ TEST_F(AnyDeviceTest, SaysWhatGridIsTooLarge) {
   }
 }
 
-/// A separate source tree with one kernel. Each compilation reads the kernel's file anew.
+// The test makes a source tree of one kernel and one header. Before each compilation it writes both files anew.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const bool cuda = device_->info().backend == "cuda";
   const test::TemporaryFolder folder;
@@ -86,7 +86,7 @@ TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
       EXPECT_EQ(error.what(), fmt::format("{} does not compile:\n{}", error.key(), error.log()));
       return std::string(error.log());
     }
-    ADD_FAILURE() << "it compiles";
+    ADD_FAILURE() << "the compiler accepted a kernel with errors:\n" << text << header;
     return std::string();
   };
   const auto place = [&](const std::string& path, int line) {
@@ -96,16 +96,16 @@ TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const std::string entry = cuda ? "extern \"C\" __global__ void run(int* p) {\n" : "extern \"C\" void run(int* p) {\n";
   std::string log = message(head + entry + "  *p = ONE + TWO;\n  *p = MISSPELT;\n  *p = ALSO_MISSPELT;\n}\n", "");
   EXPECT_NE(log.find(place(source.path, 6)), std::string::npos) << log;
-  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "all errors: " << log;
+  EXPECT_NE(log.find(place(source.path, 7)), std::string::npos) << "the second error is missing: " << log;
   log = message(head + entry + "  *p = ONE + TWO;\n}\n", "\nint broken(;\n");
   EXPECT_NE(log.find(place("lab/header.h", 2)), std::string::npos) << log;
 }
 
-TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
+TEST_F(AnyDeviceTest, OutOfMemoryTellsTheNeededBytes) {
   for (const size_t bytes : {size_t{1} << 50, SIZE_MAX / 2, SIZE_MAX - 8191, SIZE_MAX}) {
     try {
       const Buffer buffer(*device_, bytes);
-      ADD_FAILURE() << bytes << " bytes";
+      ADD_FAILURE() << "a buffer of " << bytes << " bytes was allocated";
     } catch (const OutOfMemory& error) {
       EXPECT_GE(error.needed_bytes, bytes);
       EXPECT_NE(std::string(error.what()).find(std::to_string(error.needed_bytes)), std::string::npos) << error.what();
@@ -116,7 +116,8 @@ TEST_F(AnyDeviceTest, TellsHowMuchMemoryIsMissing) {
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
-  // Some sizes are smaller and some larger than a huge page, and than the parts into which the device cuts a fill.
+  // The cpu device gives large blocks huge pages (2 MiB), and cuts a fill into parts of 1 MiB. The sizes lie below and
+  // above both limits.
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20, (size_t{3} << 20) + 5}) {
     Buffer buffer(*device_, bytes);
     EXPECT_EQ(buffer.bytes(), bytes);
@@ -164,8 +165,8 @@ struct Poke {
   long long offset;
 };
 
-// Writes one byte beyond either end of the data, and the last byte of either guard band. On the cpu, AddressSanitizer
-// reports the write itself.
+// Writes the guard bands' nearest and farthest bytes, and the first and last byte of the data. In a build with
+// AddressSanitizer, the cpu device ends the process at the write to a guard band.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const KernelSource poke = any_kernel(device_->info(), R"(
@@ -242,7 +243,7 @@ TEST_F(AnyDeviceTest, CopiesParametersWhenTheDispatchIsEncoded) {
   }
   device_->submit(encoder);
   EXPECT_EQ(content_of<uint64_t>(sums), (std::vector<uint64_t>{5500, 5500, 5500, 5000, 5000}));
-  device_->submit(encoder);  // an encoder is a value: it may be submitted again
+  device_->submit(encoder);  // an encoder may be submitted again
   EXPECT_EQ(content_of<uint64_t>(sums)[0], 11000u);
 }
 
@@ -252,15 +253,15 @@ struct Mixed {
   char third;
 };
 
-/// Returns a kernel that was not written for this program: it has several parameters.
-KernelSource foreign_kernel(const DeviceInfo& info) {
+/// Returns a kernel with several parameters, as generated kernels have. The project's own kernels take one struct.
+KernelSource kernel_with_several_parameters(const DeviceInfo& info) {
   const std::string body = R"(
     struct Mixed { short first; double second; char third; };
     static void body(double* sums, char a, Mixed mixed, float b, long long c) {
       sums[0] += a * 1000 + b;
       sums[1] += mixed.first + mixed.second + mixed.third + c;
     })";
-  const std::string path = info.backend == "cuda" ? "test/foreign.cuda.cu" : "test/foreign.cpu.cpp";
+  const std::string path = info.backend == "cuda" ? "test/parameters.cuda.cu" : "test/parameters.cpu.cpp";
   const std::string entry = info.backend == "cuda" ? R"(
     extern "C" __global__ void run(double* sums, char a, Mixed mixed, float b, long long c) {
       body(sums, a, mixed, b, c);
@@ -275,7 +276,7 @@ KernelSource foreign_kernel(const DeviceInfo& info) {
 }
 
 TEST_F(AnyDeviceTest, TakesAListOfArguments) {
-  const KernelSource source = foreign_kernel(device_->info());
+  const KernelSource source = kernel_with_several_parameters(device_->info());
   const auto kernel = device_->load(device_->compile(source), source.entry);
   const Buffer sums = buffer_of(*device_, std::vector<double>{0, 0});
   const auto encode = [&](bool timed, float b) {
@@ -293,7 +294,7 @@ TEST_F(AnyDeviceTest, TakesAListOfArguments) {
   const double second = 8.25 + static_cast<double>(1LL << 40);
   double first = 0;
   for (int round = 1; round <= 4; ++round) {
-    // Encoders that differ only in an argument must not share a graph, on devices that keep encoders as graphs.
+    // A cuda device keeps a graph of each encoder with timestamps. Encoders that differ in `b` must not share a graph.
     const float b = round < 3 ? 0.5f : 0.75f;
     device_->submit(encode(round % 2 == 0, b));
     first += 3000 + b;
@@ -317,7 +318,7 @@ TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
   EXPECT_EQ(commands_of(Arguments()).size(), 1u);
 }
 
-// One binary is loaded with several values of a constant. The other constants are compiled in.
+// The test loads one binary with several values of COUNT and OFFSET. The compiler knows only the value of STEP.
 TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   struct Params {
     int* result;
@@ -362,7 +363,7 @@ TEST_F(AnyDeviceTest, RunsCommandsInOrder) {
       for (long long i = index[0]; i < p->bytes; i += count[0]) p->target[i] = p->target[i] * 2 + 1;
     })");
   const auto kernel = device_->load(device_->compile(source), source.entry);
-  constexpr size_t bytes = (size_t{2} << 20) + 77;  // more than one of the parts into which a fill is cut
+  constexpr size_t bytes = (size_t{2} << 20) + 77;  // the cpu device cuts a fill of this size into several parts
   for (const bool timed : {false, true}) {
     Buffer buffer(*device_, bytes);
     const auto at = [&](size_t offset) { return static_cast<unsigned char*>(buffer.data()) + offset; };

@@ -1,4 +1,5 @@
-// From kernel source to machine code: function constants, errors with the kernel's own lines, headers and their hashes.
+// Compiles kernels for the cpu: function constants, errors with the kernel's own lines, fragments, and the hash of a
+// source and its headers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using test::sanitizes;
 using test::Variable;
 using test::write_text;
 
-/// Tests of kernels that store one long long through their parameter.
+/// The kernels of these tests store one long long where their parameter points to.
 class CompileTest : public test::CpuTest {
  protected:
   long long value_of(const KernelSource& source) {
@@ -62,6 +63,7 @@ TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
+// KernelSourceHash leaves out the names of headers and constants, so sources 6 and 7 may have the hash of `source`.
 TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashTellsMost) {
   const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
   EXPECT_TRUE(source == KernelSource(source));
@@ -125,7 +127,7 @@ TEST_F(CompileTest, WarningsOfAKernelThatCompilesAreLoggedOnce) {
   EXPECT_TRUE(contains(log.text(), "test/kernel.cpu.cpp:3:7: warning: unused variable 'forgotten'")) << log.text();
   const int lines = log.lines();
   EXPECT_EQ(value_of(source(4)), 4);
-  EXPECT_EQ(log.lines(), lines) << "the same warning of another pipeline: " << log.text();
+  EXPECT_EQ(log.lines(), lines) << "the log repeats the warning for another pipeline: " << log.text();
 }
 
 TEST_F(CompileTest, AConstantThatOnlyAHeaderUsesIsNoError) {
@@ -176,7 +178,7 @@ TEST_F(CompileTest, AFileThatIsNoObjectFileIsAnError) {
   EXPECT_THROW(device_->load(Binary(), "run"), CompileError);
 }
 
-TEST_F(CompileTest, IncludesStandInForFiles) {
+TEST_F(CompileTest, TextsInIncludesReplaceFiles) {
   KernelSource source = kernel_text(
       "#include \"common/attention/kernels/score.h\"\n"
       "extern \"C\" void run(long long* const* result, const Threadgroup*) { **result = score(2, 0, 0, {}); }");
@@ -201,7 +203,7 @@ TEST_F(CompileTest, AConstantReadAtRunTimeIsNoConstantExpression) {
   EXPECT_TRUE(contains(error_of(source), "the kernel does not use VALUE")) << error_of(source);
 }
 
-// ---- fragments: sources that are compiled separately and linked in
+// ---- fragments: sources that the compiler compiles separately and links into the kernel
 
 /// Returns a fragment with the text `body`.
 KernelSource fragment_text(const std::string& body, FunctionConstants constants = {},
@@ -245,7 +247,8 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   }
 }
 
-// A fragment that is linked before the optimiser runs is inlined. A fragment that is linked later is called.
+// If a fragment is linked before the optimiser runs, the optimiser inlines it. If it is linked later, the kernel calls
+// it.
 TEST_F(CompileTest, OnlyLinkingBeforeTheOptimizerInlinesAFragment) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");
@@ -289,9 +292,9 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
   other.fragments.front().constants["N"] = 8;
   EXPECT_NE(source_sha256(source), source_sha256(other));
 
-  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "the program's message";
+  EXPECT_TRUE(contains(error_of(other), "['N=7']")) << "the error must have the program's message";
   EXPECT_TRUE(contains(error_of(program("import sys; sys.exit('no such work')")), "no such work"));
-  EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "the program writes nothing";
+  EXPECT_TRUE(contains(error_of(program("pass")), "part.py")) << "the error must name a program that writes no file";
   KernelSource early = source;
   early.linking = Linking::before_optimizer;
   EXPECT_TRUE(contains(error_of(early), "Linking::after_code_generation"));
@@ -299,7 +302,7 @@ TEST_F(CompileTest, AFragmentMayBeAProgram) {
 
 TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add instructions of their own";
-  if (!device_->info().has("avx2")) GTEST_SKIP() << "the expected counts are those of x86";
+  if (!device_->info().has("avx2")) GTEST_SKIP() << "the test knows only the loop of a processor with AVX2";
   KernelSource source = kernel_text(
       "extern \"C\" void run(float* const* data, const Threadgroup*) {\n"
       "  float* x = *data; float sum = 0;\n"
@@ -310,7 +313,7 @@ TEST_F(CompileTest, ContentsTellTheBusiestLoop) {
   EXPECT_EQ(contents.loop.at("multiply_add"), contents.classes.at("multiply_add"));
   EXPECT_EQ(contents.loop.at("branch"), 1);
   EXPECT_GE(contents.loop.at("instructions"), 4);
-  EXPECT_FALSE(contents.loop.contains("store_4")) << "only the other loop stores";
+  EXPECT_FALSE(contents.loop.contains("store_4")) << "contents.loop must be the first loop, which stores nothing";
 }
 
 TEST_F(CompileTest, ContentsCountTheInstructionsOfAllObjects) {
@@ -370,8 +373,7 @@ TEST_F(CompileTest, ADamagedArchiveOfObjectsIsAnError) {
   EXPECT_THROW(device_->load(binary, "run"), CompileError);
 }
 
-// The hash that names cache entries follows only #include "...", so no other form of #include may find a file of the
-// tree.
+// The hash of a source covers only headers in #include "...". So #include <...> must not find a header of the tree.
 TEST_F(CompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   EXPECT_TRUE(contains(error_of(kernel_text("#include <common/kernel/types.h>\n")), "common/kernel/types.h"));
 }
@@ -399,7 +401,7 @@ TEST_F(CompileTest, CompilesAndLoadsInSeveralThreads) {
   EXPECT_EQ(values, (std::array<long long, 6>{0, 1, 2, 3, 4, 5}));
 }
 
-/// A separate source tree: one kernel, a header, and a header that this header includes.
+/// Makes a source tree of one kernel, which includes lab/outer.h, which includes lab/inner.h.
 class SourceTreeTest : public CompileTest {
  protected:
   SourceTreeTest() {
@@ -460,6 +462,8 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   EXPECT_NE(source_sha256(source_), in_quotes) << "text in quotes is not a comment";
 }
 
+// The test adds Metal's words (GLOBAL, LOCAL, CONSTANT, INT64) and lines under #ifdef __METAL_VERSION__ to a header.
+// They change the hash of a Metal kernel, but not the hash of a cpu kernel.
 TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const float* of;\n  long long count;\n};\nconstexpr int inner = 1;\n");
@@ -479,7 +483,7 @@ TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const GLOBAL_TOKENS float* of;\n  long long count;\n};\nconstexpr int inner = "
        "1;\n");
-  EXPECT_NE(source_sha256(source_), hash) << "the hash leaves out only whole words";
+  EXPECT_NE(source_sha256(source_), hash) << "GLOBAL_TOKENS is not the word GLOBAL, so it counts";
   edit("lab/inner.h",
        "#pragma once\n#include \"common/kernel/spaces.h\"\nstruct Row {\n  const LOCAL float* of;\n  INT64 count;\n};\n"
        "#ifdef __METAL_VERSION__\n#if 1\n#endif\nconstexpr constant int inner = 1;\n#else\n"
@@ -505,7 +509,7 @@ TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
   EXPECT_EQ(value_in_a_new_run(), 12);
   edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");
   EXPECT_EQ(value_in_a_new_run(), 11);
-  EXPECT_EQ(cache.files().size(), 3u) << "the earlier text finds its earlier entry";
+  EXPECT_EQ(cache.files().size(), 3u) << "the fourth text equals the second, so it needs no new entry";
 }
 
 TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
@@ -518,7 +522,7 @@ TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
   }
   fs::current_path(before);
   variable_.emplace("ATTENTION_PROTO_SOURCE", "");
-  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty: the program's own tree";
+  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty means the program's own tree";
 }
 
 struct Elements {

@@ -1,3 +1,4 @@
+// CpuMemory, from which the cpu device allocates: alignment, fresh memory, and blocks that are too large.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -39,15 +40,15 @@ TEST(CpuMemoryTest, BlocksAreAlignedAndDoNotOverlap) {
   for (size_t i = 0; i + 1 < blocks.size(); ++i) memory.release(blocks[i]);  // ~CpuMemory() releases the last block
 }
 
-TEST(CpuMemoryTest, LargeBlocksAreFresh) {
+TEST(CpuMemoryTest, LargeBlocksAreZero) {
   CpuMemory memory;
   for (int i = 0; i < 10; ++i) {
     auto* const block = static_cast<unsigned char*>(memory.allocate(5 * CpuMemory::huge_page_bytes));
     ASSERT_NE(block, nullptr);
     for (size_t at = 0; at < 5 * CpuMemory::huge_page_bytes; at += 4096)
-      ASSERT_EQ(block[at], 0) << "data of an older block";
+      ASSERT_EQ(block[at], 0) << "the block has data of an earlier block";
     std::memset(block, 1, 5 * CpuMemory::huge_page_bytes);
-    ASAN_POISON_MEMORY_REGION(block, 4096);  // as a Buffer poisons its guard bands
+    ASAN_POISON_MEMORY_REGION(block, 4096);  // a Buffer does this to its guard bands
     memory.release(block);
   }
 }

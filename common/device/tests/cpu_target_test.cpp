@@ -1,4 +1,4 @@
-// The target for which kernels of the cpu are compiled: this host or another processor.
+// The processor for which the compiler makes a cpu kernel's code: this host's, or a family such as x86-64-v3 or znver4.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using test::kernel_text;
 using test::message_of;
 
-/// y = a x + y over 64 floats. The loop computes 16 floats in each iteration.
+/// Returns a kernel that computes y = a x + y over 64 floats, 16 in each iteration.
 KernelSource multiply_add() {
   return kernel_text(R"(
     struct Params { float* y; const float* x; float a; };
@@ -29,7 +29,7 @@ KernelSource multiply_add() {
     })");
 }
 
-// Returns the machine number from the object file's header. The number has 16 bits and is little-endian.
+// Returns the number of the architecture (e_machine) from the object file's ELF header: 16 bits, little-endian.
 int machine_of(const Binary& binary) {
   return static_cast<unsigned char>(binary.code.at(18)) + 256 * static_cast<unsigned char>(binary.code.at(19));
 }
@@ -86,6 +86,7 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
   EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "a multiply-add has 4 of an iteration's 16 floats";
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "a multiply-add has 8 of an iteration's 16 floats";
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "a multiply-add has all 16 floats of an iteration";
+  // a.within(b) is `a` without the features that `b` lacks.
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);
 }
@@ -98,7 +99,7 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
   EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
 }
 
-// Code for a family, without the features that this host lacks, runs on this host.
+// Code for a family, without the features that this host lacks, must run on this host.
 TEST(CpuTargetTest, RunsCodeThatIsCompiledForAFamilyWithinThisHost) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {

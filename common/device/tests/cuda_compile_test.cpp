@@ -17,8 +17,8 @@
 #include "common/testing/captured_log.h"
 #include "common/testing/cuda_compiler.h"
 
-// nvJitLink does not free the memory of a link that failed, even when it is destroyed. NVRTC does not free the memory
-// of a compilation that it traced.
+// LeakSanitizer must not report two leaks of NVIDIA's libraries. nvJitLink keeps memory of a link that failed, even
+// after nvJitLinkDestroy(). NVRTC keeps memory of a compilation that it traced.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libnvJitLink\nleak:libnvrtc"; }  // NOLINT: its name
 
 namespace attn {
@@ -36,7 +36,7 @@ class CudaCompileTest : public test::CudaCompilerTest {
     } catch (const CompileError& error) {
       return error.what();
     }
-    ADD_FAILURE() << "it compiles";
+    ADD_FAILURE() << "the compiler accepted a kernel with errors: " << source.key();
     return {};
   }
 };
@@ -75,7 +75,7 @@ TEST_F(CudaCompileTest, ConstantsMayBeReadAtRunTime) {
   other.constants["VALUE"] = 2;
   const Binary one = compiler_->compile(source), two = compiler_->compile(other);
   EXPECT_EQ(one.code_sha256, two.code_sha256);
-  EXPECT_TRUE(contains(one.code, "VALUE")) << "a symbol that load() can find";
+  EXPECT_TRUE(contains(one.code, "VALUE")) << "the cubin lacks the symbol that load() sets";
   EXPECT_EQ(two.run_time, (FunctionConstants{{"VALUE", 2}}));
   KernelSource sized = stores("VALUE; int array[VALUE]; array[0] = 0", {{"VALUE", 1}});
   sized.run_time = {"VALUE"};
@@ -150,7 +150,7 @@ TEST_F(CudaCompileTest, TimesEachPhaseIfAsked) {
   EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
 }
 
-// Without a temporary folder a phase trace would make NVRTC end the process.
+// NVRTC ends the process if it cannot write its trace. So the compiler asks for no trace without a temporary folder.
 TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
   const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});
@@ -159,8 +159,7 @@ TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   EXPECT_GT(binary.times.code_generation_s, 0);
 }
 
-// The hash that names cache entries follows only #include "...", so no other form of #include may find a file of the
-// tree.
+// The hash of a source covers only headers in #include "...". So #include <...> must not find a header of the tree.
 TEST_F(CudaCompileTest, HeadersOfTheTreeAreIncludedWithQuotes) {
   KernelSource source = stores("1");
   source.includes[source.path] = "#include <common/kernel/types.h>\n" + source.includes[source.path];
@@ -201,13 +200,13 @@ TEST_F(CudaCompileTest, CountsInstructions) {
   const auto [counts, classes, loop, bytes] = cuda_contents(compiler_->compile(stores("sqrtf(*result)")));
   EXPECT_GT(bytes, 0);
   EXPECT_EQ(bytes % 16, 0);
-  if (counts.empty()) GTEST_SKIP() << "no disassembler (nvdisasm) here";
+  if (counts.empty()) GTEST_SKIP() << "this machine has no disassembler (nvdisasm)";
   EXPECT_EQ(counts.at("STG"), 1);
   EXPECT_GE(counts.at("MUFU"), 1);
   EXPECT_FALSE(counts.contains("HGMMA"));
 }
 
-/// Returns a kernel that calls the fragment's function with a number and stores the result.
+/// Returns a kernel that stores part(x). The source text `fragment` defines the function part().
 KernelSource with_fragment(const std::string& fragment, Linking linking) {
   KernelSource source = stores("part(*result)");
   source.includes[source.path] = "extern \"C\" float part(float);\n" + source.includes[source.path];
@@ -216,7 +215,6 @@ KernelSource with_fragment(const std::string& fragment, Linking linking) {
   return source;
 }
 
-// Skipped if there is no nvJitLink.
 TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   const std::string part = "extern \"C\" float part(float x) { return 2 * x + 1; }";
   Binary whole, stitched, linked;
@@ -229,7 +227,7 @@ TEST_F(CudaCompileTest, FragmentsAreLinkedBeforeTheOptimiserOrAsMachineCode) {
   whole = compiler_->compile(stores("2 * *result + 1"));
   EXPECT_EQ(stitched.registers, whole.registers);
   EXPECT_EQ(stitched.spill_bytes, 0);
-  EXPECT_GT(linked.registers, whole.registers) << "the kernel has the registers that the called function may need";
+  EXPECT_GT(linked.registers, whole.registers) << "the kernel must also have registers for the function that it calls";
   EXPECT_NE(stitched.code_sha256, linked.code_sha256);
   EXPECT_LT(cuda_contents(stitched).bytes, cuda_contents(linked).bytes);
   EXPECT_EQ(stitched.code_sha256, compiler_->compile(with_fragment(part, Linking::before_optimizer)).code_sha256);
@@ -263,7 +261,8 @@ struct CheckedPipeline {
   bool without_spills;
 };
 
-/// Reads the lines of a kernel's head: "// Checked: entry[NAME=1,OTHER=2]", optionally followed by " without spills".
+/// Returns the pipelines that a kernel's file names in lines "// Checked: entry[NAME=1,OTHER=2]". The line may end with
+/// " without spills".
 std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
   std::vector<CheckedPipeline> checked;
   std::istringstream stream(read_source({}, path));
@@ -274,7 +273,7 @@ std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
     std::optional<KernelSource> source = parse_key(line.substr(mark.size(), close - mark.size()));
     const std::string rest = line.substr(close);
     if (!source || (!rest.empty() && rest != " without spills")) {
-      ADD_FAILURE() << path << ": " << line;
+      ADD_FAILURE() << path << ": this line has another form: " << line;
       continue;
     }
     source->path = path;
@@ -283,7 +282,7 @@ std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
   return checked;
 }
 
-TEST_F(CudaCompileTest, EveryKernelOfTheTree) {
+TEST_F(CudaCompileTest, CompilesEveryKernelOfTheTree) {
   std::vector<std::string> kernels = kernel_files();
   std::erase_if(kernels, [](const std::string& path) { return !path.ends_with(".cuda.cu"); });
   EXPECT_FALSE(kernels.empty());
@@ -298,7 +297,7 @@ TEST_F(CudaCompileTest, EveryKernelOfTheTree) {
                        fmt::format("{} registers, {:.0f} ms", binary.registers, 1e3 * binary.times.total_s()));
         if (without_spills) {
           EXPECT_EQ(binary.spill_bytes, 0) << source.key();
-          EXPECT_EQ(log.text(), "") << "a warning, for example of matrix products that do not overlap other work";
+          EXPECT_EQ(log.text(), "") << "warnings (for example that matrix products overlap no other work)";
         }
       } catch (const CompileError& error) {
         ADD_FAILURE() << error.what();

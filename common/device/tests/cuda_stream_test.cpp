@@ -17,13 +17,13 @@ namespace {
 using test::buffer_of;
 using test::content_of;
 
-TEST(CudaOpenForTest, RefusesWhatIsNoDevice) {
+TEST(CudaOpenForTest, RefusesNumbersOfNoDevice) {
   EXPECT_THROW(open_cuda_device_for(-1, nullptr), BadInput);
   const std::string message = test::message_of<DeviceMissing>([] { open_cuda_device_for(99, nullptr); });
   EXPECT_TRUE(message.starts_with("cuda:99: ")) << message;
 }
 
-/// The fixture plays the program, which has the primary context and a stream.
+/// The fixture is the program that uses CUDA: it holds the primary context and a stream.
 class GpuStreamTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -98,7 +98,7 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   device_->enqueue(encoder);
   device_->enqueue(more);
   device_->enqueue(more);
-  // All other calls would spoil the capture, so they throw at once.
+  // submit(), upload() and allocate() would end the capture with an error, so they throw at once.
   const unsigned one = 1;
   EXPECT_THROW(device_->submit(more), std::logic_error);
   EXPECT_THROW(count.upload(&one, sizeof one), std::logic_error);
@@ -106,7 +106,7 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   EXPECT_FALSE(device_->lost());
   CUgraph graph = nullptr;
   check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
-  EXPECT_EQ(content_of<unsigned>(count)[0], 0u) << "nothing has run";
+  EXPECT_EQ(content_of<unsigned>(count)[0], 0u) << "the captured commands ran during the capture";
 
   CUgraphExec executable = nullptr;
   check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
@@ -119,7 +119,8 @@ TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
   cuda_->cuGraphExecDestroy(executable);
 }
 
-// A framework may call an operator for the first time while it captures a graph.
+// A framework may call an operator for the first time while it captures a graph. Then the device loads kernels and
+// allocates during the capture.
 TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   const auto device = Device::open_for_caller("cuda:0");
   check(cuda_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");

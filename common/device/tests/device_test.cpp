@@ -1,4 +1,4 @@
-// Tests of what only the cpu device must do, and tests that need kernels of the cpu. any_device_test.cpp tests what all
+// What only the cpu device must do, and tests whose kernels are written for the cpu. any_device_test.cpp tests what all
 // devices must do.
 #include "common/device/device.h"
 
@@ -65,7 +65,7 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   EXPECT_TRUE(info.toolchain.starts_with("clang ")) << info.toolchain;
   EXPECT_TRUE(info.simd_width == 4 || info.simd_width == 8 || info.simd_width == 16) << info.simd_width;
   EXPECT_TRUE(info.vector_registers == 16 || info.vector_registers == 32) << info.vector_registers;
-  uint32_t ways = 8;  // if the system says nothing
+  uint32_t ways = 8;  // the device's value if the system reports none
   std::ifstream("/sys/devices/system/cpu/cpu0/cache/index0/ways_of_associativity") >> ways;
   EXPECT_EQ(info.l1_ways, ways);
   EXPECT_GE(info.threadgroup_memory_bytes, size_t{64} << 10);
@@ -120,7 +120,7 @@ TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
       __atomic_fetch_add(p->visits, 1u, __ATOMIC_RELAXED);
     })");
   const size_t most = device_->info().threadgroup_memory_bytes;
-  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // larger, then smaller
+  for (const size_t bytes : {size_t{1}, most, size_t{100'001}, size_t{4096}}) {  // the memory grows, then shrinks
     KernelSource sized = source;
     sized.constants = {{"BYTES", static_cast<int64_t>(bytes)}};
     unsigned visits = 0, wrong = 0;
@@ -164,7 +164,7 @@ TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
       {"deep(p->zero);", "filled its stack, as a recursion without end does"},
       {"abort();", "called abort()"},
       {"__builtin_trap();", "met a trap or an illegal instruction"}};
-#ifdef __x86_64__  // on other processors the quotient is 0
+#ifdef __x86_64__  // other processors have no fault here: the quotient is 0
   wrongs.emplace_back("*p->zero = 5 / *p->zero;", "divided by zero, or got a quotient that is too large");
 #endif
   for (const auto& [text, what] : wrongs) {
@@ -184,7 +184,7 @@ TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
   }
 }
 
-TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
+TEST_F(DeviceTest, AGuardedKernelMayBeSubmittedManyTimes) {
   PipelineCache pipelines(*device_, "");
   const KernelSource source = [] {
     KernelSource counting = kernel_text(R"(
@@ -203,7 +203,7 @@ TEST_F(DeviceTest, AGuardedKernelMayTakeManySubmissions) {
   EXPECT_EQ(count, 10'100u);
 }
 
-// Faults of kernels that are not guarded are not caught, so a debugger, AddressSanitizer and the shell see them.
+// The device does not catch the fault of an unguarded kernel, so a debugger, AddressSanitizer and the shell see it.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -224,8 +224,8 @@ TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
 
 std::atomic<int> segv_count, urg_count;
 
-// A guarded kernel leaves the program's handlers and limits as they were, and stays guarded after the handlers have
-// run.
+// A guarded kernel leaves the program's signal handlers and stack limit as they were. The device still catches the
+// kernel's faults after the program's handlers have run.
 TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -256,7 +256,7 @@ TEST_F(DeviceTest, AGuardedKernelLeavesHandlersAndLimits) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
+TEST_F(DeviceTest, WorksAfterADispatchThatDoesNotFit) {
   const KernelSource source = kernel_text(R"(
     extern "C" void run(unsigned* const* count, const Threadgroup* group) {
       if (group->memory_bytes > 0) group->memory[group->memory_bytes - 1] = 1;
@@ -271,7 +271,7 @@ TEST_F(DeviceTest, GoesOnAfterADispatchThatDoesNotFit) {
   EXPECT_EQ(count, 15u);
 }
 
-// In a virtual machine Linux tells only a nominal clock rate, so the cpu device tells no clock rate.
+// In a virtual machine Linux reports only a nominal clock rate, so the cpu device reports none.
 TEST_F(DeviceTest, TellsNoClockRate) {
   const Clocks clocks = device_->clocks();
   EXPECT_LT(clocks.core_mhz, 0);
@@ -279,14 +279,14 @@ TEST_F(DeviceTest, TellsNoClockRate) {
   EXPECT_TRUE(clocks.throttle_reasons.empty());
 }
 
-/// Sleeps, and stores how long the sleep took by the host's clock.
+/// Parameters of a kernel that sleeps, and stores how long it slept by the host's clock.
 struct Nap {
   unsigned microseconds;
   double* seconds;
 };
 
-// On a slow host a sleep may last longer than the kernel asks. So the bounds are no constants: the kernels and the
-// test measure them. The naps outside the timestamps are so long that the upper bound fails if they are counted.
+// On a slow host a sleep may last longer than the kernel asks. So the test takes its bounds from measured times. The
+// sleeps outside the timestamps are so long that a time that includes one of them exceeds the upper bound.
 TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const KernelSource source = kernel_text(R"(
     struct Nap { unsigned microseconds; double* seconds; };
@@ -306,7 +306,7 @@ TEST_F(DeviceTest, TimesWhatLiesBetweenTimestamps) {
   const auto kernel = device_->load(device_->compile(source), source.entry);
   std::array<double, 3> naps = {};
   CommandEncoder encoder;
-  encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, Nap{60'000, &naps[0]});  // before the first timestamp: not counted
+  encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, Nap{60'000, &naps[0]});  // before the first timestamp: not in `seconds`
   encoder.timestamp();
   encoder.timestamp();
   encoder.dispatch(*kernel, {1, 1, 1}, 1, 0, Nap{20'000, &naps[1]});
@@ -331,7 +331,7 @@ struct DenormalsOfThreads {
 // change.
 TEST_F(DeviceTest, FlushesDenormalsInKernels) {
 #if !defined(__x86_64__) && !defined(__aarch64__)
-  GTEST_SKIP() << "not on this architecture";
+  GTEST_SKIP() << "only on x86-64 and aarch64 the device flushes denormals";
 #endif
   const KernelSource source = kernel_text(R"(
     struct DenormalsOfThreads { float* results; float denormal, smallest, half; };

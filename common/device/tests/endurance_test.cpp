@@ -1,5 +1,5 @@
-// A long run must not need more and more memory. Loading, running and unloading kernels a thousand times, and a
-// thousand submissions, must not grow the process by more than a hundredth.
+// A long run must not need more and more memory. If a process loads, runs and unloads a kernel a thousand times, its
+// memory must grow by less than 1 %. The same holds if it submits commands a thousand times.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ class EnduranceTest : public test::CpuTest {
     const double before = resident_mib();
     for (int i = 0; i < 1000; ++i) action();
     const double after = resident_mib();
-    EXPECT_LT(after, before * 1.01) << before << " MiB before, " << after << " after";
+    EXPECT_LT(after, before * 1.01) << before << " MiB before, " << after << " MiB after";
   }
 };
 

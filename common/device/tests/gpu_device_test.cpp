@@ -29,7 +29,7 @@ KernelSource cuda_kernel(const std::string& text, FunctionConstants constants = 
   return {path, "run", std::move(constants), {{path, text}}};
 }
 
-/// Spins for `nanoseconds`; a negative number spins for ever.
+/// Returns a kernel that runs for `nanoseconds`. With a negative number it never ends.
 KernelSource spin() {
   return cuda_kernel(R"(
     extern "C" __global__ void run(const long long nanoseconds) {
@@ -203,7 +203,7 @@ TEST_F(GpuDeviceTest, FaultyCubinIsAnError) {
 TEST_F(GpuTimingTest, TimesWhatLiesBetweenTimestamps) {
   const auto kernel = load(spin());
   CommandEncoder encoder;
-  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not counted
+  encoder.dispatch(*kernel, {}, 1, 0, 60'000'000LL);  // before the first timestamp: not in `seconds`
   encoder.timestamp();
   encoder.timestamp();
   encoder.dispatch(*kernel, {}, 1, 0, 20'000'000LL);
@@ -236,8 +236,8 @@ TEST_F(GpuTimingTest, AnEmptyLaunchTakesMicroseconds) {
   EXPECT_LT(many, single);
 }
 
-// An encoder with timestamps runs as a graph, and the device keeps the graph. The results must be right however often
-// an encoder is submitted, and for any number of encoders.
+// The device makes a graph of an encoder with timestamps, and keeps the last 128 graphs. The results must be right if
+// an encoder is submitted again, and if there are more encoders than graphs.
 TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   const KernelSource source = cuda_kernel(R"(
     struct Add { unsigned* target; unsigned value; };
@@ -259,15 +259,15 @@ TEST_F(GpuDeviceTest, GraphsRunWhatTheEncoderSays) {
   };
   for (int round = 0; round < 3; ++round) {
     for (unsigned i = 0; i < 150; ++i) EXPECT_EQ(count_after(encode(*kernel, i), value), 3 * i + 5) << i;
-    kernel.reset();  // also destroys the kernel's graphs, because the next kernel may get the same address
+    kernel.reset();  // must destroy the kernel's graphs too, because the next kernel may get the same address
     kernel = load(source);
   }
 }
 
-// The driver caches code that it compiles from PTX, but not code that is already machine code. So the time of a
-// compilation here is the time of NVRTC. The driver reads the path of its cache when it starts, so the test needs a
+// The driver keeps code that it compiles from PTX in a cache on disk. The project gives the driver machine code, so
+// each compilation takes NVRTC's full time. The driver reads the path of its cache when it starts, so the test needs a
 // separate process.
-TEST(GpuDriverCacheTest, GetsNoKernel) {
+TEST(GpuDriverCacheTest, HasNoKernelOfTheProject) {
   const test::TemporaryFolder folder;
   const test::Variable path("CUDA_CACHE_PATH", folder.path()), on("CUDA_CACHE_DISABLE", "0");
   std::unique_ptr<Device> device;
@@ -281,7 +281,7 @@ TEST(GpuDriverCacheTest, GetsNoKernel) {
   Binary ptx;
   ptx.code = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry run(.param .u64 count) { ret; }\n";
   const auto compiled_by_driver = device->load(ptx, "run");
-  if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache where this process would see it";
+  if (folder.files().empty()) GTEST_SKIP() << "the driver keeps no cache in CUDA_CACHE_PATH";
 }
 
 TEST_F(GpuDeviceTest, LoadsAndUnloadsManyKernels) {
@@ -297,7 +297,8 @@ struct Faulty {
   const char* body;
 };
 
-/// Runs a faulty kernel in this process. Ends the process with status 0 if the errors are as expected.
+/// Runs a faulty kernel in this process, prints the messages of all DeviceLost to stderr, and ends the process with
+/// status 0. EXPECT_EXIT compares the messages.
 void lose_the_device(const KernelSource& source) {
   alarm(60);
   {
@@ -391,7 +392,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
                               .box = {box_width, box_height},
                               .swizzle = swizzle});
     };
-    // The box reaches beyond the right and the lower edge.
+    // The box reaches beyond the right and the lower edge of the source. The elements beyond the edges must be 0.
     const int x = 40, y = 30;
     dispatch(cuda_kernel(tensor_copy, {{"BYTES", box_width * box_height * 2}}),
              TensorCopy{map(source, width, height), map(target, box_width, box_height), x, y});
@@ -428,7 +429,7 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
   TensorMapLayout single = good;
   single.dims[1] = 1;
   single.strides_bytes = {250};
-  EXPECT_NO_THROW(make_tensor_map(single)) << "the stride between rows is not read if there is one row";
+  EXPECT_NO_THROW(make_tensor_map(single)) << "a tensor of one row may have any stride between rows";
 }
 
 // ---- ceilings
@@ -450,7 +451,7 @@ TEST_F(GpuTimingTest, CeilingsArePlausible) {
     EXPECT_NEAR(ceilings.f16_tflops / ceilings.bf16_tflops, 1, 0.2);
     EXPECT_NEAR(ceilings.tf32_tflops / ceilings.bf16_tflops, 0.5, 0.15);
   }
-  if (device_->info().arch == "sm_90a") {  // flops per clock and unit: 256 in f32, 4096 in matrix products
+  if (device_->info().arch == "sm_90a") {  // flops of a multiprocessor in a clock: 256 in f32, 4096 in 16-bit products
     const double most = device_->info().units * 2.0e9 * 1e-12;
     EXPECT_LT(ceilings.f32_tflops, 256 * most);
     EXPECT_GT(ceilings.f32_tflops, 256 * most * 0.6);

@@ -1,6 +1,6 @@
-// The pipeline cache and archive: which process or thread compiles a kernel, how often, and that damaged entries are
-// not used. Most tests run on a device that invents its code, so that every byte of an entry can be changed. In the
-// last tests two real processes share a folder.
+// The pipeline cache and the archive: who compiles a kernel, and how often; no damaged entry may be used. Most tests
+// use a FakeDevice, whose small code lets a test change every byte of an entry in turn. In the last tests two processes
+// share a folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -40,7 +40,7 @@ struct FakeKernel : Kernel {
   std::string code;
 };
 
-/// Counts its compilations. The code is made from the source's key.
+/// A device that counts its compilations. It makes the code from the source's key, and runs no kernel.
 class FakeDevice : public Device {
  public:
   void* allocate(size_t bytes) override { return std::malloc(bytes); }
@@ -55,7 +55,7 @@ class FakeDevice : public Device {
     }
     std::this_thread::sleep_for(compile_time);
     if (on_compile) on_compile();
-    if (fail) throw CompileError("told to");
+    if (fail) throw CompileError("the test lets each compilation fail");
     return expected(source);
   }
   std::string compiler_identity() const override { return identity; }
@@ -109,7 +109,8 @@ void expect_equal(const Binary& binary, const Binary& expected) {
 
 class PipelineCacheTest : public testing::Test {
  protected:
-  /// Returns the origin of the source's pipeline in a new cache over the folder. Checks the binary too.
+  /// Returns the origin of the source's pipeline in a new cache over the folder, as in a new process. Checks the binary
+  /// too.
   std::string origin_in_a_new_run(const KernelSource& source, const std::string& folder) {
     PipelineCache cache(device_, folder);
     const Pipeline& pipeline = cache.get(source);
@@ -127,13 +128,13 @@ TEST_F(PipelineCacheTest, CompilesWithItsOptions) {
   PipelineCache(device_, folder_.path()).get(source_number(1));
   EXPECT_FALSE(device_.last_options.precompile_headers);
   PipelineCache traced(device_, folder_.path(), {.precompile_headers = true, .trace_phases = true});
-  EXPECT_EQ(traced.get(source_number(1)).origin, "disk") << "the code is the same";
+  EXPECT_EQ(traced.get(source_number(1)).origin, "disk") << "options do not change the code";
   EXPECT_EQ(traced.get(source_number(2)).origin, "compiled");
   EXPECT_TRUE(device_.last_options.precompile_headers);
   EXPECT_TRUE(device_.last_options.trace_phases);
 }
 
-TEST_F(PipelineCacheTest, FragmentsAndHowTheyAreLinkedTellPipelinesApart) {
+TEST_F(PipelineCacheTest, SourcesWithOtherFragmentsOrLinkingHaveOtherPipelines) {
   std::vector<KernelSource> sources(4, source_number(1));
   for (size_t i = 0; i < 3; ++i) sources[i].fragments = {source_number(2)};
   sources[1].fragments[0].constants["NUMBER"] = 3;
@@ -232,7 +233,7 @@ TEST_F(PipelineCacheTest, TrustsNoDamagedEntry) {
     write_text(folder_.path() / name, text);
     ASSERT_EQ(origin_in_a_new_run(source), "compiled") << text;
     ASSERT_EQ(log.lines(), 1) << log.text();
-    ASSERT_EQ(folder_.files(), files) << "repaired, and no other file is left";
+    ASSERT_EQ(folder_.files(), files) << "the folder must have the repaired entry and no other file";
   }
   EXPECT_EQ(origin_in_a_new_run(source), "disk");
 }
@@ -293,7 +294,7 @@ TEST_F(PipelineCacheTest, ReadsAFolderItCannotWrite) {
   fs::permissions(folder_.path(), fs::perms::owner_all);
 }
 
-/// Limits the length of files that this process may write, as a full disk would.
+/// Limits the length of files that this process may write, to imitate a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -311,7 +312,7 @@ class FileSizeLimit {
   rlimit old_;
 };
 
-TEST_F(PipelineCacheTest, LeavesNoTornFileOnAFullDisk) {
+TEST_F(PipelineCacheTest, LeavesNoPartOfAFileOnAFullDisk) {
   for (const rlim_t bytes : {0, 1, 100}) {
     CapturedLog log;
     PipelineCache cache(device_, folder_.path());
@@ -326,7 +327,7 @@ TEST_F(PipelineCacheTest, LeavesNoTornFileOnAFullDisk) {
     EXPECT_EQ(log.lines(), 1) << log.text();
   }
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
-  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "there is room again";
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "the disk has room again";
 }
 
 TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
@@ -337,7 +338,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < found.size(); ++thread) {
     threads.emplace_back([&, thread] {
-      // Half of the threads begin with the last key, so that both equal and different keys are wanted at once.
+      // Half of the threads begin with the last key, so that the threads want equal and different keys at once.
       for (int i = 0; i < keys; ++i) {
         const int key = thread % 2 ? keys - 1 - i : i;
         found[thread][key] = &cache.get(source_number(key));
@@ -353,7 +354,7 @@ TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {
   EXPECT_EQ(cache.archive().size(), size_t{keys});
 }
 
-// Two caches over one folder stand for two processes; in one process the compilations can be counted.
+// Two caches over one folder stand for two processes. One process can count the compilations of both caches.
 TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   device_.compile_time = std::chrono::milliseconds(5);
   PipelineCache one(device_, folder_.path()), other(device_, folder_.path());
@@ -364,14 +365,14 @@ TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   thread.join();
   EXPECT_EQ(device_.compiled(), 10);
   EXPECT_EQ(device_.compiled_by_key().size(), 10u);
-  EXPECT_EQ(folder_.files().size(), 10u) << "nothing but the entries is left";
+  EXPECT_EQ(folder_.files().size(), 10u) << "the folder must have the entries and no other file";
   for (const KernelSource& source : sources) {
-    EXPECT_NE(one.get(source).origin, other.get(source).origin) << "one compiled it, the other found it";
+    EXPECT_NE(one.get(source).origin, other.get(source).origin) << "one cache compiles, the other must find the entry";
     expect_equal(other.get(source).binary, FakeDevice::expected(source));
   }
 }
 
-// A thread that waits for the compilation of another thread compiles the key itself if the compilation fails.
+// A thread that waits while another cache compiles its source compiles the source itself if that compilation fails.
 TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
@@ -383,7 +384,7 @@ TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   EXPECT_TRUE(folder_.files().empty());
 }
 
-// A process that died during a compilation leaves a part of a file, which no process holds any more.
+// A process that died during a compilation leaves a file ENTRY.part. No process has a lock on this file.
 TEST_F(PipelineCacheTest, TakesOverTheFileOfADeadProcess) {
   origin_in_a_new_run(source_number(1));
   const auto files = folder_.files();
@@ -412,7 +413,7 @@ TEST_F(PipelineCacheTest, AnArchiveWaitsForNoCompilation) {
   EXPECT_EQ(cache.archive().size(), 2u);
 }
 
-TEST_F(PipelineCacheTest, PrepareGetsAllAndThrowsTheErrorOfOne) {
+TEST_F(PipelineCacheTest, PrepareGetsAllPipelinesAndThrowsAThreadsError) {
   std::vector<KernelSource> sources;
   for (int i = 0; i < 20; ++i) sources.push_back(source_number(i % 15));
   PipelineCache cache(device_, "");
@@ -452,7 +453,7 @@ TEST_F(PipelineCacheTest, DefaultFolderFollowsTheEnvironment) {
   EXPECT_EQ(PipelineCache::default_folder(), "/named");
   {
     const Variable off("ATTENTION_PROTO_CACHE", "");
-    EXPECT_EQ(PipelineCache::default_folder(), "") << "empty switches the disk cache off";
+    EXPECT_EQ(PipelineCache::default_folder(), "") << "an empty variable switches the disk cache off";
   }
   const Variable unnamed("ATTENTION_PROTO_CACHE", std::nullopt);
   EXPECT_EQ(PipelineCache::default_folder(), "/xdg/attention-proto");
@@ -476,7 +477,8 @@ class PipelineArchiveTest : public PipelineCacheTest {
     archive.save(path_);
     return test::read_text(path_);
   }
-  /// Loads `text`. Each entry must be right or absent. Returns the archive, or nothing for a foreign file.
+  /// Loads `text` as an archive, and returns the archive. Each entry must be right or absent. Returns nothing if
+  /// `text` is no archive.
   std::optional<PipelineArchive> load(const std::string& text) {
     write_text(path_, text);
     const CapturedLog log;
@@ -534,7 +536,7 @@ TEST_F(PipelineArchiveTest, AFileThatIsCutAnywhereKeepsItsWholeEntries) {
     ASSERT_EQ(archive.has_value(), length >= magic_bytes) << length;
     if (!archive) continue;
     EXPECT_LT(archive->size(), size_t{entries});
-    EXPECT_GE(archive->size(), most) << "a longer part has no fewer entries";
+    EXPECT_GE(archive->size(), most) << "a longer part of the file must not have fewer entries";
     EXPECT_LE(archive->damaged(), 1u);
     most = archive->size();
   }
@@ -607,14 +609,14 @@ TEST_F(PipelineArchiveTest, RefusesForeignFiles) {
   EXPECT_THROW(PipelineArchive().save(folder_.path() / "missing" / "archive"), BadInput);
 }
 
-// The tests below use two processes.
+// ---- tests with two processes
 
 KernelSource multiply_by(int64_t factor) {
   return kernel_text("extern \"C\" void run(long long* const* value, const Threadgroup*) { **value *= FACTOR; }\n",
                      {{"FACTOR", factor}});
 }
 
-/// Gets `keys` kernels through a new cache over `folder` and runs each. Returns whether all results were right.
+/// Gets `keys` kernels from a new cache over `folder`, and runs each kernel. Returns whether all results are right.
 bool compile_and_run(const fs::path& folder, int keys) {
   const auto device = Device::open("cpu:threads=1");
   PipelineCache cache(*device, folder);
@@ -682,7 +684,7 @@ TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
   for (std::string line; std::getline(lines, line);) ++compiled[line];
   EXPECT_EQ(compiled.size(), size_t{keys});
   for (const auto& [key, times] : compiled) EXPECT_EQ(times, 1) << key;
-  EXPECT_EQ(folder.files().size(), size_t{keys}) << "nothing but whole entries is left";
+  EXPECT_EQ(folder.files().size(), size_t{keys}) << "the folder must have the entries and no other file";
   FakeDevice device;
   PipelineCache cache(device, folder.path());
   for (int key = 0; key < keys; ++key) EXPECT_EQ(cache.get(source_number(key)).origin, "disk") << key;
@@ -691,7 +693,7 @@ TEST(SharedFolder, TwoProcessesOfEightThreadsCompileEachKeyOnce) {
 using SharedFolderTest = test::CpuTest;
 
 TEST_F(SharedFolderTest, ServesTwoProcessesAtOnce) {
-  device_.reset();  // a process with threads must not fork
+  device_.reset();  // ends the device's threads, because a process with threads must not fork
   constexpr int keys = 12;
   const TemporaryFolder folder;
   std::vector<pid_t> children;
@@ -704,7 +706,7 @@ TEST_F(SharedFolderTest, ServesTwoProcessesAtOnce) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
-  EXPECT_EQ(folder.files().size(), size_t{keys}) << "no temporary file is left";
+  EXPECT_EQ(folder.files().size(), size_t{keys}) << "the folder must have the entries and no other file";
   const auto device = Device::open("cpu:threads=1");
   PipelineCache cache(*device, folder.path());
   for (int key = 0; key < keys; ++key) EXPECT_EQ(cache.get(multiply_by(key)).origin, "disk") << key;

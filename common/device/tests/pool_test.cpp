@@ -1,6 +1,6 @@
-// The pool that runs the cpu device's threadgroups. ThreadSanitizer sees all code of these tests, because the pool
-// runs lambdas here. It would not see the code of kernels, which are not instrumented for ThreadSanitizer.
-// A wave is one call of run().
+// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas, so a build with ThreadSanitizer checks
+// them too (it does not check kernels). A wave is one call of run(). A submission is begin(), any number of waves, and
+// end(); after end() the workers sleep.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(ThreadPoolTest, RunsEachItemExactlyOnce) {
         if (thread >= threads) thread_in_range = false;
       });
       EXPECT_TRUE(std::all_of(runs.begin(), runs.end() - 1, [](const auto& n) { return n == 1; }));
-      EXPECT_EQ(runs[count], 0) << "an item beyond the last";
+      EXPECT_EQ(runs[count], 0) << "the pool ran an item beyond the last";
       EXPECT_TRUE(thread_in_range);
     }
     pool.end();
@@ -59,7 +59,7 @@ TEST(ThreadPoolTest, EachThreadTakesItemsInRisingOrder) {
   EXPECT_EQ(order, expected);
 }
 
-// Each item waits until all other items have begun, so the test fails if a thread does not take part in the wave.
+// Each item waits until all other items have begun. So the test fails if a thread takes no item.
 TEST(ThreadPoolTest, AllThreadsTakePart) {
   ThreadPool pool(5);
   for (int repetition = 0; repetition < 20; ++repetition) {
@@ -98,7 +98,7 @@ TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
     pool.begin();
     for (int wave = submission % 3; wave > 0; --wave) pool.run(4, [&](uint64_t, unsigned) { ++items; });
     pool.end();
-    if (submission % 1000 == 0) std::this_thread::sleep_for(5ms);  // so that all workers are surely asleep
+    if (submission % 1000 == 0) std::this_thread::sleep_for(5ms);  // long enough that all workers fall asleep
   }
   EXPECT_EQ(items, 3000 * 4);
 }
@@ -115,7 +115,7 @@ int running_threads() {
   return running;
 }
 
-// Sleeping workers soon stop running, on a slow host within 20 s. Workers that spin would not stop in this time.
+// After end() the workers fall asleep, even on a slow host within 20 s. Workers that spin would still run then.
 TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   ThreadPool pool(4);
   for (int submission = 0; submission < 3; ++submission) {
@@ -162,12 +162,12 @@ TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
       EXPECT_TRUE(std::all_of(runs.begin(), runs.end(), [](const auto& n) { return n == 1; }));
       EXPECT_TRUE(in_range);
     }
-    EXPECT_EQ(counts.calls, 2u) << "one item needs no other thread";
+    EXPECT_EQ(counts.calls, 2u) << "the pool must ask the caller for threads only for waves of 2 and 100 items";
     EXPECT_LE(counts.most, 3u);
   }
 }
 
-TEST(ThreadPoolTest, IsDestroyedInAnyState) {
+TEST(ThreadPoolTest, MayBeDestroyedInAnyState) {
   for (int repetition = 0; repetition < 100; ++repetition) {
     {
       const ThreadPool never_used(3);

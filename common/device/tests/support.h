@@ -1,5 +1,5 @@
-// Helpers of the tests of the device layer: kernels as text, temporary folders and variables, captured warnings, and
-// the sanitizers of the build and its kernels.
+// Helpers of the tests of common/device: kernels as text, temporary folders and variables, fixtures with a device, and
+// the sanitizers of the build.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,19 +40,20 @@ std::string message_of(const Action& action) {
   } catch (const E& error) {
     return error.what();
   }
-  ADD_FAILURE() << "nothing was thrown";
+  ADD_FAILURE() << "the action threw no exception";
   return {};
 }
 
-/// Returns a kernel as text: line 1 includes the cpu dialect, `body` begins on line 2 and defines `entry`.
+/// Returns a kernel for the cpu. Line 1 of its text includes common/kernel/cpu.h. `body` begins on line 2 and defines
+/// `entry`.
 inline KernelSource kernel_text(const std::string& body, FunctionConstants constants = {},
                                 const std::string& entry = "run") {
   const std::string path = "test/kernel.cpu.cpp";
   return {path, entry, std::move(constants), {{path, "#include \"common/kernel/cpu.h\"\n" + body}}};
 }
 
-/// Returns a kernel for any device. `body` has KERNEL(Params) { ... }. In these braces p points to the parameters,
-/// index is the threadgroup's position in the grid, and count is the size of the grid, both along x, y and z.
+/// Returns a kernel for the cpu or a cuda device. `body` has KERNEL(Params) { ... }. In these braces p points to the
+/// parameters, index[3] is the threadgroup's position in the grid, and count[3] is the size of the grid.
 inline KernelSource any_kernel(const DeviceInfo& info, const std::string& body, FunctionConstants constants = {}) {
   const std::string inner = "static void body(const Params* p, const unsigned* index, const unsigned* count)";
   const bool cuda = info.backend == "cuda";
@@ -82,7 +83,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// A temporary folder whose files a test can read.
+/// A temporary folder that can list its files.
 class TemporaryFolder : public attn::TemporaryFolder {
  public:
   /// Returns the name and the content of each file in the folder.
@@ -150,7 +151,7 @@ class CpuTest : public OpenDeviceTest {
   CpuTest() : OpenDeviceTest("cpu:threads=3") {}
 };
 
-/// A test of what every device must do.
+/// A test that any device must pass. It runs on the device under test (common/testing/tested_device.h).
 class AnyDeviceTest : public OpenDeviceTest {
  protected:
   AnyDeviceTest() : OpenDeviceTest(test_device) {}
