@@ -205,8 +205,8 @@ def band(t):
 
 @report("pytorch/pytorch/issues/108503",
         "in bf16 with a mask, several sequences in one batch row give other results than each sequence alone",
-        "600 tokens of width 80 in bf16, with four sequences and unused tokens among them, given as documents "
-        "(with five scales) and as a mask: a token sees only its own sequence, and the unused tokens are 0")
+        "600 tokens of width 80 in bf16, four sequences and unused tokens, given as documents (at five scales of the "
+        "scores) and as a mask: a token sees only its own sequence, and the outputs of unused tokens are 0")
 def packed(t):
     q, k, v = t.qkv(1, 2, 600, 80, dtype=torch.bfloat16)
     mask = torch.zeros(600, 600, dtype=torch.bool, device=t.device)
@@ -244,7 +244,7 @@ def leading_rows(t):
 
 @report("huggingface/transformers/pull/30437",
         "with a static cache and without a mask, attention is causal over the whole cache, unused entries included",
-        "Llama with a cache for 32 tokens: a prompt of 20 tokens, then a step of one token: the logits of eager "
+        "Llama with a cache for 32 tokens, a prompt of 20 tokens, then a step of one token: the logits of eager "
         "attention", needs="transformers")
 def static_cache(t):
     with small_models() as small:
@@ -364,7 +364,7 @@ def sinks(t):
 
 @report("huggingface/transformers/pull/48769",
         "with `sdpa` the tokens of Doge see later tokens, because `sdpa` gets no mask",
-        "Doge: the logits of eager attention; if the last token is replaced, the logits of all earlier tokens stay",
+        "Doge: the logits of eager attention; if the last token is replaced, the earlier tokens keep their logits",
         needs="transformers")
 def doge(t):
     with small_models() as small:
@@ -501,7 +501,7 @@ def nan_in_padding(t):
 
 @report("vllm-project/vllm/pull/49077",
         "NaN of float8 e4m3 is read as 480",
-        "e4m3, a NaN in a key of one sequence and in a value of another sequence: NaN in the outputs")
+        "e4m3, a NaN in a key of one sequence and in a value of another sequence: NaN in the outputs that use it")
 def nan_of_e4m3(t):
     pages = [t.normal(4, 1, 16, 64).to(torch.float8_e4m3fn) for _ in range(2)]
     q, lengths, table = t.normal(2, 2, 1, 64, dtype=torch.bfloat16), t.table([20, 20]), t.table([[0, 1], [2, 3]])
@@ -602,7 +602,7 @@ def negative_scale(t):
 
 
 @report("ml-explore/mlx/issues/343", "ALiBi's slopes are wrong if the number of heads is no power of two",
-        "causal attention with ALiBi for 6 heads: the slopes of the authors' code")
+        "causal attention with ALiBi for 6 heads: the slopes of the code of ALiBi's authors")
 def slopes(t):
     q, k, v = t.qkv(1, 6, 40, 64)
     slope = torch.tensor([2.0 ** -n for n in (2, 4, 6, 8, 1, 3)])
