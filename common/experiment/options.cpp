@@ -27,8 +27,9 @@ AXES
 
 TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table. If the table would
-  be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), axes that have one value in nearly all
-  configurations stand above the table, too, and the last columns are left out. Empty columns do not appear.
+  be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), the usual values of axes that have one
+  value in nearly all configurations stand there too; the column `also` has their other values. If this is not enough,
+  the last columns are left out. Empty columns do not appear.
   time         median device time of one launch, with the caches as the previous launch left them. For a case that
                memory limits: with caches flushed before each sample. For a case that launches nothing: the time of the
                case's work on the host. +-: half the 95 % confidence interval of the median

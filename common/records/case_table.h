@@ -24,8 +24,8 @@ struct CaseTable {
 };
 
 /// Returns the table. Axes with one value in all cases stand above the table. If the table would be wider than a line,
-/// axes with one value in nearly all cases share one column, `also`. If this is not enough, the last columns of `heads`
-/// are left out. Columns without any text do not appear.
+/// the usual values of axes with one value in nearly all cases stand there too, and the column `also` has their other
+/// values. If this is not enough, the last columns of `heads` are left out. Columns without any text do not appear.
 std::string case_table(CaseTable table);
 
 /// Why cases are not in the table, or failed. Equal reasons with an equal `what` share a line.

@@ -56,7 +56,8 @@ class CudaLinear : public LinearOperation {
   std::string unable(const LinearConfig& config) const override {
     if (config.variant != "fused") return {};
     if (config.chunk != fused_chunk) {
-      return fmt::format("chunk {}: the fused kernel on this device has chunks of {}", config.chunk, fused_chunk);
+      return fmt::format("chunk {}: the fused kernel on this device has chunks of {} tokens", config.chunk,
+                         fused_chunk);
     }
     return fused_unable(fused_shape(config)).value_or("");
   }

@@ -546,7 +546,7 @@ TEST_F(SanitizedKernelTest, AReadOutOfBoundsIsReported) {
   };
   read(0);
   read(9);
-  EXPECT_DEATH(read(10), "AddressSanitizer.*READ of size 4|AddressSanitizer");
+  EXPECT_DEATH(read(10), "AddressSanitizer");
   EXPECT_DEATH(read(-1), "AddressSanitizer");
   EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "the last float of the guard band";
   EXPECT_TRUE(buffer.guards_intact());
