@@ -81,7 +81,7 @@ def check(name, suite, options):
     if old and (options.source or options.page):
         raise Refused("--old takes neither --from nor --page: its rows are not recorded")
     if name == "gpu" and not old and (options.new or options.old_source):
-        raise Refused("--new and --old-source go with --old")
+        raise Refused("--new and --old-source are allowed only with --old")
     if getattr(options, "quick", False) and options.page:
         raise Refused("--quick and --page do not go together: a page has all rows")
     if options.libraries and not (options.libraries / "libattn.so").exists():
