@@ -68,7 +68,7 @@ def ratios(about, of_a_process="the median of the ratios of all turns"):
 
 
 def leads(about, rows, keys):
-    """Says on how many rows ours is faster than each side, and on how many it is slower. `keys` has the key of a ratio
+    """Says, for each side, on how many rows ours is faster and on how many it is slower. `keys` has the key of a ratio
     by the side's name; a ratio above 1 means that ours is faster. The text is empty if only one process measured
     the rows."""
     texts = []
@@ -78,7 +78,7 @@ def leads(about, rows, keys):
             ahead = sum(low > 1 for _, low, _ in intervals)
             after = sum(high < 1 for _, _, high in intervals)
             level = len(intervals) - ahead - after
-            texts.append(f"Ours is faster than {name} on {ahead} of {len(intervals)} rows and slower on {after}"
+            texts.append(f"{name}: ours is faster on {ahead} of {len(intervals)} rows and slower on {after}"
                          + (f"; on {level} the interval contains 1." if level else "."))
     return " ".join(texts) + "\n\n" if texts else ""
 
