@@ -16,19 +16,23 @@ struct CaseRow {
 };
 
 struct CaseTable {
-  std::vector<std::string> heads;  // of `cells`; the first columns are kept longest if the table is too wide
+  std::vector<std::string>
+      heads;  // of `cells`; a table that is too wide loses columns from the last on, never the first
   std::vector<CaseRow> rows;
   size_t width = 100;      // characters of a line
   bool any_width = false;  // all columns, however wide the table gets
   std::string remedy;      // how to see columns that are left out: "--columns all shows them"
 };
 
-/// Returns the table. Axes with one value in all cases stand above the table. If the table would be wider than a line,
-/// the usual values of axes with one value in nearly all cases stand there too, and the column `also` has their other
-/// values. If this is not enough, the last columns of `heads` are left out. Columns without any text do not appear.
+/// Returns the table. Above the table stand axes with one value in all rows, and axes that equal another axis in each
+/// row, as axis=other. Columns without any text do not appear. If the table is wider than `width`:
+///   1. An axis with one value in at least 3/4 of the rows loses its column, one axis after another, until the table
+///      fits. This value stands above the table. The column `also` names axis and value in the rows with another value.
+///   2. Columns of `heads` are left out, from the last on, but never the first.
+///   3. The other axes lose their columns as in step 1. Lines that are still too long are wrapped.
 std::string case_table(CaseTable table);
 
-/// Why cases are not in the table, or failed. Equal reasons with an equal `what` share a line.
+/// Why a case is not in the table, or failed. reasons_text() writes one line for all cases with equal `what` and `why`.
 struct CaseReason {
   std::string what, why;  // "wrong", "the output is all zero"
   Case config;

@@ -47,7 +47,8 @@ double student_cdf(double t, double freedom) {
 }
 
 double student_quantile(double probability, double freedom) {
-  if (!(probability >= 0.5 && probability < 1)) throw std::invalid_argument("student_quantile: from 0.5 to below 1");
+  if (!(probability >= 0.5 && probability < 1))
+    throw std::invalid_argument("student_quantile: the probability must be from 0.5 to below 1");
   double low = 0, high = 1;
   while (student_cdf(high, freedom) < probability) high *= 2;
   for (int i = 0; i < 200 && high - low > 1e-12 * high; ++i) {
@@ -61,7 +62,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   Pooled pooled;
   double errors = 0;   // sum of the squares of the processes' own errors
   double within = 0;   // sum of squares around the means of the sessions
-  double weights = 0;  // sum of the sessions' weights; a weight is 1 / (variance of the session's mean / sigma^2)
+  double weights = 0;  // sum of the sessions' weights; a weight is sigma^2 / variance of the session's mean (pool.h)
   double centre = 0;
   std::vector<double> means, weight_of;
   for (const Session& session : sessions) {
@@ -86,9 +87,9 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   double between = 0;
   for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
 
-  // Each sum of squares, divided by its degrees of freedom, is an estimate of sigma^2. The prior counts as a third
-  // estimate. The prior does not include the error that the figure of a process has because its rounds are few, so the
-  // mean square of this error (`own`) is added to the prior.
+  // within / of_processes and between / of_sessions are estimates of sigma^2. The prior counts as a third estimate. A
+  // process has few rounds, so its figure has an error of its own. The prior does not include this error, so its mean
+  // square (`own`) is added to the square of the prior.
   const double own = errors / pooled.processes;
   const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
   const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;
@@ -101,7 +102,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   const double half = t * std::sqrt(variance / weights);
   const double half_next = t * std::sqrt(variance * (1 / weights + prior.between + 1 / last));
   // On a busy machine the interval of a few samples may exceed the range of double. A record takes only finite numbers.
-  constexpr double widest = 460;  // a factor of 1e200
+  constexpr double widest = 460;  // of the logarithm: values lie between 1e-200 and 1e200
   const auto back = [&](double value) { return relative ? std::exp(std::clamp(value, -widest, widest)) : value; };
   pooled.value = back(centre);
   pooled.ci_lo = back(centre - half);

@@ -1,5 +1,5 @@
-// Runs the programs as a user runs them: a short run and its records, a missing package, an invalid file of winners,
-// and refused arguments.
+// Runs the programs as a user runs them: a short run and its records, a missing package, files of winners (the best
+// constants that a search found for each case), and refused arguments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,8 +99,8 @@ TEST_F(CodegenCliTest, AnInvalidFileOfWinnersGivesOneLineWithItsName) {
   unsetenv("ATTENTION_PROTO_SOURCE");
 }
 
-// The winners in the source tree have the fields that read_winners() requires, and take no longer than the usual
-// constants.
+// Each winner in the source tree has the fields that read_winners() requires. Its recorded time (`us`) is at most the
+// recorded time with the constants that are used without a search (`usual_us`).
 TEST(Winners, InTheSourceTreeAreValidAndNoSlower) {
   for (const auto& file : std::filesystem::directory_iterator(ATTN_SOURCE_DIR "/proto5_codegen/tuned")) {
     DeviceInfo device;

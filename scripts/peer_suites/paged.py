@@ -3,7 +3,8 @@
 Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16
 tokens, and over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time
 over the time of this project's kernel with the same kind of cache. Results are compared with this project's result over
-the contiguous cache; results with a new token are not compared.
+the contiguous cache, or with the first other result if this result is left out. Results with a new token are not
+compared.
 """
 
 import statistics
@@ -18,7 +19,7 @@ PAGE_SIZE = 16
 AXES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
 ROWS = [(1, 8192, 32, 8, 128), (1, 131072, 32, 8, 128), (16, 4096, 32, 8, 128), (16, 8192, 32, 8, 128),
         (64, 8192, 32, 8, 128), (128, 2048, 32, 8, 128), (32, 4096, 32, 4, 64)]
-KINDS = ("contiguous", "paged", "append")  # the kinds of cache; this project has a side for each kind
+KINDS = ("contiguous", "paged", "append")  # what a side decodes over; this project has a side for each
 PEERS = {"fa3_contiguous": "contiguous", "fa3_paged": "paged", "flashinfer_paged": "paged", "fa3_append": "append"}
 
 
@@ -99,7 +100,7 @@ def rows(machine, options):
 
 def table(rows, about):
     peers = f"{about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, bf16, pages of {PAGE_SIZE}"
-    text = (f"{pages.measured(about, peers, 'paged')} Times are in microseconds, from cold caches. "
+    text = (f"{pages.measured(about, peers, 'paged')} Times are in microseconds. The GPU's L2 cache is flushed before each timed launch. "
             f"{pages.ratios(about)}\n\n" + pages.leads(about, rows, {name.replace("_", ", "): f"{name}_ratio" for name in PEERS}))
     cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
               row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),
