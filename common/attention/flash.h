@@ -27,16 +27,17 @@ struct FlashConfig {
   DType out_dtype = DType::f32;  // of O
   Layout layout = Layout::bhsd;
   int64_t block_r = 0, block_c = 0;  // query rows and keys of a tile; 0: choose_tile() sets the size
-  /// The register tile of `tuned` on a cpu: tile_vectors vectors of queries by tile_rows rows. In the product Q K^T a
-  /// row is a key, in the product P V a row is a column of V. 0: the tile that suits the host.
+  /// The register tile of `tuned` on a cpu: tile_rows rows of tile_vectors vectors. Each lane of a vector is a query.
+  /// Each row belongs to a key in the product Q K^T, and to a column of V in the product P V. 0: the tile that suits
+  /// the host.
   int64_t tile_vectors = 0, tile_rows = 0;
-  /// If a hook replaces kernels/pages.h, K and V are [pool_pages, kv_heads, page_size, head_dim], and the hook says
-  /// where in these tensors a key lies. 0: K and V have the sizes that `shape` gives.
+  /// If page_size is 0, K and V have the sizes that `shape` gives. Else K and V are [pool_pages, kv_heads, page_size,
+  /// head_dim], and a hook that replaces kernels/pages.h says where in these tensors a key lies.
   int64_t page_size = 0, pool_pages = 0;
 
   /// Returns into how many tiles the query rows of a head are cut.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
-  /// Whether both configurations read and write tensors of the same shapes, types and layout.
+  /// Whether both configurations, without pages, read and write tensors of the same shapes, types and layout.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
   }
@@ -58,10 +59,10 @@ class FlashOperation {
   static const FlashOperation& of(const DeviceInfo& device);
 
   virtual ~FlashOperation() = default;
-  /// Returns the variants that the device has, from textbook to tuned.
+  /// Returns the names of the device's variants, from `naive` to the fastest.
   virtual std::vector<std::string> variants() const = 0;
-  /// Returns the launch of the kernel for this configuration and these hooks. The launch does not have the texts of the
-  /// hooks yet; add_hooks() adds them. `hooks` is null if there are no hooks.
+  /// Returns the launch of the kernel for this configuration and these hooks. The launch's source does not have the
+  /// texts of the hooks yet; add_hooks() adds these texts. `hooks` is null if there are no hooks.
   virtual Launch kernel(const FlashConfig& config, const DeviceInfo& device,
                         const AttentionHooks* hooks = nullptr) const = 0;
   /// Returns why the kernel does not take this configuration, or nullopt if the kernel takes it. This function does not

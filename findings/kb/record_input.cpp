@@ -71,7 +71,7 @@ class RecordInput::Buffer : public std::streambuf {
                                name_, most_line_bytes >> 20));
   }
 
-  /// Reads the first two bytes, which say whether the file is gzip.
+  /// Reads at least two bytes of the file, if it has so many. The first two bytes say whether the file is gzip.
   void begin() {
     begun_ = true;
     while (filled_ < 2 && read_more()) {
@@ -89,7 +89,7 @@ class RecordInput::Buffer : public std::streambuf {
     if (count < 0 && errno == EINTR) throw Interrupted("interrupted");
     if (count < 0) {
       throw std::runtime_error(
-          fmt::format("{}: cannot be read to its end: {}; nothing is kept of it", name_, std::strerror(errno)));
+          fmt::format("{}: cannot be read to its end: {}; none of its records is used", name_, std::strerror(errno)));
     }
     filled_ += static_cast<size_t>(count);
     return count > 0;

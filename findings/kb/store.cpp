@@ -487,7 +487,7 @@ Ingested Store::ingest(std::istream& lines, const IngestProgress& progress) {
         refuse(fmt::format("another record in the knowledge base has the id {}", text_at(*record, "/id")));
     }
   }
-  if (lines.bad()) throw std::runtime_error("the input could not be read to its end; nothing is kept of it");
+  if (lines.bad()) throw std::runtime_error("the input could not be read to its end; none of its records is kept");
   transaction.commit();
   return result;
 }

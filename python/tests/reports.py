@@ -205,8 +205,8 @@ def band(t):
 
 @report("pytorch/pytorch/issues/108503",
         "in bf16 with a mask, several sequences in one batch row give other results than each sequence alone",
-        "600 tokens of width 80 in bf16, four sequences and unused tokens, given as documents (at five scales of the "
-        "scores) and as a mask: a token sees only its own sequence, and the outputs of unused tokens are 0")
+        "600 tokens of width 80 in bf16, four sequences and unused tokens, given by `documents` (with five values "
+        "of `scale`) and by a mask: a token sees only its own sequence, and the outputs of unused tokens are 0")
 def packed(t):
     q, k, v = t.qkv(1, 2, 600, 80, dtype=torch.bfloat16)
     mask = torch.zeros(600, 600, dtype=torch.bool, device=t.device)
@@ -719,8 +719,8 @@ def ignored_mask(t):
 
 
 @report("ROCm/pytorch/issues/3230", "if the values are a transposed view of a tensor, the result differs",
-        "16 heads of 62 tokens in bf16: values that are a transposed view; then queries, keys and values whose "
-        "rows lie 129 elements apart and have 128 elements")
+        "16 heads of 62 tokens in bf16, once with values that are a transposed view, once with queries, keys and values "
+        "whose rows have 128 elements and lie 129 elements apart")
 def transposed(t):
     q, k, _ = t.qkv(1, 16, 62, 128, dtype=torch.bfloat16)
     v = t.normal(1, 62, 16, 128, dtype=torch.bfloat16).transpose(1, 2)
@@ -768,7 +768,7 @@ def many_heads(t):
     x = t.normal(1, 65536, 10, 16)
     if t.device == "cpu":  # PyTorch refuses this call on a GPU
         t.right(t.sdpa(x, x, x, served=False), original(x, x, x), 1e-9)
-    t.refused(lambda: attn_proto.flash(x, x, x), "at most [65535, 65535")
+    t.refused(lambda: attn_proto.flash(x, x, x), "allowed are sizes up to [65535, 65535")
 
 
 @report("pytorch/pytorch/issues/124464", "dropout is also applied in evaluation",
@@ -782,7 +782,7 @@ def dropout(t):
 
 @report("pytorch/pytorch/issues/165530", "`torch.func.jvp` of a fused kernel is not implemented",
         "`jvp` of the operator",
-        "`jvp` of the drop-in, while PyTorch may use its backend `MATH` alone",
+        "`jvp` of the drop-in, inside `sdpa_kernel(SDPBackend.MATH)`",
         "`jvp` of the drop-in, while PyTorch chooses the backend")
 def forward_derivative(t):
     q, k, v = t.qkv(1, 2, 40, 64)

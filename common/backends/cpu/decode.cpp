@@ -11,8 +11,8 @@ class CpuDecode : public DecodeOperation {
   std::string unable(const DecodeConfig& /*config*/) const override { return {}; }
   std::string unable_block(const DecodeConfig& /*config*/) const override { return {}; }
 
-  /// Returns the rows of a tile: the smallest number with which there are no more tiles than with most_rows rows a
-  /// tile. Only the last tile may have fewer rows.
+  /// Returns how many rows a tile has. Tiles of most_rows rows would give the fewest tiles; the result is the smallest
+  /// size that gives equally few. Only the last tile may have fewer rows.
   int64_t tile_rows(const DecodeConfig& config) const override {
     return divided_up(config.rows(), divided_up(config.rows(), most_rows));
   }
