@@ -27,7 +27,8 @@ Tensor expanded(const Tensor& tensor, int64_t group);
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device);
 
 /// K and V on the device. Inputs: [batch, kv_heads, rows, head_dim]. Outputs: [batch, kv_heads * group, rows,
-/// head_dim]. Strides are in elements. On a GPU addresses and strides are multiples of 16 bytes.
+/// head_dim]. Strides are in elements. On a GPU each address, and each stride
+/// times the size of an element, must be a multiple of 16 bytes.
 struct ExpandTensors {
   const void *k = nullptr, *v = nullptr;
   void *k_out = nullptr, *v_out = nullptr;
@@ -37,7 +38,8 @@ struct ExpandTensors {
 /// A kernel that is loaded for one shape. The device and the pipelines must outlive this object.
 class ExpandLaunch {
  public:
-  /// Runs the launch "expand" of `plan`, the plan of `shape`. Throws BadInput and CompileError.
+  /// Loads the kernel of the launch "expand" of `plan`. `plan` must be expand_plan() of `shape`. Throws BadInput and
+  /// CompileError.
   ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape, const Plan& plan);
 
   void encode(CommandEncoder& encoder, const ExpandTensors& tensors) const;

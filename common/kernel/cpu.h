@@ -1,5 +1,5 @@
-// The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with vector
-// extensions (clang and gcc), without a standard library, so that a variant compiles in tens of milliseconds.
+// The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with the
+// vector extensions of clang and gcc. It has no standard library, so a kernel compiles in tens of milliseconds.
 //
 // A kernel is extern "C" void NAME(const Params*, const Threadgroup*). One call is one threadgroup, on one host thread.
 #pragma once
@@ -14,7 +14,7 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
-// The compiler leaves a loop as it is written unless one of these macros stands before it. Clang compiles the kernels;
+// The compiler unrolls or vectorizes a loop only if one of these macros stands before it. Clang compiles the kernels;
 // gcc may compile host code that includes this file.
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")

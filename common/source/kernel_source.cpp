@@ -173,8 +173,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
 
 namespace {
 
-/// If this code is in an installed libattn, returns the folder of the sources that were installed with it. In the
-/// libattn of a build, and in other programs, returns an empty text.
+/// If this code is in an installed libattn, returns the folder of the sources that were installed with it. Returns
+/// an empty text if it is in the libattn of a build folder, or in a program.
 std::string installed_sources() {
   Dl_info here{};
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};
@@ -198,7 +198,7 @@ void require_sources() {
   const std::string root = source_root();
   std::error_code error;
   if (fs::is_directory(fs::path(root) / "common/kernel", error)) return;
-  throw BadInput(root + " is no source tree: it has no common/kernel; ATTENTION_PROTO_SOURCE names the source tree");
+  throw BadInput(root + " is no source tree: it has no common/kernel; set ATTENTION_PROTO_SOURCE to a source tree");
 }
 
 bool is_program(std::string_view path) { return path.ends_with(".py"); }
@@ -227,7 +227,7 @@ std::string read_source(const KernelSource& source, const std::string& path) {
   std::optional<std::string> text = read_file(file);
   if (!text) {
     throw BadInput(
-        fmt::format("kernel source {} cannot be read; ATTENTION_PROTO_SOURCE names the source tree", file.string()));
+        fmt::format("kernel source {} cannot be read; set ATTENTION_PROTO_SOURCE to the source tree", file.string()));
   }
   return std::move(*text);
 }
@@ -272,7 +272,9 @@ std::string without_comments(std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
   char quote = 0;  // the quote with which the current literal began
-  const auto may_begin = [](char c) { return c == '/' || c == '"' || c == '\''; };  // a comment, or a literal
+  const auto may_begin = [](char c) {
+    return c == '/' || c == '"' || c == '\'';
+  };  // whether a comment or a literal may begin
   for (size_t i = 0; i < text.size(); ++i) {
     if (!quote) {
       const size_t next = std::find_if(text.begin() + i, text.end(), may_begin) - text.begin();
@@ -293,7 +295,7 @@ std::string without_comments(std::string_view text) {
       continue;
     } else if (text[i] == '"' ||
                (text[i] == '\'' && (i == 0 || !std::isalnum(static_cast<unsigned char>(text[i - 1]))))) {
-      quote = text[i];  // an apostrophe after a digit begins no literal: it separates digits
+      quote = text[i];  // an apostrophe after a letter or digit would separate digits, as in 0xff'ff
     }
     kept += text[i];
   }
@@ -321,8 +323,8 @@ std::string without_words(std::string line) {
   return line;
 }
 
-/// Returns a text without the parts that are only for Metal: lines from #ifdef __METAL_VERSION__ to its #else or
-/// #endif, and words of spaces.h.
+/// Returns the text as the dialects other than Metal need it. Of an #ifdef __METAL_VERSION__ only the lines between
+/// #else and #endif stay. In the lines that stay, the words of spaces.h are replaced (without_words()).
 std::string without_metal(std::string_view text) {
   enum class Block { other, metal, after_else };
   std::vector<Block> open;  // the blocks of #if in which a line stands

@@ -1,20 +1,22 @@
-// The mask hook in the kernels of a GPU: bits for the scores of a matrix product that a thread holds.
+// What the keys hook and the mask hook answer, in CUDA kernels with matrix instructions: one bit for each score that a
+// thread holds.
 #pragma once
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Bits for the KEYS / 4 scores that a thread has of one row; score i belongs to key number key + i / 2 * 8 + i % 2.
-/// Bit i % 32 of word i / 32 says whether pair i takes part.
+/// Bits for the KEYS / 4 scores that a thread has of one row. If the key of score 0 is `key`, the argument of find(),
+/// then the key of score i is key + i / 2 * 8 + i % 2. Bit i % 32 of word i / 32 says whether the pair of score i takes
+/// part.
 template <int KEYS>
 struct SeenKeys {
   unsigned words[(KEYS / 4 + 31) / 32];
 
   DEVICE bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 
-  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. The loop over scores
-  /// is not unrolled, because a rule may be long.
+  /// Finds the bits. A query that does not exist gets the bits of the nearest query that exists. The loop over pairs
+  /// of neighbouring scores is not unrolled, because the code of visible() may be long.
   DEVICE void find(int query, int key, const ScoreContext& context) {
     query = max(0, min(query, context.q_len - 1));
     const KeyRange range = visible_keys(query, context);

@@ -13,7 +13,8 @@ namespace attn {
 
 struct Nvrtc;
 
-/// The form of NVRTC's output: machine code, or code that nvJitLink optimises.
+/// The form of NVRTC's output. cubin: machine code that needs no linker. relocatable_cubin: machine code that nvJitLink
+/// links. lto_ir: intermediate code that nvJitLink optimises and links.
 enum class NvrtcOutput { cubin, relocatable_cubin, lto_ir };
 
 /// NVRTC's output for one source.

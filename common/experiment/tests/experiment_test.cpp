@@ -1164,8 +1164,8 @@ TEST_F(ExperimentTest, ASourceTreeThatIsNotThereIsOneLine) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err,
-            "fake_experiment: /nonexistent is no source tree: it has no common/kernel; ATTENTION_PROTO_SOURCE names "
-            "the source tree\n");
+            "fake_experiment: /nonexistent is no source tree: it has no common/kernel; set "
+            "ATTENTION_PROTO_SOURCE to a source tree\n");
 }
 
 TEST_F(ExperimentTest, ColdIsLeftOutWhereTheFlushDoesNotWork) {

@@ -1,9 +1,12 @@
-// Scans: compute the state before each chunk from what chunks add (linear.h), in passes. The kernel has not run on
-// Apple hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
+// The scan: computes the state before each chunk from the sums that the chunks add to the state; without CAUSAL only
+// the state after the last token. A launch runs one pass (ScanPass in linear.h). The kernel has not run on Apple
+// hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
 //
-// A thread has some elements of the rows' states, and computes each element for all chunks, one chunk after the other.
-// Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS);
-// with PASS_STARTS (sequences, ...); any number of threads. Accumulators of a lane: 2.
+// A threadgroup has SCAN_ROWS rows of a head's state and of its sum of keys. A thread has some elements of these rows.
+// It computes each element for all chunks of a span, one chunk after the other; with PASS_STARTS for all spans of a
+// sequence. Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM /
+// SCAN_ROWS); with PASS_STARTS (sequences, ...); any number of threads. Accumulators of a lane: 2, the element and the
+// sum of logarithms.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "common/linear/kernels/linear.h"
@@ -23,7 +26,8 @@ struct Element {
 
   long at(long number) const { return (state_index(number, heads, head) * HEAD_DIM + row) * COLUMNS + column; }
 
-  /// value = value * decay + the entry `number` of `sums`. With `starts` the entry is replaced by the value before it.
+  /// value = value * decay + the entry `number` of `sums`. With `starts` the entry then
+  /// becomes the old value.
   void pass(device float* sums, long number, float log, bool starts) {
     device float& there = sums[at(number)];
     const float was = value;
@@ -40,7 +44,8 @@ INLINE float take(constant SpanParams& p, int place, int head, int row, int colu
   const int sequence = PASS == PASS_STARTS ? place : place / p.spans, span = place - sequence * p.spans;
   const SequenceRows rows = rows_of(p, sequence);
   Element<COLUMNS> element{p.heads, head, row, column, 0};
-  const bool whole = PASS == PASS_STARTS || (PASS == PASS_STATES && p.spans == 1);  // begins and ends the sequence
+  const bool whole =
+      PASS == PASS_STARTS || (PASS == PASS_STATES && p.spans == 1);  // this call covers the whole sequence
   if (whole && initial) element.value = initial[element.at(sequence)];
   float logs = 0;
   if (PASS == PASS_STARTS) {
@@ -71,7 +76,7 @@ kernel void scan(constant SpanParams& p [[buffer(0)]], uint3 group [[threadgroup
                  uint thread_index [[thread_index_in_threadgroup]], uint3 threads [[threads_per_threadgroup]]) {
   const int place = static_cast<int>(group.x), head = static_cast<int>(group.y);
   const int first_row = static_cast<int>(group.z) * static_cast<int>(SCAN_ROWS);
-  if (PASS != PASS_STARTS) {  // a span beyond the sequence's chunks has no work
+  if (PASS != PASS_STARTS) {  // a span after the first that lies beyond the chunks has no work
     const int sequence = place / p.spans, span = place - sequence * p.spans;
     if (span > 0 && span * p.span_chunks >= rows_of(p, sequence).chunks) return;
   }

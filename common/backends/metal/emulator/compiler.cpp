@@ -31,7 +31,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Raise this number when the checks or the rewriting change, so that the kernels in the caches are compiled anew.
+// Raise this number when the checks of instrument() or the rewriting by as_cxx() change, so that the kernels in the
+// caches are compiled anew.
 constexpr int recipe = 2;
 
 fs::path library_folder() { return fs::path(source_root()) / "common/backends/metal/emulator/stdlib"; }

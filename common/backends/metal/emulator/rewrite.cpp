@@ -33,7 +33,8 @@ size_t end_of_quoted(std::string_view text, size_t at) {
   return at;
 }
 
-// Returns the words of a text, and its other characters one by one, without comments and spaces.
+// Returns the tokens of a text: each word, each string or character literal, and each other character. Leaves out
+// comments and spaces.
 std::vector<Token> tokens_of(std::string_view text) {
   std::vector<Token> tokens;
   for (size_t at = 0; at < text.size();) {
@@ -95,7 +96,8 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
 }
 
 // Whether the declaration after the word `threadgroup` declares a variable in threadgroup memory: an array, or a name
-// before ";", "," or "=". A pointer or a reference to threadgroup memory lies elsewhere itself.
+// before ";", "," or "=". A pointer or a reference to threadgroup memory does not count,
+// because the pointer itself is not in threadgroup memory.
 bool declares_variable(const std::vector<Token>& tokens, size_t at) {
   int angles = 0;
   for (size_t words = 0; at < tokens.size(); ++at) {
@@ -113,8 +115,8 @@ bool declares_variable(const std::vector<Token>& tokens, size_t at) {
 
 bool is_space(std::string_view word) { return word == "device" || word == "constant" || word == "threadgroup"; }
 
-// Whether the tokens after the ")" at `at` restrict a member function to objects in device, constant or threadgroup
-// memory: f() const device {
+// Whether the ")" at `at` ends the parameters of a member function that has a body and is only for objects in device,
+// constant or threadgroup memory: f() const device {
 bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
   if (word(++at) == "const") ++at;
@@ -142,7 +144,7 @@ size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text,
   }
   size_t begin = tokens[first].begin;
   const std::string_view declared = text.substr(begin, tokens[at].begin - begin);
-  const size_t directive = declared.starts_with('#') ? 0 : declared.rfind("\n#");  // of a directive before the function
+  const size_t directive = declared.starts_with('#') ? 0 : declared.rfind("\n#");  // begin of the last directive
   if (directive != std::string_view::npos) begin = text.find('\n', begin + directive + 1);
   while (!changes.empty() && changes.back().begin >= begin) changes.pop_back();
   const std::string_view whole = text.substr(begin, tokens[last].end - begin);
