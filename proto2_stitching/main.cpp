@@ -1,8 +1,8 @@
 // proto2_stitching: what does it cost an attention kernel to call a score function that somebody else wrote?
 //
-// The function is built in, or in a file of the user. The kernel is the kernel of proto1_flash, with a hook for each
-// form of the call. Each form is checked and timed. Each comparison measures a form and the form `monolithic` in turns.
-// The form `monolithic` has the function's text in place.
+// The function is built in, or in a file of the user. The kernel is the kernel of proto1_flash. Its score hook reaches
+// the function in several forms, for example by a call, or through a pointer. In the form `monolithic` the function's
+// text stands in the kernel. Each form is checked and timed. Each comparison measures a form and `monolithic` in turns.
 #include <string>
 
 #include "common/cases/axes.h"
@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   using namespace attn;
   const ExperimentSpec spec = {
       .name = "proto2_stitching",
-      .summary = "What a call in the inner loop of attention costs: a score function in every form.",
+      .summary = "What it costs to call a score function in the inner loop of attention, for each form of the call.",
       .axes = stitch_axes(),
       .compared_axes = stitch_compared_axes(),
       .default_tile = false,

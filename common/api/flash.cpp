@@ -20,7 +20,8 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          .causal = call.causal && call.prefix == 0 && !call.cu_seqlens_q,  // else the keys hook applies causal
+          // With a prefix or cu_seqlens_q, the keys hook (keys.h) applies `causal`.
+          .causal = call.causal && call.prefix == 0 && !call.cu_seqlens_q,
           .scale = call.scale};
 }
 
@@ -42,8 +43,8 @@ DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
 /// divides the keys of few rows among all units of the device.
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
-  // Decoding has no mask. With lengths its last query stands at the last key of the sequence, but the last query of a
-  // FlashCall stands at the last key of K.
+  // Decoding has no mask. Decoding with lengths puts the last query at the sequence's last key, but a FlashCall with
+  // lengths puts the last query at the last key of K. So a call with lengths is not for decoding.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;

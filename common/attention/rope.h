@@ -36,16 +36,16 @@ struct RopeNtk {
 /// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
 /// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
 /// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. The ramp begins
-/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by an attention factor. If
-/// attention_factor is 0, this factor is 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0, (0.1 mscale
-/// ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in transformers.
+/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by attention_factor. 0
+/// stands for the default of transformers: if neither mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) /
+/// (0.1 mscale_all_dim ln(factor) + 1), else 0.1 ln(factor) + 1.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
   bool operator==(const RopeYarn&) const = default;
 };
-/// Like YaRN, but the ramp is over the number of full rotations over original_length, and there is no attention factor
-/// (Llama 3.1).
+/// Like YaRN with low_freq_factor for beta_slow and high_freq_factor for beta_fast. But the multiplier is linear in the
+/// number of rotations that a pair makes over original_length, and there is no attention factor (Llama 3.1).
 struct RopeLlama3 {
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 8192;
   bool operator==(const RopeLlama3&) const = default;
@@ -87,9 +87,9 @@ struct RopeShape {
 };
 
 /// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
-/// Strides are in elements; the strides of heads and rows fit 32 bits. On a GPU addresses, and strides in bytes, must
-/// be multiples of an alignment. The alignment is the largest power of two, at most 16, that divides the size of
-/// rotary_dim / 2 elements in bytes. An output may be its input, with the same strides. If an output is not its input,
+/// Strides are in elements; the strides of heads and rows fit 32 bits. Addresses, and strides in bytes, must be
+/// multiples of RopeTiles::alignment_bytes. On cuda this is the largest power of two, at most 16, that divides the
+/// bytes of rotary_dim / 2 elements. An output may be its input, with the same strides. If an output is not its input,
 /// the two must not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
@@ -100,10 +100,10 @@ struct RopeTensors {
   const int* offsets = nullptr;
 };
 
-/// How a device cuts the rows.
+/// How a device divides the rows into tiles, and what its kernel requires of addresses.
 struct RopeTiles {
   int64_t group = 1;            // elements that the kernel reads at once (its constant GROUP)
-  int64_t rows = 1;             // rows that a threadgroup rotates
+  int64_t rows = 1;             // rows of a tile
   int64_t alignment_bytes = 1;  // addresses of tensors, and strides in bytes, are multiples of this number
 };
 
@@ -112,7 +112,8 @@ class RopeOperation {
  public:
   virtual ~RopeOperation() = default;
   virtual RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const = 0;
-  /// Sets the grid, threads and threadgroup memory of `launch`. On entry its grid is [1, tiles of rows, batch].
+  /// Sets the grid, threads and threadgroup memory of `launch` as far as the device's kernel needs them. On entry its
+  /// grid is [1, tiles of rows, batch].
   virtual void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                          const RopeTiles& tiles) const = 0;
 };
@@ -125,8 +126,8 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
 /// any tensors of its shape. The device and the pipelines must outlive the RopeLaunch.
 class RopeLaunch {
  public:
-  /// Takes the launch `phase` from the plan, which was made for this configuration. Throws CompileError, OutOfMemory,
-  /// and BadInput if the device cannot run the plan.
+  /// Takes the launch with the name `phase` from `plan`, which must be a plan of `config` and `shape`. Throws BadInput
+  /// if the device cannot run the plan, CompileError, and OutOfMemory.
   RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
              const Plan& plan, std::string_view phase = "rope");
 

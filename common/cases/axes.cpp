@@ -29,7 +29,7 @@ std::vector<AxisInfo> flash_axes() {
           {"causal", "1: query q sees keys up to q + kv_len - q_len", {}, 0, 1, 1},
           {"dtype", "element type of Q, K and V", {"f32", "f16", "bf16"}, 0, 0, 1},
           {"out_dtype", "element type of O", {"f32", "f16", "bf16"}, 0, 0, 1},
-          {"layout", "order in memory: batch, heads, sequence, dim", {"bhsd", "bshd"}, 0, 0, 1},
+          {"layout", "order of the dimensions: batch, heads, sequence, dim", {"bhsd", "bshd"}, 0, 0, 1},
           {"block_r", "query rows of a tile (Br); 0 where the variant has no tile", {}, 16, 256, 16},
           {"block_c", "keys of a tile (Bc); 0 where the variant has no tile", {}, 16, 1024, 16}};
 }
@@ -57,7 +57,7 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 CasePlan flash_plan(const Case& config, const Setting& setting) {
   const FlashConfig flash = flash_config_of(config);
   CasePlan plan{attention_plan(flash, setting.device), flash};
-  plan.memory = flash_memory(flash, 2);  // random values and needles
+  plan.memory = flash_memory(flash, 2);  // the inputs InputKind::random and InputKind::needles
   return plan;
 }
 

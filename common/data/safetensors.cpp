@@ -47,8 +47,8 @@ struct Entry {
 constexpr std::array<std::pair<std::string_view, DType>, 3> stored_dtypes = {
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-/// Returns the number of bytes of a tensor, or nullopt if a size is negative, or if the product of the sizes, taken
-/// in order, does not fit 63 bits.
+/// Returns the number of bytes of a tensor. Returns nullopt if a size is negative, or if the bytes of an element,
+/// multiplied by one size after another, exceed INT64_MAX, even if a later size is 0.
 std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = static_cast<int64_t>(size_bytes(dtype));
   for (const int64_t size : shape) {
@@ -58,7 +58,7 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
 }
 
 struct Header {
-  json entries;  // entries of the wanted tensors; entries of other tensors are only checked to be JSON
+  json entries;  // of the wanted tensors; other entries are only checked for JSON, nesting and names that occur twice
   uint64_t data_offset;
 };
 
@@ -77,7 +77,7 @@ Header read_header(const Source& source, const std::set<std::string>& wanted) {
   std::string text(header_bytes, '\0');
   source.read(sizeof(header_bytes), std::as_writable_bytes(std::span(text)));
 
-  // Accepts only the outline {name: {key: value or [values]}}, so that no deeper nesting costs memory or time.
+  // Refuses JSON that is nested deeper than {name: {key: [values]}}, before the nesting costs memory or time.
   std::set<std::string> names;
   const auto keep = [&](int depth, json::parse_event_t event, json& parsed) {
     if ((event == json::parse_event_t::object_start && depth > 1) ||
@@ -139,8 +139,8 @@ Entry read_entry(const Source& source, const std::string& name, const json& entr
   const Entry result{dtype->second, *shape, static_cast<uint64_t>(offsets->front()),
                      static_cast<uint64_t>(offsets->back())};
   if (result.begin > result.end || result.end > data_bytes) {
-    source.fail("tensor \"{}\" has data_offsets [{}, {}], but the file has {} bytes of data", name, result.begin,
-                result.end, data_bytes);
+    source.fail("tensor \"{}\" has data_offsets [{}, {}], which are no range of the {} bytes of data", name,
+                result.begin, result.end, data_bytes);
   }
   const auto bytes = stored_bytes(result.dtype, result.shape);
   if (bytes != result.end - result.begin) {

@@ -27,26 +27,26 @@ AXES
 
 TABLE
   One line per configuration. Axes that have one value in all configurations stand above the table. If the table would
-  be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), the usual values of axes that have one
-  value in nearly all configurations stand there too; the column `also` has their other values. If this is not enough,
-  the last columns are left out. Empty columns do not appear.
-  time         median device time of one launch, with the caches as the previous launch left them. For a case that
-               memory limits: with caches flushed before each sample. For a case that launches nothing: the time of the
-               case's work on the host. +-: half the 95 % confidence interval of the median
+  be wider than the terminal (without a terminal: $COLUMNS, or 100 characters), axes that have one value in nearly all
+  configurations leave the table, too: this value stands above the table, and the column `also` names the axis and the
+  value in the other lines. If this is not enough, the last columns are left out. Empty columns do not appear.
+  time         median device time of one launch, with the caches as the previous launch left them. For a memory-bound
+               case: with caches flushed before each sample. For a case that launches nothing: the time of the case's
+               work on the host. +-: half the 95 % confidence interval of the median
   vs           time over the time of the fastest case that differs only in its choices (tile, variant). With
-               --baseline: time over the time of the fastest case of the same shape that has the baseline's value
+               --baseline: time over the time of the fastest case that has this value and differs otherwise only in
+               its choices
   status       wrong, failed, timeout or oom; empty for a case that is ok. '!': the device reported throttling
   GFLOP/s      or TFLOP/s: work over time; in a causal case only unmasked pairs count
   matrix_%     TFLOP/s in percent of the arithmetic rate that this run measured on the device for the dtype
   cold         median device time with caches flushed before each sample (full profile; memory-bound cases in every
                profile)
-  GB/s         for a case that memory limits: the bytes of each input, read once, and of each output, written once,
-               over the time
+  GB/s         for a memory-bound case: the bytes of all inputs and outputs, each counted once, over the time
   copy_%       GB/s in percent of the copy rate that this run measured on the device
   max_abs      for a case that was only checked: largest difference from the double-precision oracle
   More columns with --columns all:
   host         median time of one launch from submit to completion, as the host sees it
-  hot_GB/s     GB/s of any launch, with warm caches
+  hot_GB/s     GB/s with warm caches, also of cases that are not memory-bound
   hot_copy_%   hot_GB/s in percent of the copy rate
   cv_%         standard deviation over mean of all samples, in percent
   n            number of samples
@@ -62,8 +62,8 @@ ANSWER
 
 EXIT STATUS
   0    done; also after a replay that prints DIFFERS, and if some cases are skipped
-  1    a case was wrong, failed or did not end; an allocation failed; a process that measures again could not start, or
-       ended by a signal or with an error; or a record or stdout could not be written
+  1    a case was wrong, failed or did not end; an allocation failed; a process of --processes could not start, or ended
+       by a signal or with an error; or a record or stdout could not be written
   2    bad arguments: one line names the argument and says what is allowed
   3    the device, or a library it needs, is not there
   4    no case of the selection can run here; one line has the commonest reason
@@ -150,7 +150,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
-                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds for each case,\n"
+                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 samples of each case,\n"
                        "also with cold caches");
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")
@@ -165,7 +165,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   number_option(app, "--budget", options.budget_s, 0.0, 1e7, "SECONDS",
                 "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
-                "most samples of a case, and of each case of a comparison; default 200");
+                "largest number of samples of a case, also in a comparison; default 200");
   number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",
                 "skip a case whose launch takes longer, or would take longer at the rate\n"
                 "that the device reaches; default 0.5");
@@ -186,9 +186,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   }
   auto* resume = app.add_flag("--resume", options.resume,
                               "go on with the run in --measurements: cases that it measured with the same\n"
-                              "code, device and seed are not measured again, and pairs in --out are not\n"
-                              "compared again");
-  auto* shard_option = text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together are the run");
+                              "code, device and seed are not measured again, and comparisons in --out are\n"
+                              "not made again");
+  auto* shard_option =
+      text("--shard", shard, "I/N", "only part I of N of the shapes; all parts together cover the shapes");
   auto* memory = number_option(app, "--threadgroup-memory", options.threadgroup_memory_bytes, size_t{1}, SIZE_MAX,
                                "BYTES", "lower the device's threadgroup memory, to explore a device that has less");
   auto* replay = text("--replay", options.replay, "ID",
@@ -204,7 +205,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
        "the table shows only the cases that have all of these words; a word is AXIS=VALUE,\n"
        "or any part of the case's text; hidden cases still count in the column `vs`");
   text("--baseline", baseline, "AXIS=VALUE",
-       "compare the cases of the table with the case of their group that has this value");
+       "in the column `vs`, compare each case with the fastest case that has this value\n"
+       "and differs otherwise only in its choices");
   app.add_flag("--verdicts", options.verdicts, "print the verdict on each claim, too");
   app.add_flag("--quiet", options.quiet, "no progress");
   if (!parse_command_line(app, argc, argv)) return std::nullopt;

@@ -6,7 +6,7 @@
 namespace attn::test {
 
 /// Returns the comparison of a baseline and a contender that take these seconds, with narrow intervals. The times are
-/// with cold caches, so that a claim is decided even if memory limits the cases.
+/// with cold caches, because judge() decides nothing about memory-bound cases with warm caches.
 inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double contender_s) {
   const double ratio = contender_s / baseline_s;
   const auto timing = [](double seconds) {
@@ -21,7 +21,8 @@ inline Comparison made_up_comparison(const Duel& duel, double baseline_s, double
           .time = {timing(baseline_s), timing(contender_s)}};
 }
 
-/// Returns a small spread between processes, so that the interval of a made-up comparison decides a verdict.
+/// Returns Processes with a small spread. So the interval of the next run is about as narrow as the interval of a
+/// made-up comparison, and judge() decides.
 inline Processes steady_processes() {
   const Spread little{1e-4, 30};
   return {.spreads = {{FigureKind::ratio, little}, {FigureKind::share, little}, {FigureKind::absolute, little}}};

@@ -22,7 +22,7 @@ class StitchCliTest : public test::CpuProgramTest {
   static constexpr const char* small = "--device cpu:threads=2 --axis q_len=64 --axis head_dim=32 --axis q_heads=2 ";
 };
 
-TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
+TEST_F(StitchCliTest, AUsersFunctionRunsInEveryForm) {
   own_cache();
   write_text("window.cpp",
              "// Keys at most 20 away.\n"
@@ -55,7 +55,7 @@ TEST_F(StitchCliTest, AFunctionOfTheUsersRunsInEveryForm) {
   EXPECT_EQ(run_line("--replay " + finding).status, 2);
 }
 
-TEST_F(StitchCliTest, AFunctionThatDoesNotCompileGivesStatus2AndALineOfTheUsersFile) {
+TEST_F(StitchCliTest, AFunctionThatDoesNotCompileGivesStatus2AndTheErrorsPlace) {
   write_text("broken.cpp",
              "// one\n// two\nfloat score(float s, int q, int k, const ScoreContext& c) {\n  return s + missing;\n}\n");
   const Outcome outcome = run_line(std::string(small) + "--score-function broken.cpp");
@@ -104,7 +104,7 @@ TEST_F(StitchCliTest, BadInputIsStatus2) {
   }
 }
 
-TEST_F(StitchCliTest, ListNamesFormsAndHelpNamesTheOption) {
+TEST_F(StitchCliTest, OptionListPrintsFormsAndOptionHelpPrintsScoreFunction) {
   const Outcome list = run_line("--list");
   EXPECT_EQ(list.status, 0);
   EXPECT_NE(list.out.find("stitched_nolto"), std::string::npos);

@@ -1,6 +1,6 @@
-// The tests check that the problems of the host get variants (kernels with one set of constants compiled in) in the way
-// that the task says, and that kernels which read constants at run time give right results. The tests run on the device
-// under test.
+// A variant is a kernel with one set of constants compiled in. The tests check that each HostProblem gets its variants
+// in the way that the axis `task` of its case says, and that kernels which read constants at run time give right
+// results. The tests run on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -87,8 +87,8 @@ TEST_F(ProblemTest, EachWayToGetVariants) {
     if (std::string(task).starts_with("compile")) {
       EXPECT_GT(values["front_end_s"], 0);
       EXPECT_GT(values["code_generation_s"], 0);
-      if (!on_cuda ||
-          device_->info().has("pch")) {  // an NVRTC that has precompiled headers (`pch`) also traces its phases
+      // NVRTC reports the time of its phases only in versions that also precompile headers.
+      if (!on_cuda || device_->info().has("pch")) {
         EXPECT_GT(values["optimizer_s"], 0);
       }
       EXPECT_GT(values["load_s"], 0);
@@ -142,7 +142,7 @@ TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
               : std::vector<std::string>{"naive", "tiled_scalar", "tiled_vector", "tuned"};
-  // On a host with AMX, bf16 has another kernel than f32.
+  // On a host with AMX, `tuned` without ALiBi has a file for bf16 (amx.cpu.cpp) and another file for f32.
   const std::vector<DType> dtypes =
       on_cuda ? std::vector{parse_dtype(test_dtype)} : std::vector{DType::f32, DType::bf16};
   PipelineCache cache(*device_, "");

@@ -24,5 +24,5 @@ with torch.no_grad():
     before = attention(x)
     with attn_proto.enable():
         after = attention(x)
-print(f"largest difference: {(before - after).abs().max():.1e}; calls that went to PyTorch: {attn_proto.reasons()}")
+print(f"largest difference: {(before - after).abs().max():.1e}; calls that enable() left to PyTorch: {attn_proto.reasons()}")
 assert (before - after).abs().max() < 1e-5 and not attn_proto.reasons()

@@ -7,7 +7,8 @@ import json
 
 import records as rec
 
-# The questions, in the order in which a person meets them. A claim belongs to the first pattern that fits it.
+# The topics of the recommendations, in the order in which a person meets them. Other names of this file call them
+# questions. A claim belongs to the first pattern that fits it.
 TOPICS = (
     ("Tile", ("proto1_flash/default_tile", "proto1_flash/worst_tile", "proto1_flash/best_tile", "proto1_flash/bc80")),
     ("Element type", ("proto1_flash/bf16", "proto1_flash/ceiling_16_bit", "proto1_flash/ceiling")),
@@ -27,11 +28,11 @@ TOPICS = (
     ("Calls from a framework", ("proto8_extension/*",)),
 )
 QUESTIONS = [topic for topic, _ in TOPICS]
-# The words of the claims that the experiments register today, by claim and verdict. They take the place of the words of
+# The advice of each claim that the experiments register today, by claim and verdict. It takes the place of the advice in
 # older findings.
 WORDS = {f"{claim['experiment']}/{claim['hypothesis']}": claim["advice"]
          for claim in map(json.loads, (rec.ROOT / rec.CLAIMS).read_text(encoding="utf-8").splitlines())}
-# Claims that give no advice, e.g. claims that compare the figure of another claim with the study's figure.
+# Claims that give no advice, e.g. claims that compare the published study's figure with the figure of another claim.
 NO_ADVICE = {key for key, words in WORDS.items() if not any(words.values())}
 # The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
@@ -41,7 +42,7 @@ QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
 MOST_AXES = 3  # the largest number of axes that a line names
 MOST_VALUES = 5  # the largest number of values of an axis that a line lists
 MOST_COUNTED = 8  # a line counts cases by the values of an axis only if the axis has at most this number of values
-LEAST_GAIN = 0.2  # a line counts cases by an axis only if this division lowers the impurity() of the cases by this share
+LEAST_GAIN = 0.2  # a line counts cases by an axis only if this lowers their impurity() by more than this share
 
 
 def key_of(finding):
@@ -53,7 +54,7 @@ def state_of(finding):
 
 
 def place(key):
-    """Returns the number of a claim's question, and the claim's place among the claims of the question."""
+    """Returns the index of a claim's topic in TOPICS, and the index of the first pattern that fits the claim."""
     for number, (_, patterns) in enumerate(TOPICS):
         for i, pattern in enumerate(patterns):
             if fnmatch.fnmatchcase(key, pattern):
@@ -142,8 +143,8 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns the values that some findings have in the first axis that separates these findings from the rest, or ""
-    if no axis separates them in a short text."""
+    """Returns the values that some findings have in the first axis that separates these findings from the rest. Returns
+    "" if there is no such axis whose values make a short text."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -161,8 +162,9 @@ def impurity(mine, total):
 
 
 def counted(some, everything, axes):
-    """Returns a text that says, for each value of one axis, how many cases with this value belong to some of the
-    findings. Takes the axis that says most. Returns "" if no axis says much."""
+    """Returns a text that says, for each value that the findings `some` have on one axis, how many of all cases with
+    this value they have. Takes the axis that lowers impurity() most. Returns "" if no axis lowers it by more than the
+    share LEAST_GAIN."""
     best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
@@ -184,7 +186,8 @@ def extreme(findings):
 
 
 def case_text(finding, axes):
-    """Returns a text that names a case by the first few of `axes` that the case has."""
+    """Returns a text that names a case by the first MOST_AXES of `axes` for which the case has a value other than
+    the value in SAYS_NOTHING."""
     values = {axis: value for axis, value in axis_values(finding).items() if value != str(SAYS_NOTHING.get(axis))}
     return ", ".join(f"{name_of(axis)} {values[axis]}" for axis in [axis for axis in axes if axis in values][:MOST_AXES])
 
@@ -246,7 +249,7 @@ def by_advice(findings):
 
 def line(item):
     """Returns the line of a recommendation. `item` has a list of pairs for each advice. A pair has the findings of one
-    claim that give the advice, and all findings of this claim. The line names each metric and each claim once."""
+    claim that give the advice, and all findings of this claim. The line names each claim once, with its metric."""
     named, sentences = set(), []
     for words, pairs in item.items():
         texts = []

@@ -26,8 +26,9 @@ def about():
 
 
 def close(got, want):
-    """Returns whether two outputs agree. An output is a sum over all tokens, so the rounding of large terms may show in
-    a small element, too. The limit of an element therefore grows with the root mean square of all elements."""
+    """Returns whether two outputs agree. An output is a sum over its token and all earlier tokens, so the rounding of
+    large terms may show in a small element, too. The allowed difference of an element therefore grows with the root
+    mean square of all elements of `want`."""
     size = want.square().mean().sqrt()
     return bool(((got - want).abs() <= 0.1 * (want.abs() + size)).all())  # false if there is a NaN
 

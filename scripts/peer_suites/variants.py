@@ -1,9 +1,11 @@
 """Modified attention on a GPU, bf16: this project's kernels against FlexAttention and FlashAttention-3.
 
-The rows compute attention with 32 heads: without a modifier, with ALiBi, with a soft cap of 30, and with a window of
-1024 keys. Other rows only rotate Q and K (RoPE). FlexAttention gets each modifier as a score function or a block mask.
-torch.compile compiles FlexAttention, and a function that computes RoPE from a table in f32. FlashAttention-3 takes part
-in the rows without a modifier and in the rows with a soft cap. Results are compared with PyTorch's.
+The rows compute attention with 32 heads: without a modifier, with ALiBi, with a soft cap of 30, and with a window in
+which a query sees its own key and the 1024 keys before it. Other rows only rotate Q and K (RoPE). FlexAttention gets
+each modifier as a score function or a block mask. The peer in the rows with RoPE is a function that reads cosines and
+sines from tables in f32. torch.compile compiles this function and FlexAttention. FlashAttention-3 takes part in the rows
+without a modifier and in the rows with a soft cap. Results are compared with FlexAttention's and this function's, or
+with the results of the first side if these are left out.
 """
 
 from . import clocks, pages, sides

@@ -1,18 +1,19 @@
-// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the mask and the hooks'
-// other rules once. It writes the lists of key blocks that attention walks (mask_lists.h), and a bit for each pair. The
-// host and kernels include this file, so it includes only headers of kernels.
+// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the mask once, and
+// asks the keys hook and the mask hook once about each pair. It writes the lists of key blocks that attention walks
+// (mask_lists.h), and a bit for each pair. The host and kernels include this file, so it includes only headers of
+// kernels.
 #pragma once
 
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/modifiers/later.h"
 
-/// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key of the block whose number modulo
-/// 8 is 2 i or 2 i + 1; the first of these keys has the lowest bit. In a matrix product, one thread has a row's scores
-/// for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks that are not in
-/// the list of the row's tile may be anything.
+/// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key k of the block with k % 8 == 2 i
+/// or k % 8 == 2 i + 1. The bits are in the order of the keys, from the lowest bit on. In a matrix product, one thread
+/// has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks
+/// that are not in the list of the row's tile may be anything.
 struct MaskBits {
-  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; 1 in place of sequences or heads that share rows
-  INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share rows
+  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; a size is 1 if all sequences, or heads, share words
+  INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share words
 };
 
 /// Returns how many bytes a word has, for a BLOCK_C that is a multiple of 16, at most 256.
@@ -59,5 +60,5 @@ struct MaskBitsParams {
   INT64 strides[4];                  // of the mask's batch, head, query and key, in bytes
   MaskLists lists;
   MaskBits bits;
-  GLOBAL unsigned* finished;  // for each list, how many blocks are done; 0 before and after every launch
+  GLOBAL unsigned* finished;  // on a GPU: for each list, how many threadgroups are done; 0 before and after a launch
 };

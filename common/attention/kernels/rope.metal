@@ -1,18 +1,18 @@
-// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread rotates
-// a pair of a row in rope_heads heads, and computes the pair's angle once. The kernel has not run on Apple hardware
-// yet.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread takes
+// units of rows. A unit is a pair, or an element that is only copied. The thread computes a pair's angle once, and
+// rotates the pair in up to rope_heads heads. The kernel has not run on Apple hardware yet.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
 // 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (1: a thread rotates single pairs). Grid: (groups of rope_heads heads of Q, then of K; tiles of
-// rows; batch); any number of threads. Accumulators of a lane: 4.
+// computed), GROUP (pairs that a thread rotates at once; always 1). Grid: (groups of rope_heads heads of Q, then of K;
+// tiles of rows; batch); any number of threads. Accumulators of a lane: 4.
 #include "common/attention/kernels/rope.h"
 #include "common/kernel/metal.h"
 
 static_assert(GROUP == 1, "a thread turns single pairs");
 
 constexpr constant int HALF = ROTARY_DIM / 2;
-constexpr constant int UNITS = HEAD_DIM - HALF;  // of a row: pairs, and elements that are only copied
+constexpr constant int UNITS = HEAD_DIM - HALF;  // units of a row: HALF pairs, and elements that are only copied
 
 INLINE long index_of(constant RopeStrides& strides, int batch, int head, int row) {
   return batch * strides.batch + static_cast<long>(head) * strides.head + static_cast<long>(row) * strides.row;

@@ -17,8 +17,8 @@ namespace attn {
 
 namespace {
 
-// Clang's front end takes the names of single sanitizer checks, not of groups. Two checks are left out because they
-// need run-time type information.
+// Clang's front end takes the names of single sanitizer checks, not of groups. `vptr` is left out because
+// kernels have no run-time type information, and `function`, which checks calls through pointers.
 std::vector<std::string> sanitizer_arguments() {
   clang::SanitizerSet checks;
   if (sanitizes("address")) checks.Mask |= clang::SanitizerKind::Address;
@@ -38,8 +38,8 @@ std::string prologue(const KernelSource& source) {
       source, [](const std::string& name) { return fmt::format("extern \"C\" {{ extern const int {}; }}\n", name); });
 }
 
-// Compiles a source. Prologue and source are one buffer, because clang does not report an unused function constant that
-// is declared in an included header. `warnings` gets clang's messages about a kernel that compiles.
+// Compiles a source. Prologue and source are one buffer, because clang does not report an unused constant whose
+// declaration is in an included header. `warnings` gets clang's messages about a kernel that compiles.
 std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std::vector<std::string>& arguments,
                                            llvm::LLVMContext& context, std::string& warnings) {
   const std::string root = source_root();
@@ -57,7 +57,8 @@ std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std
   std::vector<std::string> all = arguments;
   // -I would let #include <NAME> find the project's headers, too, but source_sha256() follows only #include "NAME".
   all.insert(all.end(), {"-iquote", root});
-  // In a user's text inline assembly is a compile error, because LLVM ends the process at assembly that it refuses.
+  // In a source with a user's text, inline assembly is a compile error. LLVM would end the process at assembly that it
+  // refuses.
   if (source.guarded) all.emplace_back("-fno-gnu-inline-asm");
   std::string messages;
   std::unique_ptr<llvm::Module> module = run_clang(main_file, files, all, context, messages);
@@ -70,7 +71,7 @@ std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
   arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-                "-disable-llvm-passes",  // optimize() runs the passes, so that they are timed and see linked fragments
+                "-disable-llvm-passes",  // optimize() times the passes, and runs them after linking
                 "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
                 "-fno-rtti",
                 "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together

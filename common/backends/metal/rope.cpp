@@ -11,8 +11,9 @@ namespace {
 
 class MetalRope : public RopeOperation {
  public:
-  /// A thread rotates one pair of elements of a row, or copies one element that is not rotated. A threadgroup gets as
-  /// many rows as it has threads for.
+  /// A unit of a row is a pair of elements to rotate, or an element to copy. A thread computes a unit in up to
+  /// rope_heads heads, and several units if a row has more than rope_threads units. A threadgroup gets as many rows as
+  /// it has threads for their units, at least one.
   RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& /*device*/) const override {
     const int64_t units = config.head_dim - config.rotary_dim / 2;
     return {.group = 1,

@@ -122,7 +122,8 @@ std::vector<Malformed> malformed_files() {
       {"length over the limit", maximal, "a header of 100000001 bytes is announced, at most 100000000"},
       {"length beyond the end", header_too_long, "truncated: a header of"},
       {"cut inside the header", good.substr(0, 20), "truncated: a header of"},
-      {"cut inside the data", good.substr(0, good.size() - 1), "data_offsets [0, 8], but the file has 7 bytes of data"},
+      {"cut inside the data", good.substr(0, good.size() - 1),
+       "data_offsets [0, 8], which are no range of the 7 bytes of data"},
       {"no header", file_of("", ""), "not valid JSON"},
       {"bad JSON", file_of(R"({"q":)", ""), "not valid JSON (byte 6)"},
       {"bytes after the JSON", file_of("{} {}", ""), "not valid JSON"},
@@ -289,7 +290,8 @@ TEST_F(SafetensorsFile, AFileThatCannotBeReadIsNamed) {
   fs::create_directory(path("folder"));
   EXPECT_EQ(message("folder"), path("folder") + ": is not a regular file");
   put("cut", file_of(q_header(R"("F32")", "[1]", "[0,4]"), "abc"));
-  EXPECT_EQ(message("cut"), path("cut") + ": tensor \"q\" has data_offsets [0, 4], but the file has 3 bytes of data");
+  EXPECT_EQ(message("cut"),
+            path("cut") + ": tensor \"q\" has data_offsets [0, 4], which are no range of the 3 bytes of data");
 }
 
 TEST_F(SafetensorsFile, ReadsOnlyWhatIsAskedFor) {

@@ -1,6 +1,6 @@
-// Tests lengths and page numbers that the cache does not have. With a GPU the host does not check them before a launch.
-// The rows of a sequence with a wrong length or page number are NaN, the rows of other sequences are right, and the
-// kernel reads and writes no memory outside the cache.
+// Tests wrong lengths (negative, or longer than the cache) and wrong page numbers (of no page in the cache). With a GPU
+// the host does not check them before a launch. The rows of a sequence with a wrong length or page number are NaN, the
+// rows of other sequences are right, and the kernel writes nothing outside its buffers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -33,9 +33,10 @@ struct Attempt {
   int lost_page_of_second = 0;  // page number for the second sequence's first keys; 0: the right page
 
   std::string text() const {
-    return fmt::format("{} cache of {}, page_size {}, q_len {}{}, lengths {} {} {}, page {}", prefill ? "prefill," : "",
-                       name(cache_dtype), page_size, q_len, appends ? ", appends" : "", lengths[0], lengths[1],
-                       lengths[2], lost_page_of_second);
+    return fmt::format(
+        "{} cache of {}, page_size {}, q_len {}{}, lengths {} {} {}, first page of sequence 1: {} (0: right)",
+        prefill ? "prefill," : "", name(cache_dtype), page_size, q_len, appends ? ", appends" : "", lengths[0],
+        lengths[1], lengths[2], lost_page_of_second);
   }
 };
 
@@ -129,14 +130,17 @@ Result run(const Attempt& of) {
 /// result of the same run without this mistake.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
-  if (!result.guards) return "a counter is not 0, or a guard band was overwritten";
+  if (!result.guards) return "after the launch one of its counters is not 0, or a guard band was overwritten";
   for (const RowIndex& row : all_rows({.batch = sequences, .q_heads = q_heads, .q_len = lost.q_len})) {
     const float lse = result.lse[static_cast<size_t>((row.batch * q_heads + row.head) * lost.q_len + row.q)];
-    if (row.batch == 1 && !std::isnan(lse)) return fmt::format("lse {} of head {}, query {}", lse, row.head, row.q);
+    if (row.batch == 1 && !std::isnan(lse))
+      return fmt::format("sequence 1, head {1}, query {2}: lse is {0}, not NaN", lse, row.head, row.q);
     for (int64_t d = 0; d < dim; ++d) {
       const double got = result.o.at(row.batch, row.head, row.q, d), want = right.o.at(row.batch, row.head, row.q, d);
       const bool ok = row.batch == 1 ? std::isnan(got) : std::abs(got - want) <= 0.02;
-      if (!ok) return fmt::format("{} of sequence {}, head {}, query {}; {}", got, row.batch, row.head, row.q, want);
+      if (!ok)
+        return fmt::format("sequence {}, head {}, query {}, element {}: {}, not {}", row.batch, row.head, row.q, d, got,
+                           row.batch == 1 ? NAN : want);
     }
   }
   // No token is appended to the second sequence if its length is wrong.
@@ -153,7 +157,7 @@ std::string wrong(const Attempt& lost, const Result& right) {
 class GpuLostTest : public test::OnDevice<testing::Test> {
  protected:
   /// Runs with every wrong length and page number of the second sequence.
-  void expect_nan_and_nothing_else(const Attempt& attempt) {
+  void expect_nan_only_in_the_second_sequence(const Attempt& attempt) {
     const Result right = run(attempt);
     for (const int length : {-1, -100, static_cast<int>(most_keys) + 1, std::numeric_limits<int>::max(),
                              std::numeric_limits<int>::min()}) {
@@ -178,7 +182,7 @@ TEST_F(GpuLostTest, Decode) {
                                            {DType::f16, DType::int8}}) {
     for (const int64_t page_size : {0, 1, 16, 64}) {
       for (const int64_t q_len : {1, 5})
-        expect_nan_and_nothing_else({dtype, cache_dtype, page_size, q_len, false, false});
+        expect_nan_only_in_the_second_sequence({dtype, cache_dtype, page_size, q_len, false, false});
     }
   }
 }
@@ -186,20 +190,20 @@ TEST_F(GpuLostTest, Decode) {
 TEST_F(GpuLostTest, DecodeThatAppends) {
   for (const int64_t page_size : {0, 16})
     for (const DType cache_dtype : {DType::bf16, DType::int8})
-      expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 3, false, true});
+      expect_nan_only_in_the_second_sequence({DType::bf16, cache_dtype, page_size, 3, false, true});
 }
 
 TEST_F(GpuLostTest, Prefill) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t page_size : {0, 1, 16, 64}) {
       for (const bool appends : {false, true})
-        expect_nan_and_nothing_else({dtype, dtype, page_size, 40, true, appends});
+        expect_nan_only_in_the_second_sequence({dtype, dtype, page_size, 40, true, appends});
     }
   }
   for (const DType cache_dtype : {DType::e4m3, DType::int8}) {
     for (const int64_t page_size : {0, 16}) {
       for (const bool appends : {false, true})
-        expect_nan_and_nothing_else({DType::bf16, cache_dtype, page_size, 40, true, appends});
+        expect_nan_only_in_the_second_sequence({DType::bf16, cache_dtype, page_size, 40, true, appends});
     }
   }
 }

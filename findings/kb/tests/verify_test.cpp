@@ -34,7 +34,7 @@ TEST(Verify, RecordedRunsAreSound) {
   EXPECT_TRUE(result.contradictions.empty());
   EXPECT_GT(result.explained_by(Opposition::spread), 0);
   EXPECT_GT(result.explained_by(Opposition::changed), 0);
-  EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "the measurements of findings are recorded";
+  EXPECT_GT(result.fresh + static_cast<int64_t>(result.stale.size()), 0) << "no finding names recorded measurements";
 }
 
 struct Tamper {
@@ -43,7 +43,7 @@ struct Tamper {
   std::string seen;  // the beginning of a problem that verify() reports
 };
 
-TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
+TEST(Verify, ReportsEachFieldThatContradictsTheOtherFields) {
   ASSERT_EQ(problems_of(finding(1.5)), std::vector<std::string>{});
   for (const Tamper& tamper :
        std::vector<Tamper>{{"/title", "The worst flash attention tile takes 1.51 times the best", "title:"},
@@ -84,13 +84,13 @@ TEST(Verify, SeesEveryFigureThatDoesNotFollowFromTheOthers) {
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have no advice";
 }
 
-TEST(Verify, TheIdFollowsFromTheLine) {
+TEST(Verify, TheIdIsTheHashOfTheOtherFields) {
   Json record = finding(1.5);
   record["remark"] = "added later";
   auto problems = problems_of(record);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].find("id: is "), 0u);
-  // A line that another program wrote with blanks is the same record.
+  // Blanks between the JSON tokens of a line, as other programs write them, do not change the record.
   std::stringstream lines(finding(1.5).dump(1));
   std::string line;
   for (std::string part; std::getline(lines, part);) line += part + " ";
@@ -110,7 +110,7 @@ TEST(Verify, RatesFollowFromWorkAndTime) {
   }
 }
 
-TEST(Verify, SeesEveryFigureOfTheSecondSchemaThatDoesNotFollowFromTheOthers) {
+TEST(Verify, ReportsEachFieldOfFinding2ThatContradictsTheOtherFields) {
   ASSERT_EQ(problems_of(second_finding({1.5, 1.53})), std::vector<std::string>{});
   ASSERT_EQ(problems_of(second_finding({1.5})), std::vector<std::string>{});
   ASSERT_EQ(problems_of(second_finding({1.24, 1.26, 1.25})), std::vector<std::string>{}) << "inconclusive";
@@ -144,13 +144,13 @@ TEST(Verify, SeesEveryFigureOfTheSecondSchemaThatDoesNotFollowFromTheOthers) {
   }
   Json record = second_finding({1.5, 1.53});
   record["data"]["parts"][1]["value"] = 1.6;
-  EXPECT_GE(problems_of(with_id(record)).size(), 5u) << "value, both intervals";
+  EXPECT_GE(problems_of(with_id(record)).size(), 5u) << "value, ci_lo, ci_hi, next_lo, next_hi";
   record = second_finding({1.5, 1.53});
   record["data"]["estimate"]["prior"]["scale"] = 0.05;
-  EXPECT_GE(problems_of(with_id(record)).size(), 4u) << "both intervals";
+  EXPECT_GE(problems_of(with_id(record)).size(), 4u) << "ci_lo, ci_hi, next_lo, next_hi";
   record = second_finding({1.5, 1.53});
   record["data"]["parts"][0]["value"] = 0;
-  EXPECT_FALSE(problems_of(with_id(record)).empty()) << "no logarithm";
+  EXPECT_FALSE(problems_of(with_id(record)).empty()) << "0 has no logarithm";
   record = second_finding({1.5, 1.53});
   record["data"]["parts"] = Json::array();
   EXPECT_FALSE(problems_of(with_id(record)).empty());
@@ -162,7 +162,7 @@ TEST(Verify, SeesEveryFigureOfTheSecondSchemaThatDoesNotFollowFromTheOthers) {
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{"confidence: is 0.8, computed again null"});
 }
 
-TEST(Verify, AFigureThatIsNotPooledInLogarithmsHasAUnit) {
+TEST(Verify, AFigureThatIsNotPooledInLogarithmsIsCheckedWithItsUnit) {
   Conclusion conclusion;
   conclusion.hypothesis = "worst_tile";
   conclusion.title = "t", conclusion.content = "c";
@@ -175,14 +175,14 @@ TEST(Verify, AFigureThatIsNotPooledInLogarithmsHasAUnit) {
   Json record = make_finding("proto1_flash", "A CPU", worst_tile(), conclusion, "r1");
   EXPECT_EQ(problems_of(record), std::vector<std::string>{});
   record["data"]["estimate"]["unit"] = 2.4;
-  EXPECT_EQ(problems_of(with_id(record)).size(), 4u) << "both intervals";
+  EXPECT_EQ(problems_of(with_id(record)).size(), 4u) << "ci_lo, ci_hi, next_lo, next_hi";
   record["data"]["estimate"].erase("unit");
   record["data"]["estimate"]["next_hi"] = 2.3;
   EXPECT_EQ(problems_of(with_id(record)).size(), 2u) << "next_hi, and the reason of the verdict";
 }
 
 TEST(Verify, TellsSpreadFromContradiction) {
-  // With two runs, the interval for the next run contains the figures of both runs.
+  // The interval for the next run after these two runs is wide, and contains the figures of both.
   Verification result = verify(store_of({finding(1.5, "r1"), finding(1.1, "r2"), finding(1.5, "r3", "Another CPU")}));
   EXPECT_TRUE(result.problems.empty());
   EXPECT_TRUE(result.contradictions.empty());
@@ -308,11 +308,11 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
       verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), finding(1.5, "r2", "A CPU", {old_id}),
                        finding(1.5, "r3", "A CPU", {new_id, old_id}), finding(1.5, "r4", "A CPU", {})}));
   EXPECT_EQ(result.fresh, 1);
-  EXPECT_EQ(result.superseded, 2) << "the claim has a fresh finding that is not earlier";
+  EXPECT_EQ(result.superseded, 2) << "r2 and r3: the fresh finding r1 is as late as they are";
   EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   EXPECT_TRUE(result.problems.empty());
-  // Without a fresh finding, or with a fresh finding that is earlier, the findings are stale.
+  // A finding with a changed kernel is stale if all fresh findings of its claim are earlier, or if there are none.
   Json later = finding(1.5, "r2", "A CPU", {old_id});
   later["data"]["run"]["ts"] = "2026-02-01T00:00:00Z";
   EXPECT_EQ(verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), with_id(later)})).stale.size(), 1u);

@@ -1,12 +1,13 @@
 // The keys that a query sees if several sequences lie one after the other in one tensor. Tables say where the queries
-// and the keys of each sequence begin. Of the keys of its sequence, a query sees the keys that all rules of keys.h
-// allow. Its own key is the key at its position in its sequence, and the last query of a sequence stands at the
-// sequence's last key. Rows after the last sequence see nothing.
-//   RAGGED         1, or 2 if a query sees the keys up to its own; the kernel itself has CAUSAL=0
+// and the keys of each sequence begin. A query sees only keys of its own sequence, and of these the keys that the rules
+// below allow. The last query of a sequence has the sequence's last key as its own key, the query before it the key
+// before, and so on. Rows after the last sequence see nothing.
+//   RAGGED         1: no causal rule; 2: a query sees the keys up to its own key. The kernel has CAUSAL=0 in both cases
 //   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h
 //
-// The keys of later sequences come later, so neither end of a range decreases from a row to the next.
+// Sequences have the same order in the queries and in the keys. So neither the begin nor the end of the range of
+// visible keys decreases from a row to the next.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
