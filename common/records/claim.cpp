@@ -115,8 +115,8 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   if (!(estimate.next_lo <= estimate.next_hi) || lo_holds != holds(estimate.next_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("{} crosses {:.4g}", interval, threshold)};
   }
-  // What counts is the distance to the threshold, not the distance to 1: a ratio of 1 refutes "10 % slower" beyond
-  // doubt.
+  // The noise floor is compared with the distance to the threshold, not to 1. For example, a ratio of 1 lies far from
+  // the threshold 1.1 of "10 % slower", so it refutes this claim.
   const double distance = conclusion.relative ? std::abs(std::log(value / threshold)) : std::abs(value - threshold);
   if (distance < conclusion.floor) {
     return {State::inconclusive, fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval,
@@ -185,8 +185,8 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
   return evidence.comparisons.empty() ? Estimate{} : evidence.comparisons.back()->ratio;
 }
 
-/// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process. If
-/// there is no such process, returns `evidence` alone.
+/// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process.
+/// Returns `evidence` alone if there is no such process, or if the claim is not measured again.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};
@@ -230,7 +230,7 @@ int rounds_of(const Evidence& evidence) {
   return rounds == std::numeric_limits<int>::max() ? 0 : rounds;
 }
 
-/// The figure that would result if the ratio of each comparison, and the contender's time, were larger by the factor
+/// The figure that would result if the ratio of each comparison, and the contender's time, were multiplied by
 /// exp(shift(comparison)).
 double shifted_figure(const Claim& claim, const Evidence& evidence,
                       const std::function<double(const Comparison&)>& shift) {
@@ -270,9 +270,9 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
   }
-  // With comparisons, `unit` is the change of the figure when the figure's ratios change by a factor of e. An absolute
-  // figure, such as a time, keeps `largest`: like a time without a comparison, it changes with the speed of the
-  // machine.
+  // With comparisons, `unit` is the derivative of the figure by the logarithm of its ratios (of the figure's logarithm
+  // if it is relative). For an absolute figure, such as a time, `unit` is `largest`, because its error grows with its
+  // size.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -304,12 +304,12 @@ bool throttled_alike(const Results& results) {
   });
 }
 
-/// Whether memory limits a case that was timed with warm caches.
+/// Whether a memory-bound case was timed with warm caches.
 bool ran_warm(const Evidence& evidence) {
   for (size_t i = 0; i < evidence.results.size(); ++i) {
     const Measurement& result = *evidence.results[i];
     if (!result.work || result.work->bound != Bound::memory) continue;
-    // The results 2 i and 2 i + 1 belong to comparison i.
+    // A comparison has two results, so result i belongs to comparison i / 2.
     const bool compared = i / 2 < evidence.comparisons.size();
     const std::vector<Timing> times = compared ? evidence.comparisons[i / 2]->time : std::vector{*result.main_timing()};
     if (!times.empty() && times.front().scope == Scope::device_hot) return true;
@@ -330,7 +330,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   const bool has_figure = claim.figure || !sweep.comparisons.empty();
   const std::vector<Evidence> parts = by_process(claim, sweep, processes);
   if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
-  // The texts name the values of the process with the median figure, or of the comparison by all processes.
+  // The texts quote the process with the median figure. If there are comparisons, they quote the pooled comparison.
   Evidence evidence = sweep;
   if (has_figure && sweep.comparisons.empty()) {
     std::vector<size_t> order(parts.size());

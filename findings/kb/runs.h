@@ -33,10 +33,10 @@ struct Run {
   Session ratio;         // the ratio of the last comparison; empty without a comparison
   bool relative = true;  // the figure is pooled in logarithms
   bool exact = false;    // a figure without an error
-  double unit = 1;       // if not `relative`: the change of the figure if its ratios change by the factor e
+  double unit = 1;       // if not `relative`: the derivative of the figure by the logarithm of its ratios
 };
-/// Returns the run of a finding. If `codes` lacks a measurement, the run's code has the measurement's id in place of
-/// its code, so that the run's code equals no known code.
+/// Returns the run of a finding. If `codes` lacks a measurement of the finding, Run::code has the measurement's id for
+/// it, and so equals the code of no other run.
 Run run_of(const Record& finding, const Codes& codes);
 /// Returns the run of a finding, for a caller that has finding.joined() already.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
@@ -44,9 +44,10 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;  // log(figure of the second / figure of the first)
-  // variance of z / (scale^2 + own): the sum of Spread::between + 1/K over the two runs. K: the processes of a run.
+  // The variance of z is weight * (scale^2 + own). weight is 2 * Spread::between + 1 / K1 + 1 / K2, with the numbers K1
+  // and K2 of the processes of the two runs.
   double weight = 6;
-  // The mean square of the relative errors of the processes of one run, the run that predicts the other run's figure.
+  // One of the two runs predicts the other run's figure. `own` is the mean of (error / value)^2 over its processes.
   double own = 0;
 };
 
@@ -59,7 +60,8 @@ struct Fitted {
 /// distribution. The scale lies in [1e-4, 1], and the freedom lies in [1, 30].
 Fitted fit(const std::vector<Distance>& distances);
 
-/// Fits a spread to each group of pairs of runs, for all findings among the records. Returns the content of
+/// Pairs the runs of each figure, groups the pairs, and fits a spread to each group. Exact figures and figures that are
+/// not above 0 are left out. Returns the content of
 /// spread.json: the spreads by device, experiment ("*": all experiments) and kind of figure. Groups with fewer than
 /// `least_pairs` pairs are left out, so that spread_in() takes a larger group.
 Json fit_spreads(const std::vector<Record>& records);

@@ -1,5 +1,5 @@
-"""Compares attn_proto.dlpack with definitions in float64, on NumPy's arrays, and on PyTorch's tensors if PyTorch is
-installed."""
+"""Tests attn_proto.dlpack on NumPy's arrays: results against definitions in float64, refusals, options, engines. Also
+on PyTorch's tensors, if a PyTorch with torch.nn.attention.bias is installed."""
 
 import ctypes
 import math
@@ -39,7 +39,7 @@ def attention(q, k, v, scale=None, seen=True, change=lambda s: s, sinks=None):
 
 
 def turned(x, first, frequencies, grown=1, interleaved=False):
-    """RoPE of rows whose positions begin at `first`; the first 2 len(frequencies) elements are rotated."""
+    """RoPE. Row 0 has the position `first`. The first 2 * len(frequencies) elements of each row are rotated."""
     x, pairs = x.astype(np.float64), len(frequencies)
     angles = (first + np.arange(x.shape[2]))[:, None] * frequencies
     a, b = (np.s_[0:2 * pairs:2], np.s_[1:2 * pairs:2]) if interleaved else (np.s_[:pairs], np.s_[pairs:2 * pairs])
@@ -132,7 +132,7 @@ class Arrays(Case):
                 attend(torch.autograd.forward_ad.make_dual(q, q))
 
     @unittest.skipUnless(torch, "PyTorch")
-    def test_tensors_whose_memory_does_not_hold_their_elements(self):
+    def test_tensors_that_pytorch_computes_when_they_are_read_are_refused(self):
         q, k, v = (torch.from_numpy(x) for x in (self.q, self.k, self.v))
         self.near(dlpack.flash(torch.nn.Parameter(q, requires_grad=False), k, v), attention(self.q, self.k, self.v)[0])
         self.refuses(TypeError, "q is a Tensor", torch._neg_view(q), k, v)
@@ -160,7 +160,7 @@ class Structs(unittest.TestCase):
         want = [f"{each.__name__} {name} {getattr(each, name).offset} {getattr(each, name).size}" for each in structs for name, _ in each._fields_]
         self.assertEqual(said, want + [f"{each.__name__} {ctypes.sizeof(each)}" for each in structs])
 
-    def test_off_values_agree_with_the_header(self):
+    def test_values_that_turn_options_off_agree_with_the_header(self):
         header = (pathlib.Path(__file__).resolve().parents[2] / "common/api/attn.h").read_text()
         for name, fields in (("FLASH", _options.FLASH), ("CACHE", _options.CACHE), ("LINEAR", _options.LINEAR), ("ROPE", _options.ROPE)):
             text = header.split(f"#define ATTN_{name}_OPTIONS")[1].split("}")[0]
@@ -333,7 +333,7 @@ class Caches(Case):
             k, v = (rng.integers(-127, 128, self.k.shape, np.int8) for _ in "kv")
             want = [k.copy(), v.copy()]
             q, new_k, new_v = (drawn(2, heads, rows, 64) for heads in (4, 2, 2))
-            new_k[0, 0, -1, 3], new_v[1, 1, -1, 5] = 100, -100  # far beyond every scale
+            new_k[0, 0, -1, 3], new_v[1, 1, -1, 5] = 100, -100  # beyond 127 times the largest scale
             o = attend(q, k, v, self.lengths, self.table, new_k=new_k, new_v=new_v, k_scales=scales[0], v_scales=scales[1])
             for i, n in enumerate(self.lengths):
                 for token in range(rows):
@@ -433,7 +433,7 @@ class OtherOperators(Case):
             with self.assertRaisesRegex(ValueError, text):
                 dlpack.rope(q, k, **options)
 
-    def test_engines(self):
+    def test_backends_prepared_launches_and_archives(self):
         x = drawn(1, 1, 8, 8)
         self.assertTrue(dlpack.has_backend("cpu"))
         self.assertFalse(dlpack.has_backend("vulkan"))
