@@ -138,7 +138,7 @@ std::string Experiment::State::table_text() const {
                               spec.answer.alternatives.empty() ? spec.compared_axes : spec.answer.alternatives,
                               options.baseline, options.filter};
   const Ceilings known = ceilings.value_or(Ceilings{});
-  return options.csv ? csv(results, known, shown) : table(results, known, shown);
+  return options.csv ? csv(results, shown) : table(results, known, shown);
 }
 
 std::string Experiment::State::end_text(const Json& answer, const std::string& verdicts) const {

@@ -163,7 +163,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
       ->excludes(list_option);
   auto* only_option = text("--only", only, "verify", "check every case, measure none");
   number_option(app, "--budget", options.budget_s, 0.0, 1e7, "SECONDS",
-                "time to measure for; default 120 (quick), 3600 (full), 300 (full on cuda)");
+                "time to measure for; default 120 (quick), 3600 (full), 300 (full on a GPU)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
                 "largest number of samples of a case, also in a comparison; default 200");
   number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",

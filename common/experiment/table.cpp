@@ -185,7 +185,7 @@ std::string table(const std::vector<Measurement>& results, const Ceilings& ceili
   return case_table(std::move(shown)) + below;
 }
 
-std::string csv(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options) {
+std::string csv(const std::vector<Measurement>& results, const TableOptions& options) {
   const Results rows = selected(results, options);
   std::vector<std::string> axes;
   for (const Measurement* row : rows) {
@@ -216,7 +216,8 @@ std::string csv(const std::vector<Measurement>& results, const Ceilings& ceiling
           main ? number(main->cv) : "", main ? std::to_string(main->n) : "", main ? main->stop : "",
           median_of(Scope::device_cold), median_of(Scope::host), baselines.text(*row, !options.baseline),
           number(row->tflops()), row->matrix_pct ? number(row->matrix_pct->value) : "", number(row->gbps()),
-          percent_of(row->gbps(), ceilings.copy_gbps), row->check ? fmt::format("{:.1e}", row->check->max_abs) : ""}) {
+          row->copy_pct ? number(row->copy_pct->value) : "",
+          row->check ? fmt::format("{:.1e}", row->check->max_abs) : ""}) {
       cells.push_back(quoted(cell));
     }
     text += fmt::format("{}\n", fmt::join(cells, ","));

@@ -30,6 +30,6 @@ bool has_value(const Case& config, const Axis& axis);
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
 
 /// Returns all cases that options.filter selects, with all columns, as CSV. Times are in seconds.
-std::string csv(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
+std::string csv(const std::vector<Measurement>& results, const TableOptions& options);
 
 }  // namespace attn
