@@ -30,8 +30,8 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  /// The watching process shall end the worker if it makes no progress for `seconds`. Calls of note(), at(number) and
-  /// progress() are progress. Without this call no silence ends the worker.
+  /// From now on the watching process ends the worker after `seconds` without progress. Calls of note(), at(number) and
+  /// progress() are progress. Without this call the watching process does not end a silent worker.
   void end_if_silent_for(double seconds);
   double most_silent_s() const;
   void progress();
@@ -130,7 +130,7 @@ std::string without_progress(double seconds);
 ///     is stopped as well does not count, nor does time in which nobody reads a full stdout or stderr.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
-///   run, resumed Before::run_id and Before::resumed of the next worker
+///   run, resumed the values for Before::run_id and Before::resumed
 ///   cases        the list of the cases that the worker works on; Activity::at() is an index into this list
 ///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
 ///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
