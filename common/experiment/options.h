@@ -35,7 +35,7 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
-  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each of the two cases of a comparison
+  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each of A, B and A' in a comparison
   double max_launch_s = 0.5;                 // a longer launch may trip a display's watchdog, and hides clock changes
   uint64_t seed = 1;
   std::string input, dump_output;
@@ -76,7 +76,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 /// is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
-/// Returns a sentence for each value from --axis that no selected case has, because other axes decide this axis.
+/// Returns a sentence for each value from --axis that no selected case has, because other axes decide the value of this
+/// axis.
 std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn
