@@ -13,15 +13,15 @@ namespace attn {
 /// Measures the best rates among many repetitions on all units. A repetition of arithmetic takes about 2 ms. All
 /// repetitions together take about `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB. A buffer on the
-///           cpu has 4 times the bytes of the last-level cache, but at least 64 and at most 128 MiB; a repetition
-///           copies one of the buffer's 8 slices.
+///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
+///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
+///           and at most 128 MiB; a repetition copies one of the buffer's 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
 ///           the cpu has neither instruction set, or if f32 is faster.
-///           cuda: the matrix units, by wgmma or mma.sync, on random data.
-///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda: as bf16.
-///   tf32    cuda: as bf16. The cpu has no tf32: 0.
+///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroups.
+///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda and metal: as bf16.
+///   tf32    cuda: as bf16. metal: products of simdgroups in f32. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
 /// The arithmetic of a ceiling, as a launch that takes turns with the kernels. The launch's time shows the rate that
