@@ -241,7 +241,7 @@ struct Judged {
   State state = State::inconclusive;
   double low = 0, high = 0;  // the least and the largest figure
   bool contradicted = false;
-  std::string id;  // of the finding of this run, else of the latest recorded finding
+  std::string id;  // of this run's finding; of the latest recorded finding where only the record decides
 };
 
 State state_of(const std::string& text) {

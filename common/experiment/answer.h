@@ -14,7 +14,7 @@ namespace attn {
 /// A choice that a user has to make, such as a tile. Its options are the values of some axes.
 struct Choice {
   std::string what;                             // "tile (block_r x block_c)"
-  std::vector<std::string> axes;                // an option's name has the values of these axes, except a value "none"
+  std::vector<std::string> axes;                // an option's name has the values of these axes, without "none"
   std::string between = " ";                    // stands between the values: "x" for 256x128
   std::vector<std::string> by = {};             // the answer has a line for each combination of values of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
@@ -61,7 +61,7 @@ struct AnswerInput {
   const std::vector<Comparison>& comparisons;
   const std::vector<Json>& findings;  // of this run
   Known known = {};
-  bool whole_sweep = true;  // the answer also has recorded claims that this run did not judge
+  bool whole_sweep = true;  // the claims also have the recorded cases that this run did not judge
   /// Sets the axes of a choice to their defaults, in a case that lacks these axes. Empty if there are no defaults.
   std::function<void(Case&)> complete = {};
 };
@@ -69,19 +69,19 @@ struct AnswerInput {
 /// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
 ///
 /// A choice has the members "where" (the cases), "of" (the number of options), "take" (the option to take), "as_good"
-/// (the options that are as good as this option), "avoid" (options to avoid, with their ratios), "unclear" (options),
-/// "default" if there is one, and "undecided" (the reason why there is no option to take). An option is unclear if it
-/// is not as good as the fastest option, but the interval of its time reaches the interval of the fastest option's
-/// time. A ratio comes from the comparison of the option with the fastest option. If the two were not compared, the
-/// ratio is the quotient of their medians. If several shapes were measured, the option to take is as good as the
-/// fastest in all of these shapes, and in the records of these shapes.
+/// (the other options that are as good as the fastest), "avoid" (the slower options, with their ratios), "unclear"
+/// (options), "default" if there is one, and "undecided" (the reason why there is no option to take). An option is
+/// unclear if it is not as good as the fastest option, but the interval of its time reaches the interval of the fastest
+/// option's time. A ratio comes from the comparison of the option with the fastest option. If the two were not
+/// compared, the ratio is the quotient of their medians. If a choice is about several shapes, the option to take is as
+/// good as the fastest in all of these shapes, and in the records of these shapes.
 ///
-/// A claim has the advice, the range of its figures, and where it holds. If this run and the records contradict each
-/// other about a case of the claim, neither verdict counts.
+/// A claim has the advice, the range of the claim's figures, and the cases for which the advice holds. If this run and
+/// the records contradict each other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as at most `most_lines` lines of at most `width` characters. If it has more lines, the last lines of
-/// advice are replaced by the names of their claims.
+/// The answer as about `most_lines` lines of at most `width` characters. If the whole answer has more lines, the names
+/// of the last choices and claims replace their texts.
 std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

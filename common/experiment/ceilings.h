@@ -10,29 +10,30 @@
 
 namespace attn {
 
-/// Measures the best rates among many repetitions of about 2 ms on all units. All repetitions together take about
-/// `budget_s` seconds.
+/// Measures the best rates among many repetitions on all units. A repetition of arithmetic takes about 2 ms. All
+/// repetitions together take about `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
-///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB. A buffer on the
-///           cpu has 4 times the bytes of the last-level cache, but at least 64 and at most 128 MiB; a repetition
-///           copies one of the buffer's 8 slices.
+///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
+///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
+///           and at most 128 MiB; a repetition copies one of the buffer's 8 slices.
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
 ///           the cpu has neither instruction set, or if f32 is faster.
-///           cuda: the matrix units, by wgmma or mma.sync, on random data.
-///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda: as bf16.
-///   tf32    cuda: as bf16. The cpu has no tf32: 0.
+///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroups.
+///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda and metal: as bf16.
+///   tf32    cuda: as bf16. metal: products of simdgroups in f32. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// Runs the arithmetic of a ceiling in the same rounds as the kernels. The time of the arithmetic shows the rate that
-/// the device reaches during these rounds.
+/// The arithmetic of a ceiling, as a launch that takes turns with the kernels. The launch's time shows the rate that
+/// the device reaches in the rounds of the kernels.
 class MatrixCeiling {
  public:
   /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.
   MatrixCeiling(Device& device, PipelineCache& pipelines, DType dtype, const Ceilings& measured, double launch_s);
   /// Seconds of a launch.
   double sample() const;
-  /// Floating-point operations of a launch.
+  /// Floating-point operations of a launch. Three products of tf32 that replace one product of f32 count as one
+  /// product.
   double flops() const { return flops_; }
 
  private:
@@ -53,8 +54,8 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// Runs a copy between large buffers, or a read of one large buffer, in the same rounds as the kernels. A flush of the
-/// caches runs before each launch.
+/// A copy between large buffers, or a read of one large buffer, as a launch that takes turns with the kernels. A flush
+/// of the caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };

@@ -145,7 +145,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
     });
   }
   if (interrupted()) return std::nullopt;
-  // A' is the case of A with other tensors, and no record is about A' alone. So the check of A suffices.
+  // A' has the case and the kernels of A, and only differs in its tensors. So the check of A suffices.
   for (Trial& trial : std::span(trials).first(2)) {
     at(trial);
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });

@@ -33,8 +33,8 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect. While a SignalGuard exists, a write to a
-/// closed pipe, or beyond the allowed size of a file, fails with an error and raises no signal.
+/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect, except in a worker. While a SignalGuard
+/// exists, a write to a closed pipe, or beyond the allowed size of a file, fails with an error and raises no signal.
 class SignalGuard {
  public:
   /// In a worker the second signal has no effect, because the process that watches the worker gets the signal too.

@@ -73,8 +73,8 @@ struct ExperimentSpec {
   std::vector<AxisInfo> axes;
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
-  /// True: the compared axes are tile and variant, and `complete` knows the best tile. If the command line names a
-  /// shape axis and no tile, and selects a single shape, only the best tile runs. False: all cases of the shape run.
+  /// True: the compared axes are tile and variant, and `complete` sets the default tile. If the command line names a
+  /// shape axis and no tile, and selects a single shape, only the default tile runs. False: all cases of the shape run.
   bool default_tile = true;
   /// If the command line names some axes of this set, the sweep leaves out each of its blocks that has another axis of
   /// the set. For example, a user who names one modifier gets no blocks of other modifiers.
@@ -104,8 +104,9 @@ struct ExperimentSpec {
   /// Folders of the source tree, in addition to the kernels, whose files decide what the cases run. Records of a run
   /// have a hash of each folder's files.
   std::vector<std::string> source_folders = {};
-  /// One step of a case may take this many seconds plus the seconds of --max-launch. A step compiles a kernel, makes
-  /// the inputs, launches, checks, or samples the host's work. A process that takes longer is ended, because it hangs.
+  /// One step of a case may take this many seconds (at most 120 with a file of `file_options`) plus the seconds of
+  /// --max-launch. A step compiles a kernel, makes the inputs, launches, checks, or samples the host's work. A process
+  /// that takes longer counts as hung, and is ended.
   double most_silent_s = 1200;
 };
 
@@ -132,7 +133,8 @@ class Experiment {
   Device& device();
   PipelineCache& pipelines();
   uint64_t seed() const;
-  /// Whether this process is a part of a run (--processes). A part measures again what the run's sweep has measured.
+  /// Whether this process is a part of a run (--processes). A part measures pairs, and measures again cases that the
+  /// run's sweep has measured.
   bool is_part() const;
   /// The path that --input gives; empty where the option is not given.
   const std::string& input() const;
@@ -158,8 +160,8 @@ class Experiment {
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
-  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. This
-  /// function measures `duels` in a replay of a finding too. There compare() without a share measures only the
+  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
+  /// replay of a finding this function still measures all of `duels`; compare() without a share then measures only the
   /// finding's pair.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
@@ -193,12 +195,12 @@ using Restarter = std::function<void(const std::vector<std::string>& arguments)>
 using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
 int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
 
-/// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
-/// wrong, failed or did not end, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;
+/// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case or a
+/// process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;
 /// 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption verify(), measure()
-/// and compare() do not return, and run_experiment() prints the table of what was measured, and the command that
-/// continues the run. After a loss of the device these three functions do not return either: the loss is recorded, and
-/// the run goes on in a new process.
+/// and compare() throw, and run_experiment() prints the table of what was measured, and the command that continues the
+/// run. These three functions also throw after a loss of the device: the loss is recorded, and the run goes on in a new
+/// process.
 ///
 /// The run is in a worker process, which this process watches (watch.h). With `restart`, which is for tests, the run is
 /// in this process. After a loss of the device `restart` gets the command line that continues the run. `run_part` runs

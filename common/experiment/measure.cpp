@@ -29,9 +29,9 @@ constexpr Rounds sweep_rounds{3, 50};
 // takes fewer.
 constexpr Rounds host_rounds{3, 6};
 
-/// Names the ceiling that a trial is compared with: its dtype, and the exponent n of the length of its launch, 4^n
-/// seconds. Length matters because an event that takes a core away for some milliseconds hits long launches and spares
-/// short ones.
+/// Names the ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes 4^n seconds, about
+/// as long as a launch of the trial. Length matters because an event that takes a core away for some milliseconds hits
+/// most long launches, and few short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
@@ -55,7 +55,7 @@ class GroupTimer {
   GroupTimer(std::vector<Trial>& trials, const Device& device, uint64_t seed, std::function<void(size_t trial)> on_turn)
       : trials_(trials), clocks_(device), seed_(seed), on_turn_(std::move(on_turn)) {}
 
-  /// Shows the progress: trial number `trial` is now being timed.
+  /// Notes that trial number `trial` is now being timed.
   void begin(size_t trial) {
     running_ = trial;
     on_turn_(trial);
@@ -196,7 +196,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
         }
       }
       fail(record, "failed", message);
-      record.values = nullptr;  // a value may be the number that is not finite
+      record.values = nullptr;  // to_json() also throws for a value that is not finite
       return to_json(record, Ceilings{});
     }
   }

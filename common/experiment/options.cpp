@@ -94,7 +94,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return fs::equivalent(a, b, error) || fs::weakly_canonical(a, error) == fs::weakly_canonical(b, error);
 }
 
-/// Throws BadInput if the run would write to a file that it reads, or would write outputs over records.
+/// Throws BadInput if the run would write to a file that it reads, outputs to a file of records, or findings to the
+/// file of samples.
 void refuse_overwriting(const Options& options) {
   const std::pair<std::string, std::string> outputs = {"--dump-output", options.dump_output},
                                             findings = {"--out", options.findings_path},

@@ -35,7 +35,7 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
-  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each of the two cases of a comparison
+  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each of A, B and A' in a comparison
   double max_launch_s = 0.5;                 // a longer launch may trip a display's watchdog, and hides clock changes
   uint64_t seed = 1;
   std::string input, dump_output;
@@ -71,11 +71,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 
 /// Returns the cases that the options select, as groups. The cases of a group take turns while they are measured. The
 /// groups come from the profile's sweep, in which axes from --axis and from input files replace the sweep's own axes.
-/// If the command line names a shape axis and no tile, and selects a single shape, only the shape's default tile runs.
-/// Throws BadInput, also if --dump-output is given and not exactly one case is selected.
+/// If the command line names no tile, and selects a single shape by a shape axis or has --dump-output, only the default
+/// tile runs (ExperimentSpec::default_tile). Throws BadInput, also if --dump-output is given and not exactly one case
+/// is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
-/// Returns a sentence for each value from --axis that no selected case has, because other axes decide the axis's value.
+/// Returns a sentence for each value from --axis that no selected case has, because other axes decide the value of this
+/// axis.
 std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn

@@ -32,7 +32,7 @@ struct Experiment::State::Task {
 
 /// What a process measured.
 struct Experiment::State::PartResults {
-  int number = 0;  // of the process
+  int number = 0;  // the number of the process, from 1
   std::vector<Measurement> measurements;
   std::vector<std::pair<Duel, PairSamples>> pairs;
 };
@@ -73,7 +73,7 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 Experiment::State::PartResults Experiment::State::measure_in_process(int number, int count, Task left) {
   progress.begin(fmt::format("process {} of {}", number, count));
   PartResults found{.number = number, .measurements = {}, .pairs = {}};
-  // A process that loses its device ends early. Another process then measures the rest.
+  // A process may end early, because it loses its device for example. Another process then measures the rest.
   while (!left.empty()) try {
       const TemporaryFolder folder;
       const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl",

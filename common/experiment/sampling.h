@@ -13,14 +13,14 @@ CommandEncoder encode_launches(const Problem& problem, int launches, const Cache
 /// Samples the device seconds and the host seconds of one submit that runs the plan `launches` times. Both times are
 /// divided by `launches`.
 Sampler hot_sampler(Device& device, const Problem& problem, int launches);
-/// Samples the device seconds of one launch after a flush.
+/// Samples the device seconds of one run of the plan after a flush.
 Sampler cold_sampler(Device& device, const Problem& problem, const CacheFlush& flush);
 /// Samples the device seconds of each launch of the plan, in the plan's order. If `flush` is given, the caches are
 /// flushed once, before the first launch.
 Sampler phase_sampler(Device& device, const Problem& problem, const CacheFlush* flush);
 
-/// Returns how often one sample runs the plan. This is more than once if the plan is so short that the time of a
-/// timestamp would matter.
+/// Returns how often one sample runs the plan: more than once if the plan is so short that the time of a timestamp
+/// would matter.
 int launches_per_sample(Device& device, const Problem& problem);
 
 }  // namespace attn

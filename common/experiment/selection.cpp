@@ -188,7 +188,7 @@ Experiment::State::State(Experiment& owner, ExperimentSpec experiment, Options g
   for (const Case& config : all) plan(config);  // throws for bad input before time is spent
   cases_left = all.size();
   label_axes = varying_axes(all);
-  if (options.shard_count > 1) return;  // another part may have the case
+  if (options.shard_count > 1) return;  // another shard may have the value
   for (const std::string& sentence : unmet_values(options, groups))
     progress.note(fmt::format("{}: {}", spec.name, sentence));
 }
@@ -305,7 +305,7 @@ void Experiment::State::store_lost() {
   const size_t left = cases_left;
   progress.add(1);
   store(std::move(record));
-  // Without the record, the worker would meet the case again.
+  // Without the record, this worker would run the case again.
   if (!can_go_on()) throw std::runtime_error("the run cannot go on without the record of this case");
   results.clear();  // resume() takes the record over
   cases_left = left;

@@ -115,10 +115,10 @@ struct Experiment::State {
   Trial new_trial(const Case& config);
   void make(Trial& trial) { make(trial, spec.make); }
   void make(Trial& trial, const decltype(ExperimentSpec::make)& make_problem);
-  /// Makes one launch on poisoned outputs (or one sample of the host's work), and checks its outputs. Problems may
-  /// share their outputs, so nothing may run between the launch and the check.
+  /// Runs the plan once on poisoned outputs (or takes one sample of the host's work), and checks the outputs. Problems
+  /// may share their outputs, so nothing may run between the plan and the check.
   void launch_and_check(Trial& trial);
-  /// Checks a trial again after timing. If the trial has launches, this function makes one more launch and checks its
+  /// Checks a trial again after timing. If the trial has launches, this function runs the plan once more and checks the
   /// outputs. Work of the host is checked without another sample, which might take long.
   void check_again(Trial& trial);
   /// Takes a kernel from the cache, or compiles it. CompilationLimit holds for a user's text.
@@ -144,14 +144,14 @@ struct Experiment::State {
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
-  /// The reason of too_large() or too_long(), as far as the plan tells; nothing if the case may run.
+  /// The reason of too_large() or too_long(), as far as the plan alone gives it; nothing if the case may run.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
   /// Returns the record as JSON. A rate may be above its ceiling, if the ceiling was measured while the device was
   /// busy. In this case the ceilings are measured again. If the rate stays above its ceiling, the record has no shares
-  /// of ceilings. If the rate is more than four times its ceiling, the record fails.
+  /// of ceilings. If the rate stays above four times its ceiling, the record fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
@@ -212,8 +212,8 @@ struct Experiment::State {
   PartResults measure_in_process(int number, int count, Task task);
   /// The command line of a process with the task in the file `task_path`.
   std::vector<std::string> part_arguments(const std::string& task_path) const;
-  /// Reads the results file of a process: adds its lines to `found`, and removes from `left` what need not be
-  /// measured again. Returns whether the file had a line.
+  /// Reads the results file of a process: adds the results to `found`, records the failures, and removes from `left`
+  /// what need not be measured again. Returns whether the file had a line.
   bool take_results(const std::string& path, Task& left, PartResults& found);
   /// Pools the figures of each pair from all processes that measured it, for the duels `asked`.
   void pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,

@@ -13,7 +13,7 @@ namespace attn {
 struct TableOptions {
   bool all_columns = false;                     // every column, however wide the table gets
   size_t width = 100;                           // characters of a line, if not all columns are asked for
-  std::vector<std::string> compared_axes = {};  // cases that differ only in these axes are a group
+  std::vector<std::string> compared_axes = {};  // cases that differ only in these and in `baseline` are a group
   /// An axis and a value. The cases of a group are compared with the fastest case of the group that has this value;
   /// empty: with the fastest case of the group.
   std::optional<Axis> baseline = {};

@@ -154,7 +154,7 @@ struct Activity::Shared {
 
 Activity::Activity(const std::string& file)
     : shared_([&] {
-        // A new file has only zeros, and so has anonymous memory.
+        // A new file and anonymous memory have only zeros, so Shared's constructor need not write `notes`.
         const int descriptor = file.empty() ? -1 : open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         const bool has_room = file.empty() || (descriptor >= 0 && ftruncate(descriptor, sizeof(Shared)) == 0);
         const int flags = MAP_SHARED | MAP_NORESERVE | (file.empty() ? MAP_ANONYMOUS : 0);
@@ -256,8 +256,8 @@ int watch(const std::string& name, std::vector<std::string> arguments,
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   const KeptSignals kept;
-  // All temporary files of the workers, their parts and their compilers lie in this folder. It is removed when the run
-  // ends.
+  // All temporary files of the workers, their parts and their compilers lie in this folder. The run's end removes the
+  // folder.
   std::optional<TemporaryFolder> temporary;
   try {
     temporary.emplace();

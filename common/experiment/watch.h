@@ -1,8 +1,8 @@
-// Runs the loop in a separate process, the worker, and watches it. A worker may be ended at any moment: the records
-// that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a user's function
-// that overwrites the stack, by a compiler that fills its stack, for lack of memory), only this case is lost. And a
-// signal can end a launch that nothing else can end. A worker that hangs (because a function of the user jumped out of
-// malloc() and left its lock held, or because another program stopped the worker) is ended too.
+// Runs an experiment in a separate process, the worker, and watches the worker. A worker may be ended at any moment:
+// the records that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a
+// user's function that overwrites the stack, by a compiler that overflows its stack, for lack of memory), only this
+// case is lost. And a signal can end a launch that nothing else can end. A worker that hangs (because a user's function
+// jumped out of malloc() while malloc() held a lock, or because another program stopped the worker) is ended too.
 #pragma once
 
 #include <condition_variable>
@@ -30,12 +30,12 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  /// Ends the worker if it makes no progress for `seconds`: note(), at() and progress() are progress. Without this call
-  /// nothing ends the worker.
+  /// From now on the watching process ends the worker after `seconds` without progress. Calls of note(), at(number) and
+  /// progress() are progress. Without this call the watching process does not end a silent worker.
   void end_if_silent_for(double seconds);
   double most_silent_s() const;
   void progress();
-  /// A number that grows with each progress.
+  /// The number of calls that were progress.
   int64_t progresses() const;
 
   /// Replaces the notes. After this call the worker is at none of the cases in the notes.
@@ -126,12 +126,11 @@ std::string without_progress(double seconds);
 ///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
 ///     worker (Before::interrupted) shows what was measured. After a second signal nothing is shown. The status is 130.
 ///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
-///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. The time in which this
-///     process is stopped too does not count. The time in which nobody reads a full stdout or stderr does not count
-///     either.
+///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
+///     is stopped as well does not count, nor does time in which nobody reads a full stdout or stderr.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
-///   run, resumed for Before
+///   run, resumed the values for Before::run_id and Before::resumed
 ///   cases        the list of the cases that the worker works on; Activity::at() is an index into this list
 ///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
 ///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
