@@ -1,11 +1,10 @@
-/* Attention from C: four tensors on the host, one call, one row of the result.
+/* Attention from C: four tensors on the host, one call, and a check of one row of the result.
  *
  *   attn_example [DEVICE]     default: cpu; the tensors are on the host
  */
+#include <attn/attn.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <attn/attn.h>
 
 enum { heads = 4, kv_heads = 2, tokens = 64, width = 32 };
 
