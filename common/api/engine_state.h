@@ -232,7 +232,8 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys, which differ in strides
+    if (call.bias) {  // one launch of decoding serves different numbers of keys, for which the bias has different
+                      // strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);
@@ -341,8 +342,8 @@ class Engine::State {
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
-  /// Encodes the copy of the call's tables to the entry's ModifierBlock and, if the call has a mask, the conversion of
-  /// the mask to bits. Returns the data that the entry's hooks read; null if the entry has no hooks.
+  /// Encodes the copy of the call's tables to the entry's ModifierBlock and, if the call has a mask, the launch that
+  /// makes lists and bits from the mask. Returns the data that the entry's hooks read; null if the entry has no hooks.
   const void* staged(CommandEncoder& to, const Prepared& entry, const ModifiedCall& call) {
     if (!entry.modifiers) return nullptr;
     if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);
