@@ -18,7 +18,7 @@ inline constexpr int64_t longest_sequence = int64_t{1} << 24;  // the largest le
 std::vector<AxisInfo> flash_axes();
 
 /// Sets the axes that a case leaves out: kv_len to q_len, kv_heads to q_heads, and block_r and block_c to the values
-/// that choose_tile() chooses. For the variant `naive`, which has no tile, both functions set block_r and block_c to 0.
+/// that choose_tile() chooses. For the variant `naive`, which has no tile, block_r and block_c become 0.
 void complete_flash(Case& config, const DeviceInfo& device);
 /// Does what complete_flash() does, and passes `hints` to choose_tile().
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
