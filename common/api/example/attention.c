@@ -2,9 +2,10 @@
  *
  *   attn_example [DEVICE]     default: cpu; the tensors are on the host
  */
-#include <attn/attn.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <attn/attn.h>
 
 enum { heads = 4, kv_heads = 2, tokens = 64, width = 32 };
 
