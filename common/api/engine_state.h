@@ -232,8 +232,7 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves different numbers of keys, for which the bias has different
-                      // strides
+    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys and different strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);
