@@ -18,7 +18,7 @@ DecodeConfig config_of(const CacheCall& call) {
                     .q_len = call.q.tokens,
                     .kv_len = capacity_of(call),
                     .head_dim = call.q.width,
-                    .causal = call.tree == nullptr,  // a tree says which new tokens are seen
+                    .causal = call.tree == nullptr,  // a tree says which new tokens a query sees
                     .scale = call.scale},
           .dtype = call.q.dtype,
           .cache_dtype = call.k.dtype,
@@ -63,8 +63,8 @@ std::optional<AttentionHooks> hooks_of(const ModifiedCall& part) {
 }
 
 /// Returns how many sequences a launch of prefill serves. A cache of 8 bits is first converted to a copy that has Q's
-/// type. A launch serves as many sequences as have copies that fit in most_expanded_bytes() together, but at least one;
-/// without copies it serves the whole batch.
+/// type. The batch is cut into the fewest launches whose copies fit in most_expanded_bytes() each, but a launch serves
+/// at least one sequence. Without copies one launch serves the whole batch.
 int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
   const int64_t bytes = expanded_bytes(config_of(call));
   if (bytes == 0) return call.q.batch;
@@ -72,7 +72,7 @@ int64_t sequences_at_once(const CacheCall& call, const DeviceInfo& info) {
   return divided_up(call.q.batch, divided_up(call.q.batch, std::clamp<int64_t>(most / bytes, 1, call.q.batch)));
 }
 
-/// Returns the call for `count` sequences of the batch.
+/// Returns the call for `count` sequences of the batch, from sequence `first` on.
 CacheCall part_of(const CacheCall& call, int64_t first, int64_t count) {
   CacheCall part = call;
   const auto take = [&](TensorView& tensor) {

@@ -221,8 +221,8 @@ void check_float(const char* name, DType dtype) {
   if (size_bytes(dtype) <= 1) refuse("{}: {} is not allowed; f32, f16 and bf16 are", name, attn::name(dtype));
 }
 
-/// Checks that kernels can use the scale. They hold the scale in f32, some multiply it by log2(e), and all treat
-/// denormals as 0.
+/// Checks that kernels can use the scale. All kernels hold the scale in f32 and treat denormals as 0; some kernels
+/// multiply the scale by log2(e).
 void check_scale(double scale) {
   constexpr double least = 0x1p-126;
   const double size = std::abs(scale);

@@ -1,6 +1,6 @@
 // Checks of a call before a kernel runs: sizes, types, options, values of tables, and overlaps in memory.
 //
-// Every function throws BadInput with one line that says what is wrong and what is allowed.
+// The checks throw BadInput with one line that says what is wrong and what is allowed.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,10 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
-// lengths, page numbers, documents and offsets with which a kernel would read or write outside a tensor. With `gpu`
-// check() does not read the tables, because they are in device memory.
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables: it refuses
+// lengths, page numbers, documents and offsets with which a kernel would read or write outside a tensor, and what
+// check_new_scales() refuses. If `gpu` is true, check() does not read the tables, because they are in device
+// memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);

@@ -1,7 +1,7 @@
 // Engine: the project's kernels for a program that has its own tensors and streams, such as a framework. A call names
 // tensors. The engine finds the launch that it prepared for the shapes of these tensors, or prepares a launch, and puts
-// the launch on the stream. A call copies the tables of its modifiers, and prefill() copies a cache of 8 bits in Q's
-// type. No call copies another tensor.
+// the launch on the stream. A call copies the tables of its modifiers, and prefill() makes a copy of a cache of 8 bits,
+// converted to Q's type. No call copies another tensor.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ struct TensorView {
 /// where kv_heads divides q_heads. q, k and v have one type, f32, f16 or bf16; o has this type or f32. A query's own
 /// key is the key at its position; the last query stands at the last key.
 ///
-/// The pointers name dense tables on the device. The call copies the tables in the order of the stream, and the kernel
-/// reads the copies.
+/// The pointers other than lse name dense tables on the device. The call copies the tables in the order of the stream,
+/// and the kernel reads the copies.
 ///
 /// Options have the names, the values and the meanings of attn_flash_options (attn.h): both structs come from the list
 /// common/attention/options.def. A table is a pointer; null means no table. The mask is not copied: the call turns it
@@ -135,8 +135,8 @@ class Engine {
   void rope(const RopeCall& call, void* stream = nullptr);
   /// Throws BadInput unless every length fits the cache, and every page that holds a token is a page of k. On the cpu
   /// decode() and prefill() make this check themselves. On a GPU the check waits for the stream, and throws BadInput
-  /// while the stream is captured. Of `call` it reads lengths, table, max_pages, q.batch and the sizes of k. If the
-  /// call has new_k and scales, check_cache() also checks the scales of pages that get tokens.
+  /// while the stream is captured. check_cache() reads only lengths, table, max_pages, q.batch and the sizes of k,
+  /// and, if the call has new_k and scales, also checks the scales of the pages or sequences that get tokens.
   void check_cache(const CacheCall& call, void* stream = nullptr);
   /// Runs a kernel that does nothing.
   void empty(void* stream = nullptr);

@@ -42,7 +42,7 @@ constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size
 inline size_t most_expanded_bytes(const DeviceInfo& info) {
   return (info.on_host ? most_bytes_of_cpu : most_bytes_of_gpu) / 4;
 }
-// Enough zeros for the lengths of any batch, and for a row of any width (checks.h).
+// Enough zeros for the lengths of any batch, and for a row of any width (checks.cpp).
 constexpr size_t zero_bytes = 65536 * sizeof(int);
 
 // ---- keys
@@ -232,7 +232,7 @@ class ModifierBlock {
       if (from) params.table[params.tables++] = {static_cast<const unsigned*>(from), words, at};
     };
     const ModifierData& head = head_.before.tables;
-    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys, and so other strides
+    if (call.bias) {  // one launch of decoding serves biases with different numbers of keys and different strides
       LaterModifiers all = head_;
       add(call.bias, set_bias_strides(all.before.tables, call.bias_sizes), head.bias);
       static_assert(sizeof all <= most_staged_bytes);
@@ -341,8 +341,8 @@ class Engine::State {
     }
     to.dispatch(*stage_, {groups}, shape.threads, 0, params);
   }
-  /// Has the device copy the call's tables to the entry's ModifierBlock. Returns the data of the entry's hooks; null if
-  /// the entry has none. If the call has a mask, the device then reads the mask.
+  /// Encodes the copy of the call's tables to the entry's ModifierBlock and, if the call has a mask, the launch that
+  /// makes lists and bits from the mask. Returns the data that the entry's hooks read; null if the entry has no hooks.
   const void* staged(CommandEncoder& to, const Prepared& entry, const ModifiedCall& call) {
     if (!entry.modifiers) return nullptr;
     if (const StageParams params = entry.modifiers->staged(call); params.tables > 0) stage(to, params);

@@ -1,5 +1,5 @@
-// The axes of attention: the values that a case of an attention experiment may set, and the values of axes that the
-// case leaves out.
+// The axes of attention: which axes a case of an attention experiment has, which values an axis allows, and which value
+// an axis gets if a case leaves the axis out.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ inline constexpr int64_t longest_sequence = int64_t{1} << 24;  // the largest le
 
 std::vector<AxisInfo> flash_axes();
 
-/// Sets the axes that a case leaves out: kv_len to q_len, kv_heads to q_heads, and the tile by the shape. The tile axes
-/// are 0 for the variant `naive`, which has no tile.
+/// Sets the axes that a case leaves out: kv_len to q_len, kv_heads to q_heads, and block_r and block_c to the values
+/// that choose_tile() chooses. For the variant `naive`, which has no tile, block_r and block_c become 0.
 void complete_flash(Case& config, const DeviceInfo& device);
-/// Does what complete_flash() does, and also uses `hints` when it chooses the tile.
+/// Does what complete_flash() does, and passes `hints` to choose_tile().
 void complete_modified(Case& config, const DeviceInfo& device, const TileHints& hints);
 
-/// Returns the plan of a case, which has one launch of attention and the case's FlashConfig. Throws BadInput for a case
-/// that no device can run.
+/// Returns the plan of a case. The plan has the case's FlashConfig, and one launch of attention or the reason why there
+/// is none. Throws as flash_config_of() does.
 CasePlan flash_plan(const Case& config, const Setting& setting);
 
 /// Returns the axes whose values follow from the tensors q, k and v of a safetensors file: the shape axes and the

@@ -7,7 +7,7 @@
 
 namespace attn {
 
-// Both functions throw BadInput for a case that no device can run.
+// Both functions throw BadInput if kv_heads does not divide q_heads, or if a type or layout has no known name.
 FlashConfig flash_config_of(const Case& config);
 DecodeConfig decode_config_of(const Case& config);
 

@@ -14,15 +14,14 @@
 namespace attn {
 
 /// The values of Q, K and V.
-///   random   independent standard normal values. Kernels are checked and then timed on these inputs. All keys weigh
-///            about the same, so the maximum of a row hardly grows after its first block of keys.
-///   needles  the random values, changed in two ways. Every second query looks for one key, its needle, which is drawn
-///            from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
+///   random   independent standard normal values. Kernels are checked and then timed on these inputs. The scores are
+///            about standard normal, so the maximum of a row hardly grows after its first block of keys.
+///   needles  the random values, changed in two ways. First, every second query looks for one key, its needle, which is
+///            drawn from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
 ///            weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down
-///            to almost nothing. And every block of 64 keys has its own signature: for each column of V, 1 or -1 is
-///            added to all rows of the block. A block that is missing, taken twice or replaced by another block changes
-///            the outputs of the queries without a needle. With signatures these outputs change five times as much as
-///            without.
+///            to almost nothing. Second, every block of 64 keys has its own signature: for each column of V, 1 or -1 is
+///            added to all rows of the block. A kernel that leaves out, repeats or replaces a block changes the outputs
+///            of the queries without a needle, with signatures five times as much as without.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {

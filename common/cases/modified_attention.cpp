@@ -202,7 +202,7 @@ void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t b
   };
   const auto [begin, end] = range_of(q, shape_.kv_len);
   if (m.global_tokens == 0 || own < m.global_tokens) return add_blocks(begin, end);
-  // Three ranges: the keys in the window, the global keys before it, and the global keys after it.
+  // Three ranges: the keys in the window, the global keys before the window, and the global keys after the window.
   const auto [first, last] = window(own);
   const int64_t global = std::min(end, m.global_tokens);
   add_blocks(std::max(begin, first), std::min(end, last));

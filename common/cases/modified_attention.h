@@ -1,4 +1,4 @@
-// Modifiers of attention with drawn tables: hooks for the kernels, and the same functions in double precision for the
+// Modifiers of attention with drawn tables: as hooks for the kernels, and as functions in double precision for the
 // oracle.
 #pragma once
 
@@ -18,7 +18,8 @@ class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
 
-  /// Returns modifier_hooks() with the tables that the kernel reads, and the oracle's functions.
+  /// Returns the hooks of modifier_hooks(), completed by a name, the tables that kernels read, and the oracle's
+  /// functions.
   AttentionHooks hooks() const;
   /// Some rules let a query see one range of keys: causal, prefix, lengths, starts, documents, and a window without
   /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.

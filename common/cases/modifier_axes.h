@@ -12,18 +12,18 @@
 
 namespace attn {
 
-/// Returns the axes of Modifiers and of the user's functions, each with the value that turns the axis off.
-/// rotary_axes() has the axes that describe `rope`.
+/// Returns the axes of Modifiers and of the user's functions, each with the value that turns the axis off. Of RoPE's
+/// axes the result has only `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
 /// Returns the AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
 std::vector<AxisInfo> modifier_infos();
 /// Returns the names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);
-/// Returns the axes that describe `rope`, each with its value in a case without RoPE.
+/// Returns RoPE's axes other than `rope`, each with its value in a case without RoPE.
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
-/// modifiers_of() returns the modifiers that a case asks for, and rotary_of() its RoPE. modifiers_of() and rotary_of()
-/// throw BadInput for a case that no device can run.
+/// modifiers_of() returns the modifiers that a case asks for, and rotary_of() the RoPE that a case asks for. Both throw
+/// BadInput if no device can run this RoPE.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
 /// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns

@@ -25,7 +25,7 @@ namespace attn {
 
 class FlashProblem : public Problem {
  public:
-  /// encode() runs the launch "attention" of `plan`, which must be the plan of `config` and `hook`. Throws as
+  /// encode() encodes the launch "attention" of `plan`, which must be the plan of `config` and `hook`. Throws as
   /// AttentionLaunch does.
   FlashProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<FlashInputs> inputs, FlashConfig config,
                const Plan& plan, std::optional<AttentionHooks> hook = {});
@@ -60,9 +60,10 @@ class FlashProblem : public Problem {
   double score_error_ = 0;
 };
 
-/// Returns a function that makes the problems of an experiment. Cases of one shape share their tensors and the oracle's
-/// results. Each kernel is also launched and checked once on needles (InputKind) before the kernel is timed, unless the
-/// tensors come from the user's file, or the sweep of this run has checked the kernel (Experiment::is_part()).
+/// Returns a function that makes the problems of an experiment. Cases whose tensors have the same shapes, types and
+/// layout share the tensors and the oracle's results. Each kernel is also launched and checked once on needles
+/// (InputKind) before the kernel is timed, unless the tensors come from the user's file, or the sweep of this run has
+/// checked the kernel (Experiment::is_part()).
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

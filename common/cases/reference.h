@@ -17,9 +17,10 @@ struct RowIndex {
   bool operator==(const RowIndex&) const = default;
 };
 
-/// all_rows() returns all query rows. sample_rows() returns `count` rows: the first and the last query of the first and
-/// the last head (even if `count` is less than the number of these rows), and other rows drawn with `seed`. Both lists
-/// are in order of (batch, head, q), without duplicates.
+/// all_rows() returns all query rows. sample_rows() returns `count` rows, or all rows if there are fewer: the first and
+/// the last query of the first head of the first batch entry and of the last head of the last batch entry (even if
+/// `count` is less than the number of these queries), and other rows drawn with `seed`. Both lists are in order of
+/// (batch, head, q), without duplicates.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
@@ -28,8 +29,8 @@ struct ReferenceRows {
   std::vector<double> o;    // rows x head_dim
   std::vector<double> lse;  // per row: natural log of the sum of the exponentials of scaled scores and sink
 
-  // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row's keys. The weights of
-  // the keys and of the sink add up to 1.
+  // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row's keys. The weights of the keys and
+  // of the sink add up to 1.
   std::vector<double> spread;         // rows x head_dim: root of the sum over keys of (w v)^2
   std::vector<double> swing;          // rows x head_dim: the maximum over n of |sum of w v over the first n keys|
   std::vector<double> score_size;     // per row: sum over keys of w (scale |q| |k| + |score|)
@@ -38,8 +39,8 @@ struct ReferenceRows {
 };
 
 /// O = softmax(scale * Q K^T) V for the given rows. q is [batch, q_heads, q_len, head_dim]; k and v are [batch,
-/// kv_heads, kv_len, head_dim]; any dtype and layout. The function is fastest if the rows of one head are consecutive
-/// in `rows`. Throws std::invalid_argument if tensors or rows do not fit the shape.
+/// kv_heads, kv_len, head_dim]; any dtype and layout. The function is fastest if the rows of one key/value head are
+/// consecutive in `rows`. Throws std::invalid_argument if tensors or rows do not fit the shape.
 ///
 /// The causal mask or a score of -infinity hides a query-key pair; no other score hides a pair. The values of V at a
 /// hidden pair do not matter. A row that sees no key has o = 0, and its lse is the head's sink, or -infinity if the

@@ -22,11 +22,11 @@ namespace attn {
 //    times a factor that grows with sqrt(d). Tensor cores add up the products in steps, and round each partial sum
 //    towards zero. So all steps err in the same direction, each by at most 2 u of the partial sum and by u / 2 of s on
 //    average. 16-bit types have d / 16 steps. f32 has 3 d / 8 steps: a kernel splits each number of f32 into two
-//    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling and the
-//    rounding of exponents add some u of |s|.
-//    An error of a score is a relative error of its weight, in the numerator and the denominator: o errs by
-//    (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp or tanh may add 1e-5, and the share of
-//    the score that the hook states.
+//    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling, and
+//    rounding log2(e) s - shift, add some u of |s|. An error of a score is a relative error of its weight, in the
+//    numerator and the denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp
+//    or tanh may add an error of 1e-5 to the weight, and the share of the score that the hook states (`score_error`) to
+//    the score.
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
@@ -37,8 +37,8 @@ namespace attn {
 //    block.) The 64 u also cover the reciprocal, the logarithm and the few u of a rescaling. Lazy rescaling moves only
 //    exponents, which adds no error.
 // 5. A weight far below the sum that it is added to is lost completely; it is not rounded in a random direction. Each
-//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have no such
-//    weights. Where one key takes most of the row's weight, almost all other weights are lost.
+//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have
+//    hardly any such weights. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels

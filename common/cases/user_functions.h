@@ -17,13 +17,13 @@
 
 namespace attn {
 
-/// Reads a user's file. Throws BadInput with one line where the path is no regular file, or the file cannot be read, is
-/// empty or too large, or refused_text() refuses it.
+/// Reads a user's file. Throws BadInput with a message of one line if the path is no regular file, if the file cannot
+/// be read, is empty or too large, or if refused_text() refuses the text.
 UserFunction read_function(FunctionKind kind, const std::string& path);
 
-/// Reads the file `path`. The case has `value` on its axis: the name of the file's text (UserFunction::text_name()).
-/// Throws as read_function() does, and BadInput if `path` is empty or the file has another text. `axis` and `option`
-/// are for the message.
+/// Reads the file `path` for a case whose axis has the value `value`, the name of a text (UserFunction::text_name()).
+/// Throws as read_function() does, and BadInput if `path` is empty or if the file's text has another name. `axis` and
+/// `option` are for the message.
 UserFunction function_of_case(FunctionKind kind, const std::string& axis, const std::string& value,
                               const std::string& option, const std::string& path);
 
@@ -31,7 +31,7 @@ UserFunction function_of_case(FunctionKind kind, const std::string& axis, const 
 /// there is an oracle.
 std::string function_unable(FunctionKind kind, const DeviceInfo& device);
 
-/// Throws BadInput where the function does not compile. The message has the compiler's first error, with the line
+/// Throws BadInput if the function does not compile. The message has the compiler's first error, with the line
 /// numbers of the user's file, or the name of a function that the text calls and does not define.
 void require_compiles(Device& device, const UserFunction& function);
 
@@ -51,8 +51,8 @@ ScoreFunction double_precision(Device& device, PipelineCache& pipelines, const U
 std::function<void(std::span<double>)> double_precision(Device& device, PipelineCache& pipelines,
                                                         const UserFunction& function);
 
-/// A mask function for the oracle. The device evaluates the mask function in float, as kernels do, because a result
-/// that is true or false has no rounding error. A MaskOracle keeps references to `device` and `pipelines`.
+/// A mask function for the oracle. The device evaluates the mask function in float, as kernels do, so that the oracle
+/// and the kernels hide the same pairs. A MaskOracle keeps references to `device` and `pipelines`.
 class MaskOracle {
  public:
   MaskOracle(Device& device, PipelineCache& pipelines, const UserFunction& function, const AttentionShape& shape);

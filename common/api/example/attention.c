@@ -1,4 +1,4 @@
-/* Attention from C: four tensors on the host, one call, one row of the result.
+/* Attention from C: four tensors on the host, one call, and a check of one row of the result.
  *
  *   attn_example [DEVICE]     default: cpu; the tensors are on the host
  */
