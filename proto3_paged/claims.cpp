@@ -75,8 +75,8 @@ Claim paging() {
 }
 
 /// Returns a claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it
-/// uses the comparisons of `paging`, and leaves the advice to `paging`. If a run replays this claim
-/// (--replay), the comparison has the id of this claim.
+/// uses the comparisons of `paging`, and leaves the advice to `paging`. If a run replays this claim (--replay), the
+/// comparison has the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin) {
   Claim claim = paging();
@@ -344,8 +344,8 @@ Claim prefill_fused() {
 }
 
 /// Returns a claim that compares a cascade with plain decoding. All sequences begin with the same tokens. A cascade
-/// reads these tokens once, plain decoding reads them for each sequence. If the device's L1 or L2 cache holds
-/// these tokens, reading the tokens again may cost little.
+/// reads these tokens once, plain decoding reads them for each sequence. If the device's hardware caches hold these
+/// tokens, reading the tokens again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
