@@ -13,7 +13,7 @@ namespace attn {
 namespace {
 
 const std::set<std::string> tile_axes = {"block_r", "block_c"};
-constexpr size_t whole_tile_sweep = 6;  // a shape with fewer tiles does not show its best and worst tile
+constexpr size_t whole_tile_sweep = 6;  // with fewer tiles, the shape's best or worst tile may be missing
 
 bool tuned(const Measurement& result) { return result.config.text("variant") == "tuned"; }
 

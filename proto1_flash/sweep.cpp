@@ -58,7 +58,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
   // With one head a launch on the longest sequence stays short.
   blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
-  // The last blocks vary grouped heads, few queries with many keys, 16-bit outputs, and layouts with several sequences.
+  // The last blocks have grouped heads, few queries with many keys, each out_dtype, and several sequences.
   blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
   blocks.add({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks});
   blocks.add({dtypes, texts("out_dtype", {"f32", "f16", "bf16"})});

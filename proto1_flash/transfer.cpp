@@ -15,8 +15,8 @@ using Tiles = std::map<Tile, const Measurement*>;
 
 Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
-/// Returns for each head_dim a sweep over tiles: the results of the tuned kernel without a mask, on the shape that was
-/// run with the most tiles.
+/// Returns for each head_dim a sweep over tiles: the results of the tuned kernel without a mask, on the shape (with
+/// dtype and layout) that was run with the most tiles.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {

@@ -101,8 +101,8 @@ KernelSource fragment_of(const AttentionHooks& hook) {
   return fragment;
 }
 
-// The number of register tiles that cover some rows of scores (a row for each key), and the number of rows that these
-// tiles have together. `rows_of_tile` of tuned.cpu.cpp cuts the tiles as register_tiles() does.
+// The number of register tiles that cover the scores of a range of keys (a row for each key), and the number of rows
+// that these tiles have together. register_tiles() cuts the tiles as `rows_of_tile` of tuned.cpu.cpp does.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
 };
@@ -173,12 +173,12 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
       blocks += std::max<int64_t>((seen + flash.block_c - 1) / flash.block_c, 1);
     }
   }
-  return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and a thread flash.block_c / 2 scores
+  return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and each thread has flash.block_c / 2 scores
 }
 
 // Counts the calls that tuned.metal makes for one head. A simdgroup has 8 rows. In each block of 8 keys a lane has two
-// neighbouring keys of one row. The lane calls the function for each of the two keys that the row sees. Calls that
-// lanes of a simdgroup make at the same time count as one call.
+// neighbouring keys of one row. The lane calls the function for each of these two keys, unless the row does not see the
+// key. Calls that lanes of a simdgroup make at the same time count as one call.
 int64_t metal_calls(const AttentionShape& shape) {
   int64_t calls = 0;
   for (int64_t first = 0; first < shape.q_len; first += 8) {

@@ -48,8 +48,8 @@ struct CallCount {
   int64_t calls = 0;
   int64_t calls_per_tile = 0;  // calls for a full tile of block_r x block_c scores, without a mask
 };
-/// Counts the calls. The form `monolithic` makes no calls; for `monolithic` the function counts the places where
-/// another form makes a call.
+/// Counts the calls. The form `monolithic` makes no calls; for `monolithic`, count_calls() returns the calls that
+/// another form would make.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
 /// The option that names a file of the user. A case names the file by UserFunction::text_name().
@@ -65,12 +65,12 @@ UserFunction built_in_function(const std::string& name, int64_t work);
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
 /// Returns the hooks through which the kernel reaches the function. StitchProblem sets two members that need an open
-/// device: the oracle's function (`reference`), and for the form `std_function` the address of the std::function
+/// device: the oracle's function (`reference`), and for the form `std_function` the std::function and how to call it
 /// (`data`).
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// Returns the plan for one launch of attention with the function in its form. If the launch cannot run, the plan's
-/// `unable` is the reason.
+/// Returns the plan for one launch of attention that calls the function in the case's form. If the launch cannot run,
+/// the plan's `unable` is the reason.
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
 /// A case of proto2_stitching, with the text of its function.
@@ -96,7 +96,7 @@ class StitchProblem : public Problem {
 
   void encode(CommandEncoder& encoder) const override { flash_->encode(encoder); }
   void poison() override { flash_->poison(); }
-  /// Checks the output against the oracle. On the cpu it also checks that the output has the bits of `monolithic`.
+  /// Checks the output against the oracle. On the cpu, also checks that the output has the bits of `monolithic`.
   Check check() override;
   void dump(const std::string& path) const override { flash_->dump(path); }
   Json values() const override;
@@ -115,7 +115,8 @@ class StitchProblem : public Problem {
   std::unique_ptr<FlashProblem> flash_;
 };
 
-/// Makes problems of the experiment. Cases of one shape share their tensors and the oracle's answer.
+/// Makes problems of the experiment. Cases of one shape share their tensors; with the same function, also the oracle's
+/// answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems();
 
 }  // namespace attn

@@ -48,7 +48,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   const std::vector<std::string> variants = stitch_variants(device);
-  // On the cpu the cases have one head, so that a launch takes about ten milliseconds.
+  // With the small load the cases have one head, so that a launch takes about ten milliseconds on the cpu.
   const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
                         integers("batch", {large ? 4 : 1}),
                         integers("q_heads", {large ? 16 : 1}),
@@ -70,8 +70,9 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // The more work the function has, the smaller is the share of the call in the time. So these blocks of the sweep vary
-  // the work of `chain`. The kernel `wgmma` calls the function for single scores only, so it has blocks of its own.
+  // The more work the function has, the smaller is the call's share of the time. So these blocks of the sweep vary
+  // the work of `chain`. The kernel `wgmma` calls the function for single scores only, so `wgmma` has blocks of its
+  // own.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& names,
                              const Axis& at_grains) {

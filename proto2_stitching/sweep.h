@@ -1,4 +1,4 @@
-// The sweep of proto2_stitching: the axes and values that it varies.
+// The sweep of proto2_stitching: the axes that vary, and their values.
 #pragma once
 
 #include <string>

@@ -39,8 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Returns a claim about one axis. The claim compares each other value of `axis` with `value`. Compared cases differ
-/// only in `axis`.
+/// Returns a claim about one axis. `value` is the baseline: the claim compares each of the axis's other values with
+/// `value`. Compared cases differ only in `axis`.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -75,8 +75,8 @@ Claim paging() {
 }
 
 /// Returns a claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it
-/// uses the comparisons of `paging`, and leaves the advice to `paging`. A run with --replay of this
-/// claim gives the comparison the id of this claim.
+/// uses the comparisons of `paging`, and leaves the advice to `paging`. If a run replays this claim (--replay), the
+/// comparison has the id of this claim.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin) {
   Claim claim = paging();
@@ -344,8 +344,8 @@ Claim prefill_fused() {
 }
 
 /// Returns a claim that compares a cascade with plain decoding. All sequences begin with the same tokens. A cascade
-/// reads these tokens once, plain decoding reads them for each sequence. If the tokens lie in a warm cache of the
-/// device, reading them again may cost little.
+/// reads these tokens once, plain decoding reads them for each sequence. If the device's hardware caches hold these
+/// tokens, reading the tokens again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -375,8 +375,8 @@ Claim cascade() {
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
 /// Returns the claim about the errors of the two 8-bit types. The values are normally distributed, and the largest
-/// value of a page is 3 to 4 standard deviations. So int8 has steps of 1/36 of a standard deviation, and errs by 0.008
-/// of a standard deviation. e4m3 errs by 0.026 of each value.
+/// value of a page is 3 to 4 standard deviations. So int8 has steps of about 1/36 of a standard deviation, and errs by
+/// 0.008 of a standard deviation. e4m3 errs by 0.026 of each value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -416,8 +416,8 @@ Claim int8_error() {
   return claim;
 }
 
-/// Returns a claim about the share of a rate of memory that decoding reaches. `name` names the rate: "copy" or "read".
-/// Decoding itself only reads. `share` is the member of Measurement that holds the share that was reached.
+/// Returns a claim about the share of the memory's copy rate or read rate that decoding reaches. `name` is "copy" or
+/// "read". Decoding itself only reads. `share` is the member of Measurement that holds the share that was reached.
 Claim rate(const std::string& id, const std::string& name, std::optional<Estimate> Measurement::* share) {
   return {
       .hypothesis = {id,

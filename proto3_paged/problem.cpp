@@ -131,8 +131,9 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
 
 // Returns the memory that a case needs. The host keeps K and V of all sequences, each sequence padded to the longest
 // length. If the cache has scales, the host keeps K and V twice: as drawn, in f32, and as stored. While the host
-// uploads the cache of K or of V, it also keeps this cache. The device keeps the caches of K and V. The last page of a
-// sequence may have only one token, so a cache on pages counts one page more for each sequence.
+// uploads the cache of K or of V, it also keeps this cache. The device keeps the caches of K and V, and with prefill a
+// copy of an 8-bit cache in Q's type. The last page of a sequence may have only one token, so a cache on pages counts
+// one page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -583,9 +584,10 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values must equal new_v. The host computes turned_k in double. A 16-bit key may
-/// differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key by 4e-6 more. A
-/// number of an 8-bit cache may differ by half a step, and a little more, from the element divided by its page's scale.
+/// Checks the new rows in the cache. Values in f32 or 16 bits must equal new_v. The host computes turned_k in double. A
+/// 16-bit key may differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key
+/// by 4e-6 more. A number of an 8-bit cache may differ by half a step, and a little more, from the element divided by
+/// its page's scale.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

@@ -80,7 +80,7 @@ int64_t shared_tokens(const PagedConfig& config);
 /// Returns the hooks that put the modifiers into a kernel: their source texts and constants, without data. Returns
 /// nothing if no modifier changes the kernel.
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
-/// Returns the hooks of paged_texts(), with the data that they read and with functions for the oracle (the
+/// Returns the hooks of paged_texts(), with the data that the texts read and with functions for the oracle (the
 /// reference on the host). These functions know the length of each sequence.
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
@@ -97,7 +97,7 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// The queries, keys and values of one shape, with the oracle's answer. Cases of one shape share one PagedInputs.
+/// The queries, keys and values of one shape, with the oracle's answers. Cases of one shape share one PagedInputs.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
   /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
@@ -126,7 +126,7 @@ struct PagedInputs {
   void take_new_tokens(Device& device);
   ReferenceRows answer(size_t sequence, const Tensor& keys, const Tensor& values, const AttentionHooks* hooks) const;
 
-  Tensor drawn_k_, drawn_v_;  // K and V in f32, before a cache of 8 bits stored them
+  Tensor drawn_k_, drawn_v_;  // only with a cache of 8 bits: K and V in f32, before quantisation
   std::map<std::string, std::vector<ReferenceRows>> references_;
   std::map<std::string, std::shared_ptr<PagedCache>> caches_;  // the key names page size, order and layout
 };

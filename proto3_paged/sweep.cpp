@@ -118,7 +118,7 @@ Sweep paged_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis shared = texts("page_order", {"shared"}), cascade = integers("cascade", {0, 1});
   add({batch, short_ones, pages, shared, integers("shared_pct", {25, 75}), cascade});
   // Adds a block with the heads of TinyLlama-1.1B and a block with the heads of Llama-3-8B. Each block decodes one
-  // token, or prefills whole prompts if `prompts` is true.
+  // token of each sequence, or prefills whole prompts if `prompts` is true.
   const Axis prefill = texts("task", {"prefill"});
   const auto add_models = [&](int64_t sequences, int64_t tokens, bool prompts = false) {
     for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {8, 128}}) {

@@ -15,8 +15,8 @@ std::vector<AxisInfo> paged_axes();
 /// cache, how the work is divided, and the modifiers of the scores.
 std::vector<std::string> paged_compared_axes();
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
-/// Gives each axis that the case does not name its default. The defaults describe one query over a contiguous cache of
-/// Q's type; workers=0 lets decode_workers() choose the number of workers. A contiguous cache always gets
+/// Gives its default to each axis that the case does not name. The defaults describe one query over a contiguous cache
+/// of Q's type; workers=0 lets decode_workers() choose the number of workers. A contiguous cache always gets
 /// page_order=identity. A case that appends no token always gets rotary_dim=0 and rope_pairing=half_split.
 void complete_paged(Case& config, const DeviceInfo& device);
 

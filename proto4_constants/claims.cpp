@@ -68,7 +68,7 @@ double told(const Measurement& result, const std::string& name) {
 void add_phases(Conclusion& conclusion, const Evidence& evidence) {
   const Measurement& result = *evidence.results.front();
   for (const std::string phase : {"front_end", "optimizer", "code_generation", "load"}) {
-    // The recorded time of a phase is the sum over variants and workers.
+    // The recorded time of a phase is the sum over all variants, whichever worker compiled them.
     conclusion.values[phase + "_ms"] = 1e3 * told(result, phase + "_s") / static_cast<double>(variants_of(result));
   }
 }
@@ -136,7 +136,7 @@ Estimate variants_within(double budget_s, const Evidence& evidence) {
 }
 
 // Returns a claim about how many variants a program can get within `budget_s` at start-up. The claim has a conclusion
-// for each way to get variants.
+// for each way to get variants and each number of workers.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),
@@ -249,8 +249,8 @@ std::vector<Claim> constants_claims() {
               1,
               {"Get {threshold:.3g} variants within 1 s of start-up.",
                "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
-      // The claims from here on compare pairs. The pairs are measured in the order of the claims, the slowest pairs
-      // last.
+      // The claims from here on compare pairs. The first pairs of all claims are measured in the order of the claims,
+      // the slowest pairs last, then the second pairs, and so on (in_turn()).
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
                       study + " measured 0 % at run time for its function constants against code written for one "
@@ -354,7 +354,7 @@ std::vector<Claim> constants_claims() {
                   "Do not expect precompiled headers to bring variants in {threshold:.3g} of the time."}},
   };
   for (Claim& claim : claims) {
-    claim.limit = most;  // a sample takes as long as compiling all of its variants
+    claim.limit = most;  // a sample of task=compile compiles all variants of its case
     if (!claim.subject) claim.subject = subject_with_variants;
     if (claim.compared) {
       claim.complete = describe_pair;

@@ -133,7 +133,8 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
     add_run("tuned", 8, 1024, 64, 128, causal);
   }
 
-  // The slowest cases come last. A GPU's compiler takes several times as long for a variant as the CPU's compiler.
+  // The slowest cases come last. A GPU's compiler takes several times as long for a variant as the CPU's compiler, so
+  // the sweep of a large device has fewer cases of many variants.
   const std::vector<int64_t> counts =
       full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, large ? 10 : 20};
   const Axis few = integers("variants", {counts[1]}),

@@ -15,7 +15,7 @@ namespace attn {
 
 std::vector<AxisInfo> constants_axes();
 /// Returns the axis in which compared launches differ: run_time, the constants that a launch reads at run time.
-/// Compared launches take turns while they are measured. Each case of the host is measured alone.
+/// Compared launches take turns while they are measured. In the sweep each case of the host is measured alone.
 std::vector<std::string> constants_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".

@@ -77,7 +77,8 @@ class VariantsProblem : public HostProblem {
 
   double sample() override { return sample_(); }
 
-  /// Checks that each variant came from the place that the task says, and that the launched variants compute attention.
+  /// Checks that each variant has the origin that belongs to the task, and that the launched variants compute
+  /// attention.
   Check check() override {
     Check check;
     std::optional<PipelineCache> archived;

@@ -5,8 +5,8 @@
 //   SCORE_FORM   one of the forms of forms.h
 //   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE). The order
 //                of the scores is described in common/attention/kernels/score.h
-//   KERNEL_GRAIN the scores that the kernel passes to this file. SCORE_ROW: rows of scores, even if CALL_GRAIN is
-//                SCORE_ELEMENT. SCORE_ELEMENT: only single scores
+//   KERNEL_GRAIN the scores that the kernel passes to this file at once. SCORE_ROW: a row (or a tile with CALL_GRAIN
+//                SCORE_TILE), even if CALL_GRAIN is SCORE_ELEMENT. SCORE_ELEMENT: only single scores
 //   SCORE_LANES  a number of scores. With CALL_GRAIN SCORE_ROW: the scores of one call. With CALL_GRAIN SCORE_TILE: on
 //                the cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
 #pragma once
@@ -53,8 +53,8 @@
 
 #if defined(SCORE_IS_FRAGMENT) || !SCORE_IS_ELSEWHERE
 
-// The compiler contracts products and sums only within one expression of the function. So the function gives the same
-// bits wherever it is inlined.
+// On the cpu the compiler contracts products and sums only within one expression of the function. So the function gives
+// the same bits wherever the function is inlined.
 #ifndef __CUDACC__
 #pragma clang fp contract(on)
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)

@@ -1,4 +1,4 @@
-// A score hook with a flag. ALIBI=1 subtracts the head's slope times the distance of query and key from the score
+// A score hook with a flag. ALIBI=1 subtracts slope * |q - k| from the score, with a slope for each head
 // (Press et al. 2022). ALIBI=0 leaves the score as it is. ScoreContext::data: slopes [q_heads], f32.
 #pragma once
 
