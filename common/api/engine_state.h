@@ -181,7 +181,8 @@ class ModifierBlock {
       bytes_ = up(bytes_, 256);
       offset = static_cast<int>(bytes_);
       bytes_ += words * 4;
-      if (bytes_ > INT32_MAX) throw BadInput(fmt::format("tables of {} bytes are not allowed; 2 GiB are", bytes_));
+      if (bytes_ > INT32_MAX)
+        throw BadInput(fmt::format("tables of {} bytes are not allowed; at most 2 GiB are", bytes_));
     };
     bytes_ = sizeof data;
     if (call.alibi) place(head.slopes, s.q_heads);

@@ -119,7 +119,7 @@ int line_of(std::string_view text, size_t at) {
 
 std::optional<std::string> refused_text(std::string_view text) {
   if (const size_t at = find_binary(text); at != text.npos) {
-    return fmt::format("is no text: line {} has the byte 0x{:02x}", line_of(text, at),
+    return fmt::format("is no text file: line {} has the byte 0x{:02x}", line_of(text, at),
                        static_cast<unsigned char>(text[at]));
   }
   if (const auto found = find_forbidden(text)) {

@@ -52,7 +52,7 @@ Rotary rotary_of(const Case& config) {
         rotary.by, rotary.config.rotary_dim));
   }
   if (rotary.in_place && rotary.by != "before") {
-    throw BadInput(fmt::format("rope_in_place=1 is not allowed with rope={}; it is with rope=before", rotary.by));
+    throw BadInput(fmt::format("rope_in_place=1 is allowed only with rope=before, not with rope={}", rotary.by));
   }
   const int64_t first_query = rotary.position + config.integer("kv_len") - config.integer("q_len");
   if (rotary.table && first_query < 0) {

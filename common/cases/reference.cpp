@@ -21,7 +21,7 @@ constexpr double tiny_weight = 0x1p-22;
 
 void require_shape(const Tensor& tensor, const char* label, int64_t batch, int64_t heads, int64_t seq, int64_t dim) {
   if (tensor.batch == batch && tensor.heads == heads && tensor.seq == seq && tensor.dim == dim) return;
-  throw std::invalid_argument(fmt::format("{} is [{}, {}, {}, {}], the shape wants [{}, {}, {}, {}]", label,
+  throw std::invalid_argument(fmt::format("{} is [{}, {}, {}, {}], the shape requires [{}, {}, {}, {}]", label,
                                           tensor.batch, tensor.heads, tensor.seq, tensor.dim, batch, heads, seq, dim));
 }
 

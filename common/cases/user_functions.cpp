@@ -163,7 +163,7 @@ UserFunction read_function(FunctionKind kind, const std::string& path) {
   std::optional<std::string> text = read_file(path);
   if (!text) return refuse("cannot be read");
   if (text->starts_with(byte_order_mark)) text->erase(0, byte_order_mark.size());
-  if (text->find_first_not_of(" \t\r\n") == text->npos) return refuse("is empty; wanted is " + wanted(kind));
+  if (text->find_first_not_of(" \t\r\n") == text->npos) return refuse("is empty; it must define " + wanted(kind));
   if (const auto why = refused_text(*text)) return refuse(*why);
   return {.name = path, .text = *text, .kind = kind, .guarded = true};
 }
@@ -176,7 +176,7 @@ UserFunction function_of_case(FunctionKind kind, const std::string& axis, const 
   UserFunction function = read_function(kind, path);
   if (const std::string has = function.text_name(); has != value) {
     throw BadInput(
-        fmt::format("{}={}: {} {} has another text now, which is {}={}", axis, value, option, path, axis, has));
+        fmt::format("{}={}: the text of {} {} has changed and is now {}={}", axis, value, option, path, axis, has));
   }
   return function;
 }
@@ -196,7 +196,7 @@ void require_compiles(Device& device, const UserFunction& function) {
       if (const std::string missing = undefined_function(error.what()); !missing.empty()) {
         throw BadInput(fmt::format("{} calls {}, which it does not define", what, shortened(missing)));
       }
-      throw BadInput(fmt::format("{} does not compile{}; wanted is {}\n{}", what,
+      throw BadInput(fmt::format("{} does not compile{}; it must define {}\n{}", what,
                                  in_double ? " with double in place of float, as the oracle compiles it" : "",
                                  wanted(function.kind), first_error(error, function.name)));
     }

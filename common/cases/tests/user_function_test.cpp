@@ -92,7 +92,7 @@ TEST_F(FunctionFileTest, AFileThatIsNoTextIsReportedInOneLine) {
                 .find("no text"),
             std::string::npos);
   EXPECT_EQ(refusal_of("// caf\xC3\xA9 \xE2\x88\x9E\t\r\n"), "nothing was thrown");
-  EXPECT_NE(refusal_of("").find("is empty; wanted is float score("), std::string::npos);
+  EXPECT_NE(refusal_of("").find("is empty; it must define float score("), std::string::npos);
   EXPECT_NE(refusal_of(" \n\t\n").find("is empty"), std::string::npos);
   EXPECT_NE(refusal_of(std::string((size_t{1} << 20) + 1, ' ')).find("more than"), std::string::npos);
   EXPECT_NE(function_refusal([&] { read_function(FunctionKind::mask, folder_.path()); }).find("is no regular file"),
@@ -123,7 +123,7 @@ TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
       of_case(a, "").find("mask_function=" + a + " names the text of a file; give the file with --mask-function FILE"),
       std::string::npos);
   std::ofstream(path("a.cpp")) << "// b";
-  EXPECT_NE(of_case(a, path("a.cpp")).find("has another text now, which is mask_function=file-"), std::string::npos);
+  EXPECT_NE(of_case(a, path("a.cpp")).find("has changed and is now mask_function=file-"), std::string::npos);
 }
 
 class UserFunctionTest : public OnDevice<testing::Test> {
@@ -191,8 +191,9 @@ TEST_F(UserFunctionTest, ACompileErrorIsReportedInOneLine) {
   EXPECT_NE(told.find("wrong0"), told.npos) << told;
   EXPECT_LE(std::count(told.begin(), told.end(), '\n'), 1) << told;
   EXPECT_LT(told.size(), 700u) << told;
-  EXPECT_NE(message(mask_of("bool visibly(int, int) { return true; }\n")).find("wanted is bool visible(int q, int k"),
-            std::string::npos);
+  EXPECT_NE(
+      message(mask_of("bool visibly(int, int) { return true; }\n")).find("it must define bool visible(int q, int k"),
+      std::string::npos);
   EXPECT_EQ(message(mask_of("bool visible(int, int) { return true; }\n")), "nothing was thrown");
   if (!test::on_cuda) {
     const std::string pasted =
