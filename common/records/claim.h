@@ -117,8 +117,8 @@ struct Claim {
   std::set<std::string> varies = {};  // results that differ only in these axes are a group
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
-  /// The name of an axis; empty: all picks are kept. A pick's length is its first result's value of this axis. Of the
-  /// lengths that are at most `limit`, the largest counts: only the picks with this length are kept.
+  /// The name of an axis; empty: all picks are kept. The length of a pick is the value of this axis in the pick's first
+  /// result. Only the picks with the largest length that is at most `limit` are kept.
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
