@@ -38,7 +38,9 @@ struct Pooled {
   double value = 0;
   double ci_lo = 0, ci_hi = 0;      // 95 % interval of the mean
   double next_lo = 0, next_hi = 0;  // the next run's estimate lies here with a probability of 95 %
-  double tau = 0;                   // standard deviation between processes, on the scale of the pooling
+  /// Standard deviation between the processes of a session: a fraction of the figure if `relative`, else in the
+  /// figure's unit.
+  double tau = 0;
   int processes = 0, sessions = 0;
   int machines = 1;    // the caller of pool() sets it
   double freedom = 0;  // degrees of freedom of the two intervals
