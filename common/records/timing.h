@@ -57,10 +57,10 @@ struct Measured {
 };
 
 /// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
-/// narrow enough, or the policy's budget_s or max_samples is reached. At least min_rounds rounds are measured.
-/// `interrupted` is polled before each sample. After an interruption the unfinished round is left out for all subjects;
-/// without a finished round, `series` is empty. `after_round` is called after each round. Throws std::runtime_error if
-/// a sample after the warm-up is not a finite number above 0.
+/// narrow enough, or, after at least min_rounds rounds, the policy's budget_s or max_samples is reached. `interrupted`
+/// is polled before each sample. After an interruption the unfinished round is left out for all subjects; without a
+/// finished round, `series` is empty. `after_round` is called after each round. Throws std::runtime_error if a sample
+/// after the warm-up is not a finite number above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
