@@ -272,7 +272,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
   }
   // With comparisons, `unit` is the change of the figure (of its logarithm if it is relative) per change of the
   // logarithms of its ratios. Without comparisons and for an absolute figure, such as a time, `unit` is `largest`,
-  // because the error of such a figure grows with the figure.
+  // because the error of such a figure is taken as proportional to the figure.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
