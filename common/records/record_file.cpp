@@ -67,7 +67,7 @@ std::string record_id(const Json& record) {
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
   // A pipe is opened only for writing: if this process could read the pipe too, the pipe would always have a reader,
-  // and no append() would fail. If a pipe has no reader, open() with O_NONBLOCK fails; without it open() would wait.
+  // and no append() would fail. If a pipe has no reader, open() fails with O_NONBLOCK and waits without it.
   std::error_code none;
   const bool pipe = std::filesystem::is_fifo(path_, none);
   const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;
