@@ -28,9 +28,9 @@ struct AxisInfo {
 /// One configuration: an ordered list of axis = value.
 class Case {
  public:
-  int64_t integer(std::string_view axis) const;          // throws std::out_of_range where the axis is not set
-  const std::string& text(std::string_view axis) const;  // throws as integer() does
-  std::string value_text(std::string_view axis) const;   // of either type; empty where the axis is not set
+  int64_t integer(std::string_view axis) const;          // throws std::out_of_range if the axis is unset or a text
+  const std::string& text(std::string_view axis) const;  // throws std::out_of_range if the axis is unset or an integer
+  std::string value_text(std::string_view axis) const;   // of an integer or a text; empty if the axis is unset
   bool has(std::string_view axis) const;
   void set(std::string_view axis, AxisValue value);          // an axis that is already set keeps its position
   void set_default(std::string_view axis, AxisValue value);  // an axis that is already set keeps its value
@@ -64,11 +64,11 @@ struct Sweep {
   std::vector<Block> blocks;
 };
 
-/// Parses "NAME=V1,V2" or "NAME=1024:65536:pow2" (doubling from 1024 to at most 65536) or "NAME=A:B:STEP". For an
-/// unknown axis or value it throws BadInput, whose message says what is allowed.
+/// Parses "NAME=V1,V2", "NAME=1024:65536:pow2" (doubling from 1024 to at most 65536) or "NAME=A:B:STEP" (from A to at
+/// most B). Throws BadInput for an axis, a value or a form that is not allowed; the message says what is allowed.
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
 
-/// Replaces (or adds) an axis in every block.
+/// Replaces the axis of the same name in every block. A block without this axis gets it.
 void override_axis(Sweep& sweep, const Axis& axis);
 
 /// Returns all cases of a sweep. `complete` sets the axes that follow from other axes (kv_len from q_len, for example)

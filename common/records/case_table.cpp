@@ -16,8 +16,8 @@ namespace attn {
 namespace {
 
 constexpr const char* also = "also";  // the head of the column that several axes share
-constexpr size_t room_for_also = 24;  // a longer cell of this column takes several lines
-constexpr double almost_all = 0.75;   // an axis with one value in this share of the rows needs no column
+constexpr size_t room_for_also = 24;  // at most so many characters of this column count for the width of the table
+constexpr double almost_all = 0.75;   // an axis with one value in at least this share of the rows needs no column
 
 /// The most common value of an axis, and the share of the rows that have it.
 std::pair<std::string, double> common_value(const std::vector<CaseRow>& rows, const std::string& axis) {
@@ -28,7 +28,7 @@ std::pair<std::string, double> common_value(const std::vector<CaseRow>& rows, co
 }
 
 /// Returns the text of a table whose columns are `axes` and the first `columns` of the table's heads. The axes in
-/// `folded` share the last column, which names only the values that differ from the most common value.
+/// `folded` share the last column, `also`, which has only the values that differ from their axis's most common value.
 std::string text_of(const CaseTable& table, const std::vector<std::string>& axes,
                     const std::vector<std::string>& folded, size_t columns) {
   std::vector<std::vector<std::string>> rows(1, axes);
@@ -52,7 +52,7 @@ std::string text_of(const CaseTable& table, const std::vector<std::string>& axes
   return text_table(rows, Align::right);
 }
 
-/// The index at which the shared column begins; npos if there is none.
+/// The index in a line at which the column `also` begins; npos if there is none.
 size_t place_of_also(const std::string& text) {
   const std::string head = text.substr(0, text.find('\n'));
   return head.ends_with(also) ? head.size() - std::string_view(also).size() : head.npos;
@@ -106,7 +106,8 @@ std::string case_table(CaseTable table) {
   size_t columns = table.heads.size();
   const auto text = [&] { return text_of(table, axes, folded, columns); };
   const auto too_wide = [&] { return !table.any_width && width_of(text()) > table.width; };
-  const auto fold = [&](double share) {  // folds the axis whose values differ in the fewest rows
+  // Folds the axis whose most common value has the most rows, if its share of the rows is at least `share`.
+  const auto fold = [&](double share) {
     const auto most =
         std::ranges::max_element(axes, {}, [&](const std::string& axis) { return common_value(rows, axis).second; });
     if (most == axes.end() || common_value(rows, *most).second < share) return false;

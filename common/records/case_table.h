@@ -16,18 +16,19 @@ struct CaseRow {
 };
 
 struct CaseTable {
-  std::vector<std::string>
-      heads;  // of `cells`; a table that is too wide loses columns from the last on, never the first
+  /// The heads of `cells`. A table that is too wide loses columns from the last on, but never the first.
+  std::vector<std::string> heads;
   std::vector<CaseRow> rows;
   size_t width = 100;      // characters of a line
-  bool any_width = false;  // all columns, however wide the table gets
+  bool any_width = false;  // true: shows all columns, however wide the table gets
   std::string remedy;      // how to see columns that are left out: "--columns all shows them"
 };
 
-/// Returns the table. Above the table stand axes with one value in all rows, and axes that equal another axis in each
-/// row, as axis=other. Columns without any text do not appear. If the table is wider than `width`:
+/// Returns the table. Above the table stand axes with one value in all rows ("batch=1"), and axes that equal another
+/// axis in each row ("kv_len=q_len"). Columns of `heads` without any text do not appear. If the table is wider than
+/// `width`:
 ///   1. An axis with one value in at least 3/4 of the rows loses its column, one axis after another, until the table
-///      fits. This value stands above the table. The column `also` names axis and value in the rows with another value.
+///      fits. This value stands above the table. In each row with another value, the column `also` has "axis=value".
 ///   2. Columns of `heads` are left out, from the last on, but never the first.
 ///   3. The other axes lose their columns as in step 1. Lines that are still too long are wrapped.
 std::string case_table(CaseTable table);
@@ -36,7 +37,7 @@ std::string case_table(CaseTable table);
 struct CaseReason {
   std::string what, why;  // "wrong", "the output is all zero"
   Case config;
-  bool example = true;  // whether the line names the first case
+  bool example = true;  // whether the line names this case if it is the first of the line's cases
 };
 
 /// Returns lines of at most `width` characters, after an empty line: "2 wrong (first n=64): the output is all zero".

@@ -57,7 +57,7 @@ std::vector<Evidence> gathered(const Claim& claim, const std::vector<Measurement
         for (const Measurement& result : results) {
           if (result.config != *config) continue;
           if (result.status == "ok") timed = &result;
-          evidence.correct &= result.status == "ok";  // a kernel may fail after it was timed
+          evidence.correct &= result.status == "ok";  // a timed case may have a second record: it failed later
         }
         if (!timed) return;
         evidence.results.push_back(timed);
@@ -115,8 +115,8 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
   if (!(estimate.next_lo <= estimate.next_hi) || lo_holds != holds(estimate.next_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("{} crosses {:.4g}", interval, threshold)};
   }
-  // The noise floor is compared with the distance to the threshold, not to 1. For example, a ratio of 1 lies far from
-  // the threshold 1.1 of "10 % slower", so it refutes this claim.
+  // The noise floor is compared with the estimate's distance from the threshold, not from 1. For example, a ratio of 1
+  // lies far from the threshold 1.1 of "10 % slower", so it refutes this claim.
   const double distance = conclusion.relative ? std::abs(std::log(value / threshold)) : std::abs(value - threshold);
   if (distance < conclusion.floor) {
     return {State::inconclusive, fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval,
@@ -248,7 +248,7 @@ double shifted_figure(const Claim& claim, const Evidence& evidence,
   return figure_of(claim, moved).value;
 }
 
-/// Sets the conclusion's parts, estimate and floor.
+/// Sets the conclusion's parts, prior, estimate, unit, relative, exact and floor.
 void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Evidence>& parts,
               const Processes& processes, Conclusion& conclusion) {
   constexpr double half_width_in_errors = 1.96;
@@ -270,9 +270,9 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
     conclusion.relative &= figure.value > 0;
     largest = std::max(largest, std::abs(figure.value));
   }
-  // With comparisons, `unit` is the derivative of the figure by the logarithm of its ratios (of the figure's logarithm
-  // if it is relative). For an absolute figure, such as a time, `unit` is `largest`, because its error grows with its
-  // size.
+  // With comparisons, `unit` is the change of the figure (of its logarithm if it is relative) per change of the
+  // logarithms of its ratios. Without comparisons and for an absolute figure, such as a time, `unit` is `largest`,
+  // because the error of such a figure is taken as proportional to the figure.
   double unit = largest;
   if (compared) {
     constexpr double step = 1e-3;
@@ -281,7 +281,7 @@ void estimate(const Claim& claim, const Evidence& evidence, const std::vector<Ev
       const double moved = shifted_figure(claim, evidence, shift);
       return conclusion.relative ? std::abs(std::log(moved / value)) : std::abs(moved - value);
     };
-    // A figure that changes in steps may not change at all here. In this case `unit` stays `largest`.
+    // A figure that changes in steps may not change at all for so small a `step`. In this case `unit` stays `largest`.
     if (const double slope = change([](const Comparison&) { return step; }) / step;
         slope > 0 && kind != FigureKind::absolute)
       unit = slope;

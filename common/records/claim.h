@@ -44,10 +44,10 @@ struct Duel {
   Case baseline, contender;
 };
 
-/// What a reader should do if the hypothesis is supported or refuted. Each sentence has to be true for every figure
-/// that leads to its verdict. For example, 0.7 refutes the claim "at most 0.6 of the time", but still saves time.
-/// "{threshold:.3g}" stands for the threshold. An inconclusive verdict gives no advice. A claim without words advises
-/// nothing.
+/// What a reader should do if the hypothesis is supported or refuted. Each text has to be true for every figure that
+/// leads to its verdict. For example, 0.7 refutes the claim "at most 0.6 of the time", but still saves time, so
+/// `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. An empty text and an
+/// inconclusive verdict give no advice.
 struct Advice {
   std::string holds, refuted;
 };
@@ -57,24 +57,25 @@ struct Conclusion {
   std::string hypothesis;      // id
   std::string subject;         // the cases that the finding is about: "head_dim=64"; part of the claim_key
   std::string selection = {};  // the values of Claim::selection: "q_len=4096"; part of the claim_key
-  std::string title;           // templates over data: "Bc=80 takes {compare.ratio:.3f} of the best power of two"
+  std::string title;           // a template for render(): "Bc=80 takes {compare.ratio:.3f} of the best power of two"
   std::string title_unless_supported = {};  // the title for the other verdicts; empty: `title`
-  std::string content;
+  std::string content;                      // a template for render()
   Advice advice = {};
   std::vector<std::string> tags;
-  /// `parts`: the metric's value in each process. `estimate`: the value that pool() makes of all parts, with the spread
-  /// `prior`.
+  /// `parts`: the figure of each process. `estimate`: the result of pool() for all parts, with the prior `prior`.
   std::vector<Part> parts = {};
   Spread prior = {};
   Pooled estimate;
   double unit = 1;       // the argument `unit` of pool(), for a figure that is not relative
   bool relative = true;  // errors grow with the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
-  double floor = 0;      // the change of the figure if its ratios move by their noise floors; 0 without a comparison
+  /// How far the figure (its logarithm if `relative`) moves if each of its ratios moves by the noise floor of the
+  /// ratio. 0 without a comparison.
+  double floor = 0;
   double cv = 0;
-  /// The device throttled while it ran some of the compared cases, but not while it ran the others.
+  /// The device throttled while it ran some of the conclusion's cases, but not while it ran the others.
   bool unlike_throttling = false;
-  /// Memory limits one of the cases, but the case ran with warm caches, because no flush works on this device.
+  /// A memory-bound case ran with warm caches, because no flush works on this device.
   bool warm = false;
   bool correct = true;  // every measurement that the conclusion uses passed its check
   std::optional<Comparison> compare;
@@ -82,17 +83,16 @@ struct Conclusion {
   std::vector<std::string> measurements;  // ids
 };
 
-/// Returns supported or refuted if all of this holds: all results are correct; at least `min_rounds_to_judge` rounds
-/// were measured; the cases that memory limits ran with cold caches; the interval of the next run's estimate lies on
-/// one side of the threshold; the estimate is at least the noise floor away from the threshold (docs/measuring.md).
-/// Otherwise returns inconclusive. An exact figure needs only correct results. Throws std::invalid_argument for an
-/// unknown op.
+/// Returns supported or refuted if all of this holds: all results are correct; the processes together measured at least
+/// `min_rounds_to_judge` rounds; the memory-bound cases ran with cold caches; the interval of the next run's estimate
+/// lies on one side of the threshold; the estimate is at least the noise floor away from the threshold
+/// (docs/measuring.md). Otherwise returns inconclusive. An exact figure needs only correct results. Throws
+/// std::invalid_argument for an unknown op.
 Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion);
 inline constexpr int min_rounds_to_judge = 6;
-/// Returns the probability that the next run has the same verdict: 0 for an incorrect result, 0.5 for an inconclusive
-/// verdict. For a decided verdict the probability is at most 0.8 with one session, 0.9 with several sessions of one
-/// machine, and 0.6 if the device throttled in only one case of a pair. Returns nothing for an exact figure of correct
-/// results.
+/// Returns the probability that the next run's estimate lies on the same side of the threshold. The probability is at
+/// most 0.8 with one session, 0.9 with several sessions of one machine, and 0.6 with `unlike_throttling`. Returns 0 for
+/// an incorrect result, nothing for an exact figure of correct results, and 0.5 for any other inconclusive verdict.
 std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& verdict, const Conclusion& conclusion);
 
 /// The results and comparisons of one conclusion.
@@ -103,7 +103,7 @@ struct Evidence {
   size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
 };
 
-/// Picks from a group of results: each pick is the evidence for one conclusion.
+/// Picks from a group of results. Each pick has the results for one conclusion, or the pair for one duel.
 using Pick = std::function<std::vector<Results>(const Results& group)>;
 using Figure = std::function<Estimate(const Evidence& evidence)>;
 
@@ -117,8 +117,8 @@ struct Claim {
   std::set<std::string> varies = {};  // results that differ only in these axes are a group
   size_t at_least = 1;                // smaller groups are left out
   Pick pick = {};
-  /// The name of an axis; empty: all picks are kept. Only the picks are kept whose first result has the largest value
-  /// of this axis that is at most `limit`.
+  /// The name of an axis; empty: all picks are kept. The length of a pick is the value of this axis in the pick's first
+  /// result. Only the picks with the largest length that is at most `limit` are kept.
   std::string longest = {};
   int64_t limit = std::numeric_limits<int64_t>::max();
 
@@ -148,8 +148,8 @@ struct Claim {
 std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
 /// The pairs that are to be measured for the claims, claim by claim.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
-/// Returns the cases by whose times the claims without comparisons are judged. Other processes measure these cases
-/// again, so that a figure is not judged by the samples that picked its case.
+/// Returns the picked cases of the claims with `compared` false, `exact` false and `measured_again` true. Other
+/// processes measure these cases again, so that the samples that picked a case do not enter its figure.
 std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 
 /// What other processes measured, and what is known about the spread between them.
@@ -190,8 +190,8 @@ Estimate ratio_of_medians(const Evidence& evidence);
 /// The exponent b in time = a * axis^b (scaling_exponent()).
 Figure exponent_over(const std::string& axis);
 
-/// Returns a function for Claim::subject. The subject has the axes `first` of the first result, followed by all its
-/// axes except `left_out`.
+/// Returns a function for Claim::subject. The subject names axes of the evidence's first result: the axes `first`,
+/// then all axes except `left_out`.
 std::function<std::string(const Evidence&)> subject_without(const std::set<std::string>& left_out,
                                                             const std::vector<std::string>& first = {});
 

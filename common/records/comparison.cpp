@@ -22,8 +22,8 @@ Series rounds_of(const Json& samples) {
   return series;
 }
 
-/// Sets the A/A ratio, the times and the CV. The samples of one process and of several processes give these figures in
-/// the same way; they do not give the ratio in the same way.
+/// Sets the A/A ratio, the times and the CV. The computation is the same for the samples of one process and of several
+/// processes. (The ratio of several processes is pooled instead.)
 void summarize_samples(Comparison& comparison, const PairSamples& samples, uint64_t seed) {
   comparison.aa = ratio(samples.baseline, samples.again, seed);
   comparison.time.clear();

@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// A baseline and a contender, which take turns as A B A'. A' is the baseline again, with separate tensors. The
-/// difference between A' and A is the noise floor of the comparison.
+/// A baseline and a contender, which take turns as A B A'. A' is the baseline again, with separate tensors. The ratio
+/// A' / A gives the noise floor of the comparison.
 struct Comparison {
   std::string hypothesis;  // id of the hypothesis that asked for the comparison
   Case baseline, contender;
@@ -25,7 +25,7 @@ struct Comparison {
   std::vector<Comparison> parts = {};
   Spread prior = {};  // the prior with which `parts` were pooled to `ratio`
 
-  /// Returns the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
+  /// Returns the noise floor: the larger of |log(aa.ci_lo)| and |log(aa.ci_hi)|.
   double aa_floor() const;
 };
 
@@ -40,14 +40,14 @@ struct PairSamples {
   Json clocks = {};  // while the two cases took turns; null where the device has no clocks to read
 };
 
-/// The samples of a series in one list, each with six digits.
+/// The samples of a series in one list, each with six significant digits.
 std::vector<double> rounded_samples(const Series& series);
 
 /// Returns the comparison that follows from the samples of one process.
 Comparison compared(const Case& baseline, const Case& contender, const PairSamples& samples, uint64_t seed);
 /// Returns the comparison that follows from one or more processes. `samples[i]` are the samples of `parts[i]`. The
 /// ratio is pooled (pool()); times and the noise floor follow from the rounds of all processes together. Throws
-/// std::invalid_argument without parts.
+/// std::invalid_argument without parts, and if `parts` and `samples` differ in size.
 Comparison compared(std::span<const Comparison> parts, std::span<const PairSamples> samples, const Spread& prior,
                     uint64_t seed);
 
@@ -55,10 +55,10 @@ Comparison compared(std::span<const Comparison> parts, std::span<const PairSampl
 Part ratio_part(const Comparison& comparison);
 
 Json to_json(const Comparison& comparison);
-/// Throws BadInput and Json::exception as timing_from_json() does.
+/// Throws BadInput for an unknown scope or a malformed case, Json::exception for a missing field or a wrong type.
 Comparison comparison_from_json(const Json& json);
 
-/// Times have six digits.
+/// The samples have six significant digits.
 Json to_json(const PairSamples& samples);
 PairSamples samples_from_json(const Json& json);
 

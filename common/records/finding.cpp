@@ -17,7 +17,7 @@
 namespace attn {
 namespace {
 
-/// The value at a dotted path; elements of arrays by index.
+/// The value at a dotted path; the path names elements of arrays by index. Throws std::out_of_range if there is none.
 const Json& at_path(const Json& data, std::string_view path) {
   std::string pointer = fmt::format("/{}", path);
   std::replace(pointer.begin(), pointer.end(), '.', '/');
@@ -28,7 +28,7 @@ const Json& at_path(const Json& data, std::string_view path) {
   }
 }
 
-/// One placeholder: "path" or "path:format".
+/// Renders one placeholder: "path" or "path:format".
 std::string render_placeholder(std::string_view placeholder, const Json& data) {
   const size_t colon = placeholder.find(':');
   const Json& value = at_path(data, placeholder.substr(0, colon));

@@ -11,12 +11,13 @@
 namespace attn {
 
 /// Replaces "{path.to.value:format}" in a text by values of `data`. The format is fmt's; literal braces are written
-/// twice. Throws std::out_of_range for a missing path, and std::invalid_argument for a bad format or a single brace.
+/// twice. Throws std::out_of_range for a path that leads to no text, number or truth value, and std::invalid_argument
+/// for a bad format or an unmatched brace.
 std::string render(const std::string& text, const Json& data);
 
 /// Returns one finding as a JSON object with the fields of docs/records.md. Only `cases` and `code` are missing; the
-/// experiment adds them. `run` is the id of the finding's run. Throws as render() does, and std::runtime_error for a
-/// number that is not finite.
+/// experiment adds them and sets the id anew. `run` is the id of the finding's run. Throws as render() does, and
+/// std::runtime_error for a number that is not finite.
 Json make_finding(const std::string& experiment, const std::string& device, const Hypothesis& hypothesis,
                   const Conclusion& conclusion, const std::string& run);
 
@@ -24,13 +25,13 @@ Json make_finding(const std::string& experiment, const std::string& device, cons
 Json estimate_json(const Conclusion& conclusion);
 
 /// The comparison that a finding records, with its hypothesis; empty where the finding compared no pair. Throws as
-/// timing_from_json() does.
+/// comparison_from_json() does.
 std::optional<Comparison> comparison_of(const Json& finding);
 
-/// Returns claim_key. Findings with equal keys are about one figure and can be pooled. The key has the experiment, the
-/// hypothesis, the first 8 hex digits of a hash of the figure's definition (metric, scope and selection), the device
-/// name and the subject. No measured value is part of the key. `scope` is the scope of the comparison, or empty.
-/// `selection` is Conclusion::selection.
+/// Returns the claim_key of a finding. Findings with equal keys are about one figure and can be pooled. The key has the
+/// experiment, the hypothesis, the first 8 hex digits of a hash of the figure's definition (metric, scope and
+/// selection), the device name and the subject. No measured value is part of the key. `scope` is the scope of the
+/// comparison; it is empty without a comparison. `selection` is Conclusion::selection.
 std::string claim_key(const std::string& experiment, const Hypothesis& hypothesis, const std::string& device,
                       const std::string& subject, const std::string& scope, const std::string& selection);
 

@@ -24,11 +24,11 @@ struct Phase {
   Timing time = {};  // n = 0 where the launch was not timed
 };
 
-/// The rates that the device reached in this run. Results are reported as shares of these rates.
+/// The highest rates that the device reached in this run. Results are reported as shares of these rates.
 struct Ceilings {
   double copy_gbps = 0;  // of a copy: bytes read plus bytes written, per second
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
-  double tf32_tflops = 0;         // 0 where the device has no products of tf32
+  double tf32_tflops = 0;         // 0 where the device does not multiply tf32
   double peak_16_bit_tflops = 0;  // DeviceInfo::peak_16_bit_tflops, which is not measured
 
   /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
@@ -55,7 +55,7 @@ struct Measurement {
   std::vector<Timing> time;
   DType dtype = DType::f32;            // the dtype whose matrix ceiling the rate is compared with
   std::optional<Estimate> matrix_pct;  // per cent of the matrix ceiling; samples of case and ceiling took turns
-  std::optional<Estimate> copy_pct;    // as matrix_pct, of the copy ceiling, cold; only if memory is the bound
+  std::optional<Estimate> copy_pct;    // as matrix_pct, of the copy ceiling with cold caches; only if memory-bound
   std::optional<Estimate> read_pct;    // as copy_pct, of the read ceiling
   Json pipeline, clocks;               // `pipeline` describes the first kernel; both may be null
   std::vector<Phase> phases;           // the launches of a case that has several launches; else empty
@@ -76,8 +76,8 @@ struct Measurement {
   Estimate gbps_interval() const;
 };
 
-/// The hash of the machine code of a kernel in a record, or the key and the hash of the source where the record lacks
-/// the machine code's hash.
+/// Returns the hash of a kernel's machine code, which the kernel's `pipeline` in a record has. If `pipeline` lacks this
+/// hash: the kernel's key and the hash of its source.
 std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;
@@ -90,11 +90,12 @@ Json to_json(const std::vector<Timing>& times);
 /// Reads one time of the list of to_json(). Throws BadInput for an unknown scope, Json::exception for a missing field
 /// or a wrong type.
 Timing timing_from_json(const Json& json);
-/// The record as JSON, with its id. `ceilings` are the best ceilings of the run. Throws std::runtime_error for a number
-/// that is not finite, and for a rate more than 5 % above its ceiling: such a rate is an error of the measurement. (The
-/// copy ceiling holds only for cold times.)
+/// The record as JSON, with its id. `ceilings` are the best ceilings of the run; 0 stands for an unknown ceiling.
+/// Throws std::runtime_error for a number that is not finite, and for a rate more than 5 % above its ceiling: such a
+/// rate shows an error in the work, the time or the ceiling. (The copy ceiling limits only rates with cold caches.)
 Json to_json(const Measurement& measurement, const Ceilings& ceilings);
-/// Throws BadInput for another schema, Json::exception for a missing field or a wrong type.
+/// Throws BadInput for another schema, an unknown dtype or scope, or a malformed case; Json::exception for a missing
+/// field or a wrong type.
 Measurement measurement_from_json(const Json& json);
 
 }  // namespace attn

@@ -88,8 +88,8 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
   for (size_t i = 0; i < means.size(); ++i) between += weight_of[i] * square(means[i] - centre);
 
   // within / of_processes and between / of_sessions are estimates of sigma^2. The prior counts as a third estimate. A
-  // process has few rounds, so its figure has an error of its own. The prior does not include this error, so its mean
-  // square (`own`) is added to the square of the prior.
+  // process has few rounds, so its figure has an error of its own. The prior's scale does not include these errors, so
+  // their mean square (`own`) is added to the square of the scale.
   const double own = errors / pooled.processes;
   const int of_processes = pooled.processes - pooled.sessions, of_sessions = pooled.sessions - 1;
   const double known = square(prior.scale * (relative ? 1 : std::abs(unit))) + own;

@@ -1,11 +1,12 @@
-// Pools the estimates that several processes made of one figure, and says where the next run is expected.
+// Pools the estimates that several processes made of one figure, and says where the next run's estimate is expected.
 //
 // Two runs of the same code differ by more than the samples of either run show: memory lies at other addresses, and the
-// machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance B
-// sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
+// machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance
+// B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
 // variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
-// sigma^2 of a claim is unknown. Over the claims of a device and an experiment, sigma^2 has a scaled inverse
-// chi-squared distribution (`Spread`), which `kb fit` computes from recorded runs. docs/measuring.md has the formulas.
+// The sigma^2 of a claim is unknown. Its prior is a scaled inverse chi-squared distribution (`Spread`) for the claims
+// with the same device, experiment and kind of figure; `kb fit` computes the prior from recorded runs.
+// docs/measuring.md has the formulas, also for a figure that is pooled without logarithms.
 #pragma once
 
 #include <optional>
@@ -25,12 +26,11 @@ struct Part {
 /// The parts that the processes of one run estimated. At least one part.
 using Session = std::vector<Part>;
 
-/// What is known before a run about sigma: its typical size as a fraction of the figure, and the weight of this
-/// knowledge in degrees of freedom.
+/// The prior of sigma: what is known about sigma before a run.
 struct Spread {
-  double scale = 0.05;
-  double freedom = 2;
-  double between = 2;  // the variance between sessions / the variance between the processes of a session
+  double scale = 0.05;  // the typical size of sigma, as a fraction of the figure
+  double freedom = 2;   // the weight of `scale`, in degrees of freedom
+  double between = 2;   // the variance between sessions / the variance between the processes of a session
 };
 
 /// The figure that all sessions together give.
@@ -38,7 +38,9 @@ struct Pooled {
   double value = 0;
   double ci_lo = 0, ci_hi = 0;      // 95 % interval of the mean
   double next_lo = 0, next_hi = 0;  // the next run's estimate lies here with a probability of 95 %
-  double tau = 0;                   // standard deviation between processes, as a fraction of the figure
+  /// Standard deviation between the processes of a session: a fraction of the figure if `relative`, else in the
+  /// figure's unit.
+  double tau = 0;
   int processes = 0, sessions = 0;
   int machines = 1;    // the caller of pool() sets it
   double freedom = 0;  // degrees of freedom of the two intervals
@@ -46,7 +48,8 @@ struct Pooled {
 
 /// Pools sessions. If `relative`, the figure is positive, its errors are proportional to the figure, and the pooling is
 /// done in logarithms. Otherwise the pooling is done in the figure's own unit, and Spread::scale counts as a fraction
-/// of `unit`. Throws std::invalid_argument without parts, and for a value that is not above 0 if `relative`.
+/// of `unit`. The next run is assumed to have as many processes as the last session. Throws std::invalid_argument
+/// without parts, and for a value that is not above 0 if `relative`.
 Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relative, double unit = 1);
 
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.

@@ -66,8 +66,8 @@ std::string record_id(const Json& record) {
 }
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
-  // If this process could read the pipe too, the pipe would always have a reader, and no append() would fail. open()
-  // waits until the pipe has a reader; with O_NONBLOCK it fails if the pipe has no reader.
+  // A pipe is opened only for writing: if this process could read the pipe too, the pipe would always have a reader,
+  // and no append() would fail. If a pipe has no reader, open() fails with O_NONBLOCK and waits without it.
   std::error_code none;
   const bool pipe = std::filesystem::is_fifo(path_, none);
   const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;
@@ -76,7 +76,7 @@ RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
     throw BadInput(fmt::format("cannot append to '{}': {}; name a file that can be written", path_,
                                pipe && errno == ENXIO ? "nobody reads this pipe" : strerror(errno)));
   }
-  if (pipe) fcntl(descriptor_, F_SETFL, O_APPEND);  // append() waits while the pipe is full
+  if (pipe) fcntl(descriptor_, F_SETFL, O_APPEND);  // without O_NONBLOCK append() waits while the pipe is full
 }
 
 RecordFile::~RecordFile() { close(descriptor_); }
@@ -101,13 +101,14 @@ void RecordFile::append(const Json& record) {
   for (std::string_view rest = line; !rest.empty() && error == 0;) {
     const ssize_t written = write(descriptor_, rest.data(), rest.size());
     if (written >= 0) {
-      rest.remove_prefix(static_cast<size_t>(written));  // after a short write the next write reports the error
+      rest.remove_prefix(static_cast<size_t>(written));  // after a short write, the next write() reports the error
     } else if (errno != EINTR) {
       error = errno;
     }
   }
   if (error == 0) return;
-  // Without a lock the file may have lines of another process after the torn line. So the torn line stays.
+  // If the file is not locked, another process may already have written lines after the torn line. So the torn line
+  // stays.
   const bool whole = !regular || (lock.error() == 0 && ftruncate(descriptor_, status.st_size) == 0);
   throw std::runtime_error(
       fmt::format("cannot append to '{}': {}{}", path_, strerror(error), whole ? "" : "; its last line is torn"));

@@ -8,14 +8,14 @@
 
 namespace attn {
 
-/// ratio: the ratio of two cases that took turns. share: another figure without a unit, such as a share of a ceiling, a
-/// ratio of medians or an exponent. absolute: a time or a count, which depends on the speed of the machine during the
-/// run.
+/// ratio: a figure without a unit from cases that took turns, mostly the ratio of two times. share: another figure
+/// without a unit, such as a share of a ceiling, a ratio of medians or an exponent. absolute: a figure with a unit (a
+/// time, a rate or a count), which depends on the speed of the machine during the run.
 enum class FigureKind { ratio, share, absolute };
 
 /// The kind of a figure. `compared`: whether the finding compares two cases. `metric`: Hypothesis::metric; the metric
-/// of an absolute figure begins with the unit. A time is absolute even if it is computed from two cases that took
-/// turns, as their difference is: another program on the machine makes both cases slower, and the difference too.
+/// of an absolute figure begins with the unit. The difference of two times is absolute even if the two cases took
+/// turns: another program on the machine makes both cases slower, so it makes the difference larger.
 FigureKind kind_of(bool compared, const std::string& metric);
 
 /// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
@@ -32,8 +32,8 @@ Spread spread_in(const Json& fitted, const std::string& device, const std::strin
 /// unreadable file counts as empty.
 Spread spread_of(const std::string& device, const std::string& experiment, FigureKind kind);
 
-/// The form of a spread in a record, with scale, freedom and between. The oldest records have no
-/// `between`; spread_from_json() returns 1 for it.
+/// The form of a spread in a record, with `scale`, `freedom` and `between`. The oldest records have no `between`; for
+/// these, spread_from_json() sets `between` to 1.
 Json to_json(const Spread& spread);
 Spread spread_from_json(const Json& json);
 

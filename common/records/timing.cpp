@@ -20,8 +20,8 @@ constexpr int resamples = 2000;
 // median with probability 2 * 0.5^rounds. This probability is below 5 % for six rounds or more.
 constexpr int min_rounds_for_ci = 6;
 
-/// The median of a series, and medians of rounds drawn from it with replacement. The samples are sorted once. A
-/// resample is then a weighted median, which takes one pass over the samples.
+/// The median of a series, and medians of resamples: rounds drawn from the series with replacement. The samples are
+/// sorted once. The median of a resample is then a weighted median, which takes one pass over the samples.
 class Resampler {
  public:
   explicit Resampler(const Series& series) {
@@ -48,7 +48,7 @@ class Resampler {
     weights_.assign(rounds(), 0);
     size_t total = 0;
     for (size_t i = 0; i < rounds(); ++i) {
-      const size_t round = (random() >> 32) * rounds() >> 32;  // the same numbers with every standard library
+      const size_t round = (random() >> 32) * rounds() >> 32;  // the same draws with every standard library
       ++weights_[round];
       total += sizes_[round];
     }
@@ -75,7 +75,7 @@ class Resampler {
   std::vector<size_t> sizes_, weights_;  // per round
 };
 
-/// The interval from the 2.5th to the 97.5th percentile of the values that `draw` returns.
+/// Returns `value` with the interval from the 2.5th to the 97.5th percentile of what `draw` returns.
 template <typename Draw>
 Estimate bootstrap(double value, uint64_t seed, Draw draw) {
   std::mt19937_64 random(seed);
@@ -135,9 +135,9 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
     }
   }
 
-  // To test whether the interval is narrow costs a bootstrap, during which the device cools down. Frequent tests would
-  // also stop at intervals that are narrow by chance. So there are few tests: from one test to the next the number of
-  // rounds grows by a quarter.
+  // Each test of the interval's width takes a bootstrap, during which the device cools down. Frequent tests would also
+  // stop at intervals that are narrow by chance. So there are few tests: from one test to the next the number of rounds
+  // grows by a quarter.
   int next_look = std::max({policy.min_rounds, min_rounds_for_ci,
                             (policy.min_samples + policy.samples_per_round - 1) / policy.samples_per_round});
   for (int rounds = 1;; ++rounds) {
@@ -231,7 +231,7 @@ Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed) {
 }
 
 Estimate scaling_exponent(std::span<const ScalingPoint> points) {
-  std::vector<double> weights;  // the slope is a weighted sum of log(time)
+  std::vector<double> weights;  // at first log(x), then log(x) - mean; the slope is a weighted sum of log(time)
   double mean = 0;
   for (const auto& [x, time] : points) {
     if (!(x > 0) || !(time.ci_lo > 0)) throw std::invalid_argument("scaling_exponent: takes x and times above 0");

@@ -18,8 +18,8 @@ std::string_view name(Scope scope);
 /// Throws BadInput for a text that names no scope.
 Scope parse_scope(const std::string& text);
 
-/// Samples in seconds. In a round each subject has one turn. A `Round` has one subject's samples of one scope in its
-/// turn.
+/// Samples in seconds. In a round each subject has one turn. A `Round` has the samples of one subject in one scope,
+/// from one turn. A `Series` has the rounds of one subject in one scope.
 using Round = std::vector<double>;
 using Series = std::vector<Round>;
 
@@ -28,7 +28,7 @@ struct TimingPolicy {
   int samples_per_round = 1;
   int min_samples = 10;  // per subject, before a narrow interval may end the sampling
   int max_samples = 200;
-  double target_ci = 0.01;  // stop once (ci_hi - ci_lo) / 2 / median is at most this
+  double target_ci = 0.01;  // sampling stops once (ci_hi - ci_lo) / 2 / median is at most target_ci for each subject
   double budget_s = 1;      // for all subjects together; min_rounds rounds are measured even if they take longer
   int min_rounds = 3;
 };
@@ -52,29 +52,29 @@ struct Timing {
 using Sampler = std::function<std::vector<double>()>;
 
 struct Measured {
-  std::vector<Series> series;  // one series per value that a sampler returns
-  std::string stop;
+  std::vector<Series> series;  // one series for each scope that the sampler returns
+  std::string stop;            // as Timing::stop
 };
 
 /// Samples the subjects in turn (A B C C B A A B C ...) until the interval of the first series of each subject is
-/// narrow enough, or the policy's budget_s or max_samples is reached. `interrupted` is polled between samples. After an
-/// interruption the unfinished round is left out for all subjects; without a finished round, `series` is empty.
-/// `after_round` is called after each round. Throws std::runtime_error if a sample after the warm-up is not a finite
-/// number above 0.
+/// narrow enough, or, after at least min_rounds rounds, the policy's budget_s or max_samples is reached. `interrupted`
+/// is polled before each sample. After an interruption the unfinished round is left out for all subjects; without a
+/// finished round, `series` is empty. `after_round` is called after each round. Throws std::runtime_error if a sample
+/// after the warm-up is not a finite number above 0.
 std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, const TimingPolicy& policy,
                                           const std::function<bool()>& interrupted = {},
                                           const std::function<void()>& after_round = {});
 
 double median(std::vector<double> values);
 /// Median of all samples, with a 95 % interval from 2000 bootstrap resamples of rounds. The interval of a single round
-/// has the round's extremes as its ends. Throws std::invalid_argument without samples.
+/// reaches from its lowest to its highest sample. Throws std::invalid_argument without samples.
 Estimate bootstrap_median(const Series& series, uint64_t seed);
 /// Statistics of a series; n = 0 without samples.
 Timing summarize(const Series& series, Scope scope, std::string stop, uint64_t seed);
 
-/// Median of contender / baseline, taken sample by sample within each round, with a bootstrap interval over rounds. The
-/// two series must have the same number of rounds. Where a round has more samples in one series, the surplus samples
-/// are left out.
+/// Median of the ratios contender / baseline, with a bootstrap interval over rounds. Sample i of the contender in a
+/// round is divided by sample i of the baseline in the same round. The two series must have the same number of rounds.
+/// Where a round has more samples in one series, the surplus samples are left out.
 Estimate ratio(const Series& baseline, const Series& contender, uint64_t seed);
 
 struct ScalingPoint {
@@ -82,8 +82,8 @@ struct ScalingPoint {
   Estimate time;
 };
 /// Exponent b of time = a * x^b by least squares in log-log space. The interval of b follows from the intervals of the
-/// times: the times are independent, so their contributions add up as squares. Throws std::invalid_argument without two
-/// points of different x, and if an x, or the lower end of a time's interval, is not above 0.
+/// times: the times are independent, so the squares of their contributions add up. Throws std::invalid_argument without
+/// two points of different x, and if an x, or the lower end of a time's interval, is not above 0.
 Estimate scaling_exponent(std::span<const ScalingPoint> points);
 
 }  // namespace attn
