@@ -39,7 +39,7 @@ struct Compared {
   std::string scope;                          // device_hot, device_cold or host
   std::optional<double> ratio, ci_lo, ci_hi;  // B / A of time
   double floor = 0;
-  bool regression = false;  // B is slower, or both sides have a result, A's is ok and B's is neither ok nor skipped
+  bool regression = false;  // B is slower; or A's status is ok, and B's status is neither ok nor skipped
 };
 
 struct Comparisons {
