@@ -1,5 +1,5 @@
-// The rules by which findings of schema finding/1 were judged. Recorded findings are verified by these rules; new
-// findings are judged by common/records/claim.h.
+// The rules by which findings of the first schema, finding/1, were judged. kb verifies recorded findings of this schema
+// by these rules. common/records/claim.h has the rules for all newer findings.
 #pragma once
 
 #include <string>
