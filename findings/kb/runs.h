@@ -35,9 +35,8 @@ struct Run {
   bool exact = false;    // the figure has no error
   double unit = 1;       // if not `relative`: the derivative of the figure by the logarithm of its ratios
 };
-/// Returns the run of a finding. Run::code comes from the finding's data.code; a finding without data.code takes it
-/// from `codes`. If `codes` lacks a measurement, Run::code has the measurement's id instead, and so equals the code of
-/// no other run.
+/// Returns the run of a finding. Takes Run::code from the finding's data.code, else from `codes`. If `codes` then lacks
+/// a measurement of the finding, Run::code has the measurement's id instead, and so equals the code of no other run.
 Run run_of(const Record& finding, const Codes& codes);
 /// Returns the run of a finding, for a caller that has finding.joined() already.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
@@ -45,8 +44,8 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;  // log(figure of the second / figure of the first)
-  // The squared scale of z's t distribution is weight * (scale^2 + own). weight is 2 * Spread::between + 1 / K1 + 1 /
-  // K2, where K1 and K2 are the numbers of processes of the two runs.
+  // The squared scale of z's t distribution is weight * (scale^2 + own). weight is 2 * Spread::between + 1/K1 + 1/K2,
+  // where K1 and K2 are the numbers of processes of the two runs.
   double weight = 6;
   // One of the two runs predicts the other run's figure. `own` is the mean of (error / value)^2 over the processes of
   // the run that predicts.
@@ -55,7 +54,7 @@ struct Distance {
 
 struct Fitted {
   Spread spread;
-  size_t pairs = 0;
+  size_t pairs = 0;       // the number of distances
   double likelihood = 0;  // the logarithm of the likelihood
 };
 /// Returns the spread with the largest likelihood. The model: z / sqrt(weight * (scale^2 + own)) has Student's t
@@ -63,7 +62,7 @@ struct Fitted {
 Fitted fit(const std::vector<Distance>& distances);
 
 /// Pairs the runs of each figure, groups the pairs, and fits a spread to each group. Leaves out exact figures, figures
-/// that are not above 0, and figures other than ratios that are not pooled in logarithms. Returns the content of
+/// that are not above 0, and figures that are neither ratios nor pooled in logarithms. Returns the content of
 /// spread.json: the spreads by device or kind of device, experiment ("*": all experiments) and kind of figure. Leaves
 /// out groups with fewer than `least_pairs` pairs, so that spread_in() takes a larger group.
 Json fit_spreads(const std::vector<Record>& records);
