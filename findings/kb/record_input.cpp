@@ -60,8 +60,8 @@ class RecordInput::Buffer : public std::streambuf {
     throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
   }
 
-  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text
-  /// without newlines would fill the memory.
+  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text without
+  /// newlines would fill the memory.
   void limit_line() {
     const std::string_view part(gptr(), static_cast<size_t>(egptr() - gptr()));
     const size_t end = part.rfind('\n');
