@@ -37,7 +37,7 @@ struct Record {
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
   Json json() const { return parse_json(line); }
-  /// Returns the record's JSON. For a finding/2, the second schema of findings, takes the objects data.run and data.env
+  /// Returns the record's JSON. For a finding/2, the second format of findings, adds the objects data.run and data.env
   /// from `header`; a finding/1 has these objects itself.
   Json joined() const;
   /// The id of the run of a finding, a measurement or a run.
