@@ -13,7 +13,7 @@ namespace attn::kb {
 ///   claim_key, experiment, device, subject, hypothesis   as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
 ///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale as in
-///               finding/2, the second schema of findings
+///               finding/2, the second format of findings
 ///   latest      the id of the latest finding
 ///   findings    the ids of the findings that are pooled
 ///   others      the ids of the claim's other findings: they have other code or other conditions, or a later finding
