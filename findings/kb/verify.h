@@ -15,7 +15,7 @@ namespace attn::kb {
 /// Checks one record by itself and returns its problems. Checks schema, units and id of every record, but nothing else
 /// if the record does not follow the schema. For measurements: also intervals and rates. For findings: also intervals,
 /// texts (rendered again), and verdict, confidence and claim_key (computed again), by the rules of their schema. For
-/// finding/2, the second schema of findings: also the estimate and the ratio, pooled again from their parts.
+/// finding/2, the second format of findings: also the estimate and the ratio, pooled again from their parts.
 std::vector<std::string> verify_record(const Record& record);
 /// Checks one record, for a caller that has record.json() already.
 std::vector<std::string> verify_record(const Record& record, const Json& json);
