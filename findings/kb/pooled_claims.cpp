@@ -20,8 +20,8 @@ struct Told {
   Run run;
 };
 
-/// Returns the noise floor of a finding. Converts the floor of a finding/1, the first schema of findings, to the floor
-/// that a finding/2, the second schema, would have.
+/// Returns the noise floor of a finding. Converts the floor of a finding/1, the first format of findings, to the floor
+/// that a finding/2, the second format, would have.
 double floor_of(const Told& told) {
   const Json& estimate = told.data.at("estimate");
   if (estimate.contains("floor")) return estimate.at("floor");
