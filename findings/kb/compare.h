@@ -68,7 +68,7 @@ struct Side {
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// Returns the measurements, findings and headers of all runs of one commit. `commit` has at least the first 6 hex
-/// digits of the commit's hash. The hash is in a run's header (a record run/1), and in findings of the older schema
+/// digits of the commit's hash. The hash is in a run's header (a record run/1), and in findings of the older format
 /// finding/1. Throws BadInput if `commit` is shorter or has another character, and if no run or several commits match.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
