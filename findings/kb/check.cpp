@@ -28,7 +28,7 @@ void check_axes(const Json& record, std::vector<std::string>& problems) {
   }
 }
 
-/// An emulated device takes no times: its records say only whether results are right. Findings are about measurements.
+/// Refuses times and findings of an emulated device: its records say only whether results are correct.
 void check_emulated(const Json& record, std::vector<std::string>& problems) {
   const auto refuse = [&](const char* place) {
     problems.push_back(fmt::format("{}: a record of an emulated device has no times and no findings", place));
@@ -88,7 +88,7 @@ void walk_units(const Json& json, const std::string& path, std::vector<std::stri
   for (const auto& [key, value] : json.items()) {
     const std::string place = path.empty() ? key : path + "." + key;
     if (value.is_structured()) {
-      // Axes and instructions need no unit: their numbers are counts.
+      // The names of axes have no units. The numbers of `instructions` are counts.
       if (key == "case" || key == "cases" || key == "baseline" || key == "contender" || key == "instructions") continue;
       walk_units(value, place, problems);
     } else if (value.is_number() && json.is_object()) {

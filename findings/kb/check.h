@@ -1,4 +1,4 @@
-// Checks a record against docs/records.md: fields, types and ranges by findings/record.schema.json, and units.
+// Checks a record: fields, types and ranges by findings/record.schema.json, and the units in the names of figures.
 #pragma once
 
 #include <string>
@@ -9,14 +9,17 @@
 
 namespace attn::kb {
 
-/// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. Never throws.
+/// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. If the record follows
+/// the schema, also checks two rules that the schema does not have: the integers of axes have no fraction, and a record
+/// of an emulated device has no times. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
-/// Returns whether `device`, a device's name in a record, names an emulated device. Records of emulated devices are
-/// never mixed with records of measured devices.
+/// Returns whether `device`, a device's name in a record, names an emulated device. Configurations of an emulated
+/// device are compared only with configurations of the same emulated device.
 bool is_emulated(std::string_view device);
 
-/// Returns each figure whose name has the word of a quantity (time, memory, ...) but no unit, as "path: ...".
+/// Returns "path: ..." for each number whose name contains a quantity (time, memory, ...) but does not end with a unit,
+/// or with a word for a figure without a unit (ratio, ...).
 std::vector<std::string> check_units(const Json& record);
 
 }  // namespace attn::kb

@@ -55,8 +55,8 @@ kb COMMAND --help describes a command. Write '--' before words that begin with '
 
 volatile std::sig_atomic_t stopped = 0;
 
-/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. The second signal has its usual
-/// effect.
+/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. A second signal of the same kind has
+/// its usual effect.
 void heed_signals() {
   struct sigaction action{};
   action.sa_handler = [](int) { stopped = 1; };
@@ -103,7 +103,7 @@ std::string joined_text(const Json& words) {
   return fmt::format("{}", fmt::join(words.get<std::vector<std::string>>(), " "));
 }
 
-/// The arguments of all commands. Most arguments belong to several commands.
+/// The arguments of all commands; a command uses some of them.
 struct Arguments {
   std::string db;
   bool json = false;
@@ -558,8 +558,8 @@ int run_fit(const Arguments& given) {
   return bad ? 1 : 0;
 }
 
-/// A text that is equal for duplicates with different ids: findings of one claim in one run; measurements of one case
-/// in one run with the same times; notes that differ only in case, blanks and confidence.
+/// A text that is equal for duplicates with different ids: findings of one claim in one run; headers of one run;
+/// measurements of one case in one run with the same times; notes that differ only in case, blanks and confidence.
 std::string identity(const Record& record) {
   const Json json = record.json();
   if (record.kind == "finding") {
@@ -652,8 +652,8 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
     if (record.device == device) side.records.push_back(record);
   }
   if (!side.records.empty()) return side;
-  // A part of a device's name is enough if only one device with measurements has this part in its name. Findings about
-  // a pair of devices have both names.
+  // A part of a device's name is enough if only one device with measurements has this part in its name. Findings do not
+  // count here, because the device of a finding about two devices has both names.
   std::set<std::string> matching;
   for (const Record& record : records) {
     if (record.kind == "measurement" && has_part(record.device, device)) matching.insert(record.device);
@@ -683,10 +683,10 @@ Json to_json(const Compared& one) {
           {"b", {{"id", one.id_b}, {"device", one.device_b}}}};
 }
 
-/// Returns a table for each experiment, with the configurations whose times are compared. The reasons why other
-/// configurations are not compared stand below the table.
+/// Returns a table for each experiment, with the configurations whose times are compared. Below the table are the
+/// reasons why the times of the other configurations are not compared.
 std::string printed(const std::vector<Compared>& configurations) {
-  std::vector<std::pair<std::string, std::vector<const Compared*>>> experiments;  // regressions come first
+  std::vector<std::pair<std::string, std::vector<const Compared*>>> experiments;  // in order of first appearance
   for (const Compared& one : configurations) {
     auto place = std::ranges::find(experiments, one.experiment, [](const auto& known) { return known.first; });
     if (place == experiments.end()) place = experiments.insert(place, {one.experiment, {}});
@@ -932,7 +932,7 @@ int run_command(int argc, const char* const* argv) {
   throw BadInput("name a command; --help lists them");
 }
 
-/// Throws an error of the database again. Its message says what to do.
+/// Throws an error of the database again. Where the user can do something about the error, the message says what.
 [[noreturn]] void explain(const SqlError& error) {
   switch (error.code) {
     case SQLITE_CORRUPT:

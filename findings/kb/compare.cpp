@@ -34,8 +34,8 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
-/// Returns the device's part of a configuration's name, or "" if configurations of all devices are compared with each
-/// other. Emulated devices are always kept apart.
+/// Returns what key_of() gets as the device: the device's name if `by_device` is true or the device is emulated, else
+/// "". With "", configurations of different devices are compared with each other.
 std::string apart(const std::string& device, bool by_device) {
   return by_device || is_emulated(device) ? device : std::string();
 }
@@ -63,8 +63,8 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
   return latest;
 }
 
-/// The A/A floors of a side. A configuration that took part in a comparison has its own floor; other configurations
-/// have the median of all floors.
+/// The A/A floors of a side. A configuration that took part in comparisons has the largest floor of these comparisons;
+/// other configurations have the median of all floors.
 class Floors {
  public:
   Floors(const Side& side, bool by_device) {
@@ -94,14 +94,15 @@ class Floors {
   double typical_ = 0;
 };
 
-/// The machines of a side whose devices have one name: the machines' ids, and the ceilings that runs measured on these
-/// machines, by unit and dtype.
+/// The machines of a side that have a device with one name: the machines' ids, and the ceilings of these machines by
+/// unit and dtype, one for each measurement with a rate. A ceiling is the measurement's rate / the recorded share of
+/// the ceiling.
 struct Machines {
   std::set<std::string> ids;
   std::map<std::string, std::vector<double>> ceilings;
 };
 
-/// The machines of a side by the device's name. Records that name no machine are left out.
+/// The machines of a side by the device's name. Leaves out measurements that name no machine.
 std::map<std::string, Machines> machines_of(const Side& side) {
   std::map<std::string, Machines> machines;
   for (const Record& record : side.records) {
@@ -145,7 +146,8 @@ std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
   return notes;
 }
 
-/// Judges a configuration that both sides have: sets change, reason and ratio.
+/// Judges a configuration that both sides have: sets change, regression, reason, scope, and the ratio with its
+/// interval.
 void judge_pair(const Json& a, const Json& b, Compared& result) {
   const std::string status_a = a.at("status"), status_b = b.at("status");
   if (status_a != "ok" || status_b != "ok") {

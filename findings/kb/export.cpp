@@ -21,8 +21,8 @@ struct Level {
 };
 constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
 
-/// The knowledge base of the published study (to_gpu_forge()) accepts the types of source `source_types`. For
-/// `capped_types` it accepts at most the confidence "high".
+/// The types of sources that the knowledge base of the published study (to_gpu_forge()) accepts. For `capped_types` it
+/// accepts at most the confidence "high".
 constexpr std::string_view source_types[] = {"academic_paper", "apple_docs",          "wwdc_session", "github_repo",
                                              "benchmark",      "reverse_engineering", "patent",       "empirical_test",
                                              "book",           "blog_post",           "forum_post",   "other"};
@@ -177,8 +177,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
                               return record.confidence >= level.confidence;
                             })->word;
     if (word == "verified" && contains(capped_types, type)) word = "high";
-    // The address of a finding names the experiment that measured it, and the id by which a reader finds and replays
-    // it.
+    // The URL of a finding has the name of the experiment, and the id, by which a reader finds and replays the finding.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =

@@ -1,5 +1,5 @@
-// The rules by which findings of schema finding/1 were judged. Recorded findings are verified by these rules; new
-// findings are judged by common/records/claim.h.
+// The rules by which findings in finding/1, the first format of findings, were judged. kb verifies recorded findings in
+// this format by these rules. common/records/claim.h has the rules for newer findings.
 #pragma once
 
 #include <string>

@@ -16,12 +16,12 @@ namespace {
 /// A finding and its run.
 struct Told {
   const Record* record;
-  Json data;  // with run and env
+  Json data;  // `data` of Record::joined(), with `run` and `env`
   Run run;
 };
 
-/// Returns the noise floor of a finding. The floor in finding/1, the first format of findings, is converted to the
-/// floor that finding/2, the second format, would have.
+/// Returns the noise floor of a finding. Converts the floor of a finding/1, the first format of findings, to the floor
+/// that a finding/2, the second format, would have.
 double floor_of(const Told& told) {
   const Json& estimate = told.data.at("estimate");
   if (estimate.contains("floor")) return estimate.at("floor");
@@ -48,7 +48,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   for (const Told* told : runs) {
     sessions.push_back(told->run.session);
     for (Part part : told->run.session) {
-      // A finding/1 about a share or a time does not tell its rounds, so it counts as measured in enough rounds.
+      // A finding/1 without a comparison does not tell its rounds, so it counts as measured in enough rounds.
       if (part.rounds == 0) part.rounds = min_rounds_to_judge;
       conclusion.parts.push_back(part);
     }
@@ -81,7 +81,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
 
 double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
-/// The part of an estimate that readers of pooled claims need, with six digits.
+/// The fields of an estimate that readers of pooled claims need, rounded to six digits.
 Json short_estimate(const Json& estimate) {
   Json result;
   for (const char* field : {"value", "ci_lo", "ci_hi", "next_lo", "next_hi", "tau"}) {
@@ -185,9 +185,9 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // Exact claims do not count: they are never in doubt, and would make room for doubtful claims. Undecided claims
-  // count, because they were tested too. Without undecided claims discoveries() would select every decided claim,
-  // because the verdict of each decided claim is wrong with a probability below 5 %.
+  // discoveries() gets no exact claims: they are never in doubt, and with them discoveries() would select more doubtful
+  // claims. It gets undecided claims, because they were tested too. Without undecided claims discoveries() would select
+  // every decided claim, because the verdict of each decided claim is wrong with a probability below 5 %.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

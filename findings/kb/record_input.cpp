@@ -60,8 +60,8 @@ class RecordInput::Buffer : public std::streambuf {
     throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
   }
 
-  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text that has no
-  /// ends of lines would fill the memory.
+  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text without
+  /// newlines would fill the memory.
   void limit_line() {
     const std::string_view part(gptr(), static_cast<size_t>(egptr() - gptr()));
     const size_t end = part.rfind('\n');
@@ -95,7 +95,7 @@ class RecordInput::Buffer : public std::streambuf {
     return count > 0;
   }
 
-  /// Replaces bytes_, which are all taken, by the next bytes of the file. Returns false at the end of the file.
+  /// Replaces bytes_ by the next bytes of the file; all bytes_ must be taken. Returns false at the end of the file.
   bool fill() {
     taken_ = filled_ = 0;
     return read_more();
@@ -110,7 +110,7 @@ class RecordInput::Buffer : public std::streambuf {
         if (!member_ended_) refuse("it ends early");
         return 0;
       }
-      if (member_ended_) inflateReset(&inflation_);  // gzip files that are joined are one gzip file
+      if (member_ended_) inflateReset(&inflation_);  // concatenated gzip files are a gzip file with several members
       inflation_.next_in = reinterpret_cast<Bytef*>(bytes_.data() + taken_);
       inflation_.avail_in = static_cast<uInt>(filled_ - taken_);
       const int status = inflate(&inflation_, Z_NO_FLUSH);

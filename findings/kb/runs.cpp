@@ -208,7 +208,7 @@ Json fit_spreads(const std::vector<Record>& records) {
         // second run found a compiled kernel in the cache.
         if (mean_log(a->second) == mean_log(b->second)) continue;
         const auto count_a = static_cast<double>(a->second.size()), count_b = static_cast<double>(b->second.size());
-        // Each of the two runs predicts the other run's figure, and knows only its own errors.
+        // A pair gives two distances: each run predicts the other run's figure, and knows only its own errors.
         Distance distance{.z = mean_log(b->second) - mean_log(a->second),
                           .weight = 2 * Spread{}.between + 1 / count_a + 1 / count_b};
         for (const auto& [owner, experiment_or_all] : {std::pair{without_units(figure.device), experiment},

@@ -1,4 +1,4 @@
-// Joins findings of several runs: the runs of a claim, their code and conditions, and the spread between the runs.
+// The runs that measured a claim: the figure, the code and the conditions of each run, and the spread between runs.
 #pragma once
 
 #include <map>
@@ -14,29 +14,29 @@ namespace attn::kb {
 /// Returns the pipeline (key, hashes, registers, ...) of each kernel that a measurement launched.
 std::vector<Json> kernels_of(const Json& measurement);
 
-/// code_identity() of each kernel.
+/// code_identity() of each kernel of a measurement.
 using Code = std::vector<std::string>;
 Code code_of(const Json& measurement);
 /// The code of each measurement's kernels, by the measurement's id.
 using Codes = std::map<std::string, Code>;
 Codes codes_of(const std::vector<Record>& records);
 
-/// The figure that one run measured for a finding, of schema finding/1 or finding/2.
+/// The figure of one finding (finding/1 or finding/2), as one run measured it.
 struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding
-  // Profile, toolchain, memory limit, input, files, metric and threshold. If the host's code was timed, also the commit
-  // and the host's compiler.
+  // Profile, limit of threadgroup memory, input, files, toolchain, metric and threshold. If the host's code was timed,
+  // or if no kernels are known, also the commit, its uncommitted changes and the host's compiler.
   std::string conditions;
   FigureKind kind = FigureKind::share;
   Session session;       // the figure that is judged
-  Session ratio;         // the ratio of the last comparison; empty without a comparison
+  Session ratio;         // the ratio of the recorded comparison; empty without a comparison
   bool relative = true;  // the figure is pooled in logarithms
-  bool exact = false;    // a figure without an error
+  bool exact = false;    // the figure has no error
   double unit = 1;       // if not `relative`: the derivative of the figure by the logarithm of its ratios
 };
-/// Returns the run of a finding. If `codes` lacks a measurement of the finding, Run::code has the measurement's id for
-/// it, and so equals the code of no other run.
+/// Returns the run of a finding. Takes Run::code from the finding's data.code, else from `codes`. If `codes` then lacks
+/// a measurement of the finding, Run::code has the measurement's id instead, and so equals the code of no other run.
 Run run_of(const Record& finding, const Codes& codes);
 /// Returns the run of a finding, for a caller that has finding.joined() already.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
@@ -44,26 +44,27 @@ Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 /// A distance between two runs of one figure with the same code and conditions.
 struct Distance {
   double z = 0;  // log(figure of the second / figure of the first)
-  // The variance of z is weight * (scale^2 + own). weight is 2 * Spread::between + 1 / K1 + 1 / K2, with the numbers K1
-  // and K2 of the processes of the two runs.
+  // The squared scale of z's t distribution is weight * (scale^2 + own). weight is 2 * Spread::between + 1/K1 + 1/K2,
+  // where K1 and K2 are the numbers of processes of the two runs.
   double weight = 6;
-  // One of the two runs predicts the other run's figure. `own` is the mean of (error / value)^2 over its processes.
+  // One of the two runs predicts the other run's figure. `own` is the mean of (error / value)^2 over the processes of
+  // the run that predicts.
   double own = 0;
 };
 
 struct Fitted {
   Spread spread;
-  size_t pairs = 0;
+  size_t pairs = 0;       // the number of distances
   double likelihood = 0;  // the logarithm of the likelihood
 };
-/// Returns the spread with the largest likelihood. The model: z / sqrt(weight (scale^2 + own)) has Student's t
-/// distribution. The scale lies in [1e-4, 1], and the freedom lies in [1, 30].
+/// Returns the spread with the largest likelihood. The model: z / sqrt(weight * (scale^2 + own)) has Student's t
+/// distribution with Spread::freedom degrees of freedom. The scale lies in [1e-4, 1], and the freedom lies in [1, 30].
 Fitted fit(const std::vector<Distance>& distances);
 
-/// Pairs the runs of each figure, groups the pairs, and fits a spread to each group. Exact figures and figures that are
-/// not above 0 are left out. Returns the content of
-/// spread.json: the spreads by device, experiment ("*": all experiments) and kind of figure. Groups with fewer than
-/// `least_pairs` pairs are left out, so that spread_in() takes a larger group.
+/// Pairs the runs of each figure, groups the pairs, and fits a spread to each group. Leaves out exact figures, figures
+/// that are not above 0, and figures that are neither ratios nor pooled in logarithms. Returns the content of
+/// spread.json: the spreads by device or kind of device, experiment ("*": all experiments) and kind of figure. Leaves
+/// out groups with fewer than `least_pairs` pairs, so that spread_in() takes a larger group.
 Json fit_spreads(const std::vector<Record>& records);
 inline constexpr size_t least_pairs = 10;
 

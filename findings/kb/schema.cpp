@@ -51,7 +51,7 @@ std::string word_of(const Json& allowed) { return allowed.is_string() ? allowed.
 
 }  // namespace
 
-/// Checks one value against a schema.
+/// Checks a value against a schema, and collects the problems.
 class Inspection {
  public:
   /// The place of a value in the record, as a chain of keys. path() makes a text of the chain, for messages only.
@@ -86,8 +86,8 @@ class Inspection {
     const Json &schema, &operand, &value;
     const Place& place;
   };
-  /// The type of the values that a keyword applies to. Values of other types pass. `none`: a keyword without a rule of
-  /// its own.
+  /// The type of the values that a keyword applies to. Values of other types pass. `none`: a keyword that checks
+  /// nothing by itself.
   enum class Of { none, any, text, number, list, object };
   struct Keyword {
     bool (*operand_fits)(const Json&);
@@ -185,7 +185,7 @@ class Inspection {
   void pattern(const Question& q) {
     const auto& pattern = q.operand.get_ref<const std::string&>();
     const auto& text = q.value.get_ref<const std::string&>();
-    // std::regex recurses for each character, so a long text would end the process.
+    // std::regex recurses for each character, so a long text would overflow the stack.
     constexpr size_t longest = 1000;
     if (text.size() <= longest && std::regex_search(text, schema_.patterns_.at(pattern))) return;
     say(q.place,

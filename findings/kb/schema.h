@@ -18,9 +18,9 @@ class Schema {
   Schema(const Schema&) = delete;
   Schema& operator=(const Schema&) = delete;
 
-  /// Returns each deviation of a value as "path: what is wrong, what is allowed"; nothing for a sound value. A message
-  /// about a pattern says what is allowed in the words of the `description` next to the pattern. A message about a
-  /// `then` or an `else` ends with the `description` of that branch, which says in which cases the rule holds.
+  /// Returns each deviation of a value as "path: what is wrong, what is allowed"; nothing for a sound value. For a
+  /// `pattern`, the `description` in the same schema says what is allowed. A message from a `then` or an `else` ends
+  /// with the `description` of that branch, which says in which cases the rule holds.
   std::vector<std::string> problems(const Json& value) const;
 
  private:

@@ -1,4 +1,4 @@
-// SQLite with classes that free their resources. Values reach SQL only through bind().
+// SQLite with classes that free their resources. Values from records and users reach SQL only through bind().
 #pragma once
 
 #include <sqlite3.h>
@@ -11,7 +11,7 @@
 
 namespace attn::kb {
 
-/// An error of SQLite. The message has the path of the database.
+/// An error of SQLite. The message has the path of the database, if the database is a file.
 struct SqlError : std::runtime_error {
   SqlError(const std::string& what, int result_code) : std::runtime_error(what), code(result_code) {}
   int code;  // SQLITE_FULL, SQLITE_NOTADB, ...
@@ -51,7 +51,7 @@ class Database {
   void execute(const char* sql) const;
   /// Runs a query. Returns the first column of the first row, or 0 if there is no row.
   int64_t integer(std::string_view sql) const;
-  /// Whether SQLite opened the database for reading only, because it cannot be written.
+  /// Whether SQLite opened the database for reading only: by the flags, or because the file cannot be written.
   bool read_only() const { return sqlite3_db_readonly(connection_.get(), "main") == 1; }
   int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }

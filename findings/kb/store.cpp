@@ -85,8 +85,8 @@ void bind(Statement& statement, const Filter& filter) {
       .bind(5, filter.limit);
 }
 
-/// An FTS5 expression that matches records with all words of the query. The words are quoted, because FTS5 takes quoted
-/// text for words and never for syntax. A word before a star matches all words that begin with this word.
+/// An FTS5 expression that matches records with all words of the query. The words are quoted, because FTS5 never takes
+/// quoted text for syntax. A word with a star at its end matches all words that begin with this word.
 std::string match_expression(const std::string& query) {
   constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
   std::string expression;
@@ -112,8 +112,8 @@ std::string text_at(const Json& json, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// Further words by which a search finds a record: device, subject, source, topic, address, hypothesis, the words of
-/// tags, and names for the values of the record's cases, such as d128 and bf16.
+/// Further words by which a search finds a record: device, subject, source, topic, URL, hypothesis, the words of tags,
+/// the texts among the values of the record's cases (bf16), and the head_dim (d128).
 std::string about(const Json& record, const std::vector<std::string>& tags) {
   std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
                                  text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
@@ -154,7 +154,7 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The URI of a file, named by its absolute path, that SQLite opens without its write-ahead log.
+/// The URI with which SQLite opens a file without its write-ahead log. `path` must be absolute.
 std::string immutable_uri(const std::string& path) {
   std::string uri = "file:";
   for (const char c : path) {
@@ -164,16 +164,17 @@ std::string immutable_uri(const std::string& path) {
 }
 
 Database open_database(const std::string& path, bool write) {
-  // SQLite may take a name that begins with "file:" for a URI, but not an absolute path.
+  // SQLite may take a name that begins with "file:" for a URI. An absolute path begins with a slash.
   const std::string file = path == in_memory ? path : fs::absolute(path).string();
   if (write) {
     Database database(file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, busy_timeout_ms);
     if (database.read_only()) throw SqlError(fmt::format("{}: cannot be written", path), SQLITE_READONLY);
     return database;
   }
-  // A reader makes the files of the write-ahead log, too. A reader that may write the database removes them at its end.
-  // A reader that may not write the database could not remove them, and as files of another user they would keep the
-  // owner from writing. A database without such files is complete, and can be read alone.
+  // A reader, too, makes the files of the write-ahead log (FILE-wal, FILE-shm). A reader that may write the database
+  // removes these files when it closes the database. A reader that may not write the database could not remove these
+  // files, and they would keep the owner of the database from writing, because they belong to another user. So if such
+  // a reader finds no FILE-wal, it opens the database without the log: without FILE-wal the database is complete.
   std::error_code none;
   const fs::path log = file + "-wal";
   if (::access(file.c_str(), W_OK) == 0 || fs::exists(log, none)) {
@@ -183,7 +184,7 @@ Database open_database(const std::string& path, bool write) {
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make the files of the write-ahead log.
+      // In a folder that cannot be written, SQLite cannot make these files. The open below needs no such files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }
@@ -226,7 +227,7 @@ std::string run_id_of(const Json& record, const std::string& kind) {
 namespace {
 
 /// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only claims about a ceiling
-/// have a selection, because they are about the longest case of their run.
+/// have a selection (q_len and kv_len), because they are about the longest case of a run.
 std::string selection_of(const Json& data) {
   if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
   const Json& values = data.at("values");
@@ -303,8 +304,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or in another order. In this case the id follows from the
-  // line that RecordFile would write.
+  // Another program may have written the record with blanks or with its fields in another order. In this case the id
+  // follows from the line that RecordFile would write.
   const Json record = parse_json(line, false);
   return record.is_object() ? record_id(record) : std::string();
 }

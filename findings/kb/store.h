@@ -35,17 +35,17 @@ struct Record {
   int64_t number = 0;  // order of arrival
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
-  std::shared_ptr<const Json> header = {};  // the header (run/1) of a finding in finding/2; null if missing
+  std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
   Json json() const { return parse_json(line); }
-  /// Returns the record. A finding in finding/2, the second format of findings, gets the fields data.run and data.env
-  /// from its header; a finding/1 has them itself.
+  /// Returns the record's JSON. For a finding/2, the second format of findings, adds the objects data.run and data.env
+  /// from `header`; a finding/1 has these objects itself.
   Json joined() const;
   /// The id of the run of a finding, a measurement or a run.
   std::string run_id() const;
   bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
 };
 
-/// Returns the id of the run of a record of a kind: "finding", "measurement" or "run".
+/// Returns the id of a record's run. `kind` is the kind of the record: "finding", "measurement" or "run".
 std::string run_id_of(const Json& record, const std::string& kind);
 
 /// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
@@ -59,7 +59,7 @@ Hypothesis hypothesis_of(const Json& data);
 struct Match {
   Record record;
   double score = 0;     // bm25; larger is better
-  std::string snippet;  // a part of the content that has words of the query
+  std::string snippet;  // a part of the content, with the query's words in brackets
 };
 
 struct BadLine {
@@ -78,6 +78,8 @@ struct Ingested {
 using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 
 /// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
+/// `id` is the id in the line. If another program wrote the line, with blanks or in another order, the id follows from
+/// the line that RecordFile would write.
 std::string id_of_line(std::string_view line, const std::string& id);
 
 /// A note that `kb add` makes.
@@ -93,29 +95,32 @@ class Store {
  public:
   enum class Mode { read, write };
   /// Opens a knowledge base. Mode::write creates the file and its folder if they are missing. ":memory:" gives a new
-  /// store in memory. Throws BadInput for a missing file and for a file that is no knowledge base, and SqlError.
+  /// store in memory. Throws BadInput for a file that cannot be read or is no knowledge base, for a missing file in
+  /// Mode::read, and for a folder that cannot be created. Throws SqlError.
   static Store open(const std::string& path, Mode mode);
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
   /// bad lines. Skips samples (samples/1), which the knowledge base does not keep. Throws SqlError, Interrupted,
-  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip. If ingest() throws,
-  /// nothing is kept.
+  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip or a line that is too
+  /// long (RecordInput). If ingest() throws, nothing is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
-  /// Adds a record. Returns whether the record was new.
+  /// Adds a record. Returns whether the record was new. Throws BadInput for an unsound record, and SqlError.
   bool add(const Json& record);
 
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
   /// The selected records, in order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// The one record whose id begins with `id`; or the latest finding whose claim_key or pooling_key() is `id`. Throws
-  /// BadInput where there is no such record, or where the ids of several records begin with `id`.
+  /// Returns the one record whose id begins with `id`. If `id` has a slash, returns the latest finding whose claim_key
+  /// or pooling_key() is `id`. Throws BadInput if there is no such record, or if the ids of several records begin with
+  /// `id`.
   Record find(const std::string& id) const;
-  /// Returns the record that has this whole id, without its header.
+  /// Returns the record with exactly this id; its Record::header is null.
   std::optional<Record> exact(const std::string& id) const;
   /// Removes records in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// Returns for each topic: domain, experiment, topic, and the numbers of its findings, verdicts and notes.
+  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of its findings, of each
+  /// verdict and of its notes, and the latest time.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 

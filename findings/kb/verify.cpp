@@ -96,7 +96,8 @@ void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems
   if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
 }
 
-/// Checks a comparison of either schema, or the part of one process in a comparison.
+/// Checks the comparison of a finding/1 or finding/2, or the part of one process in a comparison. `floor`: the A/A
+/// floor, computed again.
 void verify_compare(const Json& compare, const std::string& path, double floor, Problems& problems) {
   verify_interval(compare, path, "ci_lo", "ci_hi", problems);
   verify_interval(compare, path + " (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
@@ -369,7 +370,7 @@ Verification verify(const Store& store) {
   std::map<std::string, std::vector<Json>> kernels;  // kernels of each measurement, by the measurement's id
   Codes codes;
   std::map<std::string, std::vector<Record>> claims;             // by pooling_key()
-  std::map<std::string, std::vector<std::string>> measurements;  // of each finding, by the finding's id
+  std::map<std::string, std::vector<std::string>> measurements;  // their ids, by the id of the finding
   const SameCode same = same_code();
   for (Record& record : store.list({})) {
     ++result.records;
@@ -429,7 +430,7 @@ Verification verify(const Store& store) {
     return age;
   };
   for (const auto& [key, findings] : claims) {
-    std::string latest_fresh;  // time of the latest finding with today's kernels only
+    std::string latest_fresh;  // time of the latest finding that counts as fresh
     std::vector<Age> ages;
     for (const Record& finding : findings) {
       ages.push_back(age_of(finding));

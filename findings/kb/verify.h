@@ -12,10 +12,10 @@
 
 namespace attn::kb {
 
-/// Checks one record by itself and returns its problems. Checks for all records: schema, units, id, intervals. For
-/// measurements: also rates. For findings: also texts (rendered again), and verdict, confidence and claim_key (computed
-/// again), by the rules of their schema. For finding/2, the second format of findings: also the estimate, pooled again
-/// from its parts.
+/// Checks one record by itself and returns its problems. Checks schema, units and id of every record, but nothing else
+/// if the record does not follow the schema. For measurements: also intervals and rates. For findings: also intervals,
+/// texts (rendered again), and verdict, confidence and claim_key (computed again), by the rules of their schema. For
+/// finding/2, the second format of findings: also the estimate and the ratio, pooled again from their parts.
 std::vector<std::string> verify_record(const Record& record);
 /// Checks one record, for a caller that has record.json() already.
 std::vector<std::string> verify_record(const Record& record, const Json& json);
@@ -26,8 +26,8 @@ struct Problem {
 
 /// Why findings of one claim have opposite verdicts.
 enum class Opposition {
-  spread,         // runs of the same code differ this much: the figures of all runs lie in the interval for the next
-                  // run, which is pooled from these runs
+  spread,         // runs with the same code and conditions have opposite verdicts, but their figures differ only as
+                  // expected: all lie in the interval for the next run that follows from pooling these runs
   changed,        // the runs with one verdict had other code or other conditions than the runs with the other verdict
   contradiction,  // neither the spread nor other code or conditions explain the opposite verdicts
 };
@@ -51,7 +51,7 @@ struct Verification {
   std::vector<Problem> stale;
   int64_t fresh = 0;       // number of findings with at least one of today's kernels, and without a changed kernel
   int64_t superseded = 0;  // number of findings with changed kernels, but not stale
-  int64_t unknown = 0;     // number of findings whose kernels or source tree are missing
+  int64_t unknown = 0;  // number of findings without kernels, and of findings whose kernels are all Freshness::unknown
 
   int64_t explained_by(Opposition why) const;
 };
@@ -63,8 +63,8 @@ using SameCode = std::map<std::string, std::string>;
 /// Returns the hashes in findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// The kernel sources of the tree (source_root()). Each file is read once, searched once for an entry, and
-/// expanded once.
+/// The kernel sources of the tree (source_root()). Each file is read once, searched once for each entry, and expanded
+/// once.
 class KernelTexts {
  public:
   KernelTexts();
