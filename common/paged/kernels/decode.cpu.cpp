@@ -48,8 +48,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
-// A score times UNIT is in natural units, for exp(); a score times FACTOR is in base 4, for exp4(). Without a score
-// hook Q is scaled so that scores are in base 4 from the start.
+// A score times UNIT is a natural logarithm; a score times FACTOR is a logarithm to base 4, for exp4(). Without a score
+// hook Q is scaled so that scores are logarithms to base 4 from the start.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
