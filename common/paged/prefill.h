@@ -21,8 +21,8 @@ FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device,
 /// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// Returns how many bytes the keys and values of a sequence take after a cache of 8 bits is converted to Q's type; 0
-/// for any other cache.
+/// Returns how many bytes a sequence of kv_len keys takes after a cache of 8 bits is converted to Q's type; 0 for any
+/// other cache.
 int64_t expanded_bytes(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
