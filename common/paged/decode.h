@@ -29,7 +29,7 @@ struct DecodeConfig {
   bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
   /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
-  /// scales, a separate launch before it rotates and writes (AppendScaledLaunch).
+  /// scales, a separate, earlier launch rotates and writes (AppendScaledLaunch).
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
@@ -169,8 +169,8 @@ void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& devi
 class DecodeLaunch {
  public:
   /// encode() runs the launches "append", "attend" and "join", as far as `config` needs them. `plan` must have the
-  /// launches of `config`; in its names `prefix` stands before "attend" and "join". Throws CompileError, OutOfMemory,
-  /// and BadInput if the device does not take the plan.
+  /// launches of `config`, with `prefix` before the names "attend" and "join". Throws CompileError, OutOfMemory, and
+  /// BadInput if the device does not take the plan.
   DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                const std::string& prefix = "");
 
