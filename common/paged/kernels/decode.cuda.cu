@@ -362,7 +362,7 @@ DEVICE bool join(const Params& p, const Line& line, const Place& place, const Pa
     if (slice < slices) {
 #pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
-        // A thread loads its part of all four rows before it uses the first row. In place of a row beyond the tile's
+        // A thread loads its elements of four rows before it uses the first row. In place of a row beyond the tile's
         // last row, the thread loads the last row.
         float2 stats[rows_at_once];
         float4 part[rows_at_once];
