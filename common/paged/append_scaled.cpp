@@ -33,7 +33,7 @@ void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& devi
   plan.launches.insert(plan.launches.begin(), launch);
   if (config.rotary_dim == 0) return;
   const auto elements = static_cast<double>(shape.batch * shape.q_heads * shape.q_len * shape.head_dim);
-  plan.work.bytes += 2 * elements * static_cast<double>(size_bytes(config.dtype));  // of turned_q
+  plan.work.bytes += 2 * elements * static_cast<double>(size_bytes(config.dtype));  // turned_q: written, then read
 }
 
 AppendScaledLaunch::AppendScaledLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config,

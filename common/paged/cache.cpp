@@ -213,7 +213,7 @@ void PagedKvCache::shorten(int32_t row, int64_t tokens) {
 
 // Only the last page of a sequence can have empty slots. Suppose that a page is the last page of every sequence that
 // holds it: then the slots after the last token of the longest of these sequences are wasted. Otherwise some sequence
-// goes on after the page, and fills all its slots.
+// goes on after the page, and fills all slots of the page.
 int64_t PagedKvCache::wasted_slots() const {
   struct Last {
     int32_t holders = 0;

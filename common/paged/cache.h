@@ -66,8 +66,8 @@ struct CacheFigures {
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
   int64_t wasted_slots;  // on used pages: slots that hold no token of any sequence
   double waste;          // wasted_slots as a share of the slots of used pages
-  /// Over all pairs of neighbouring pages in a row of the table: the share of pairs whose second page does not follow
-  /// the first page in the pool. 0 if each sequence lies in one piece.
+  /// Over all pairs of neighbouring pages in a row of the table: the share of pairs whose second page does not come
+  /// directly after the first page in the pool. 0 if each sequence lies in one piece.
   double fragmentation;
 };
 
@@ -95,10 +95,10 @@ class PagedKvCache {
   SequenceId fork(SequenceId parent) { return fork(parent, length(parent)); }
   SequenceId fork(SequenceId parent, int64_t tokens);
   /// Makes room for `tokens` more tokens. If the new tokens begin on a page that another sequence also holds, the
-  /// sequence gets its own page instead. In this case the caller makes the copy that append() returns, before it writes
-  /// tokens of this or a later append. The caller makes copies in the order of the appends. If no fork, truncate or
-  /// free is called between two appends, the caller may make their copies in any order. Throws BadInput if the sequence
-  /// would have more than max_pages pages, CacheFull if too few pages are free.
+  /// sequence gets its own page instead, and append() returns a copy. The caller makes this copy before the caller
+  /// writes tokens of this append or of a later append. The caller makes copies in the order of their appends, or in
+  /// any order if no fork, truncate or free comes between these appends. Throws BadInput if the sequence would have
+  /// more than max_pages pages, CacheFull if too few pages are free.
   std::optional<PageCopy> append(SequenceId id, int64_t tokens);
   /// Keeps only the first `tokens` tokens. Throws BadInput if the sequence has fewer tokens.
   void truncate(SequenceId id, int64_t tokens);

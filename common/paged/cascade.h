@@ -1,24 +1,24 @@
-// Attention of new queries over caches whose sequences begin with the same pages. These pages, the prefix, are read
-// once for all sequences. The first launch attends to the prefix; its tiles have the queries of all sequences as rows.
-// The second launch attends to each sequence's own keys. The third launch joins the two results (cascade inference: Ye
-// et al. 2024; Hydragen: Juravsky et al. 2024).
+// Attention of one new query of each sequence over a paged cache. All sequences begin with the same pages, the prefix.
+// The first launch attends to the prefix: its tiles have queries of all sequences as rows, and a key is read once for
+// all rows of a tile. The second launch attends to each sequence's own keys, which follow the prefix. The third launch
+// joins the two results (cascade inference: Ye et al. 2024; Hydragen: Juravsky et al. 2024).
 #pragma once
 
 #include "common/paged/decode.h"
 
 namespace attn {
 
-/// Returns a plan with the launches "prefix_attend", "attend" and "merge". The work follows from `keys`, the tokens of
-/// all sequences together; the tokens of the prefix are read once. The plan is unable if the cache is not on pages, if
-/// a sequence has more than one query, or if tokens are appended. It is also unable if the prefix is not a whole number
-/// of pages, has no page, or has kv_len tokens or more.
+/// Returns a plan with the launches "prefix_attend", "attend" and "merge", and with "prefix_join" and "join" unless
+/// config.join_last. `keys` is the sum of the lengths of all sequences, each with the prefix; the plan's work reads the
+/// prefix once. The plan has a reason in `unable` if the cache is contiguous, if a sequence has more than one query, or
+/// if tokens are appended. The prefix must be a whole number of pages, at least one, and less than kv_len tokens.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
 /// One CascadeLaunch must not run twice at the same time. Its device and pipelines must outlive it.
 class CascadeLaunch {
  public:
-  /// encode() runs the launches of `plan`, which must be the plan of `config` and `prefix`. Every sequence begins with
-  /// the pages that hold the first `prefix` tokens of the first sequence. Throws as DecodeLaunch does.
+  /// encode() runs the launches of `plan`, which must be the plan of `config` and `prefix`. Every sequence must begin
+  /// with the pages that hold the first `prefix` tokens of the first sequence. Throws as DecodeLaunch does.
   CascadeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, int64_t prefix, const Plan& plan);
 
   /// own_lengths, [batch], on the device: tokens of a sequence after the prefix. tensors.lengths is not read.

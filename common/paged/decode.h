@@ -1,5 +1,6 @@
 // Attention of a few new queries of each sequence over its cached keys. The cache is contiguous or on pages. This file
-// has the plan, and a launch that can be made without inputs. kernels/decode.h says how workers share the work.
+// has the plan, and DecodeLaunch, which gets its tensors only in encode(). kernels/decode.h says how workers share the
+// work.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,14 @@ struct DecodeConfig {
   bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
   /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
-  /// scales, a launch of its own does both first (AppendScaledLaunch).
+  /// scales, a separate, earlier launch rotates and writes (AppendScaledLaunch).
   bool appends = false;
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
 
   /// Returns how many query rows share a key/value head. A key is read once for all rows of a tile.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
-  /// Returns the bytes of the scales of `keys` cached tokens.
+  /// Returns the bytes of the scales of `keys` cached tokens; 0 for a contiguous cache, which has few scales.
   double scale_bytes(int64_t keys) const {
     return has_scales(cache_dtype) && page_size > 0
                ? static_cast<double>(2 * keys * shape.kv_heads) / static_cast<double>(page_size) * sizeof(float)
@@ -70,7 +71,7 @@ class DecodeOperation {
 };
 
 /// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
-/// the tiles evenly. The result is at most the number of blocks of keys that sequences of kv_len keys have.
+/// the tiles more evenly. The result is at most the number of all tiles' blocks if each sequence has kv_len keys.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns why no launch of decoding or prefill appends tokens to the configuration's cache; an empty text if a launch
@@ -80,12 +81,12 @@ std::string append_unable(const DecodeConfig& config);
 /// Returns why no launch takes the configuration's types and widths on the device; an empty text if a launch does.
 std::string decode_unable(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Whether a launch takes the configuration's types and widths, and has room in the device's threadgroup memory.
+/// Whether a launch takes the configuration's types and widths, and its threadgroup memory fits the device.
 bool decode_takes(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Returns a plan with the launch "attend", and the launch "join" after it if a second launch joins the parts. If the
-/// device does not take the configuration, the plan has the reason instead. The work's bound is memory. The work
-/// follows from `keys`, the tokens of all sequences together.
+/// Returns a plan with the launch "attend", the launch "join" after it if a second launch joins the parts, and the
+/// launch "append" before both if appends_first(config). If the device does not take the configuration, the plan has
+/// the reason instead. The work is memory-bound, and follows from `keys`, the tokens of all sequences together.
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
@@ -102,7 +103,7 @@ struct DecodeTensors {
   int64_t max_pages = 0;
   int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   const float *k_scales = nullptr,
-              *v_scales = nullptr;  // of a cache of 8 bits, finite: [pages, kv_heads], or [batch, kv_heads]
+              *v_scales = nullptr;  // finite; of a cache of 8 bits: [pages, kv_heads], or [batch, kv_heads]
   /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
   /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
   const int* lengths = nullptr;
@@ -110,7 +111,7 @@ struct DecodeTensors {
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of Q's type,
   /// which is the cache's type unless the cache has scales. Of the members above, AppendLaunch reads only `lengths` and
   /// the members from k to pages. Token i becomes key (length - q_len + i); it is not appended if this number is
-  /// negative. A page that takes new tokens belongs to one sequence only.
+  /// negative. A page that takes new tokens must belong to one sequence only.
   const void *new_k = nullptr, *new_v = nullptr;
   Strides new_k_strides{}, new_v_strides{};
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
@@ -167,8 +168,9 @@ void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& devi
 /// not run twice at the same time. Its device and pipelines must outlive it.
 class DecodeLaunch {
  public:
-  /// encode() runs the launches "attend" and "join" of `plan`, which must be the plan of `config`. In the plan their
-  /// names begin with `prefix`. Throws CompileError, OutOfMemory, and BadInput if the device does not take the plan.
+  /// encode() runs the launches "append", "attend" and "join", as far as `config` needs them. `plan` must have the
+  /// launches of `config`, with `prefix` before the names "attend" and "join". Throws CompileError, OutOfMemory, and
+  /// BadInput if the device does not take the plan.
   DecodeLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                const std::string& prefix = "");
 

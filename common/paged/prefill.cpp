@@ -13,8 +13,8 @@
 namespace attn {
 namespace {
 
-/// Returns the configuration of the launch "attention". After the launch "expand" it reads a contiguous cache of Q's
-/// type.
+/// Returns the configuration of the launch "attention". If the launch "expand" comes before it, "attention" reads a
+/// contiguous cache of Q's type.
 DecodeConfig expanded(const DecodeConfig& config) {
   DecodeConfig result = attending(config);
   if (!has_scales(config.cache_dtype)) return result;
@@ -158,7 +158,7 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  // There are more shares than threadgroups that run at once, so that a threadgroup that begins late takes few shares.
+  // A large launch has several shares for each unit of the device, so that a threadgroup that begins late takes few.
   constexpr int64_t unit_shares = 4;
   const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ =

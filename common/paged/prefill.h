@@ -21,14 +21,15 @@ FlashConfig prefill_config(const DecodeConfig& config, const DeviceInfo& device,
 /// Returns why no launch takes the configuration's types and rotary_dim; an empty text if a launch does.
 std::string prefill_unable(const DecodeConfig& config);
 
-/// Returns how many bytes a cache of 8 bits takes in Q's type, for each sequence; 0 for any other cache.
+/// Returns how many bytes a sequence of kv_len keys takes after a cache of 8 bits is converted to Q's type; 0 for any
+/// other cache.
 int64_t expanded_bytes(const DecodeConfig& config);
 
 /// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
-/// a cache of 8 bits the launch "expand" comes before it, and with `appends` the launch "append" before both. The work
-/// follows from `pairs`, the pairs of a query and a key over all heads, and `keys`, the tokens of all sequences
-/// together. A mask hook is left out. With `appends`, and a cache of Q's type, the launch rotates the queries and the
-/// new keys, writes the new keys and values to the cache, and attends.
+/// a cache of 8 bits the launch "expand" comes before "attention"; with `appends` too, "append" comes before "expand".
+/// With `appends` and a cache of Q's type, "attention" itself rotates the queries and the new keys, and writes the new
+/// keys and values to the cache. The work follows from `pairs`, the pairs of a query and a key over all heads, and
+/// `keys`, the tokens of all sequences together. The mask hook in `hooks` is ignored.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
@@ -42,8 +43,8 @@ class PrefillLaunch {
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 
-  /// If lengths, table, hook_data or the new tokens differ from the previous call's, encode() uploads the kernel's
-  /// PrefillData anew; no launch may run at that time.
+  /// encode() uploads data(tensors) if an address, a stride or max_pages in it differs from the previous call's; no
+  /// launch may run during the upload.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   /// Does the same without the upload: the caller has written data(tensors) to `data` on the device, in the order of
   /// its stream.
@@ -54,7 +55,7 @@ class PrefillLaunch {
 
  private:
   DecodeConfig config_;  // of the launch that attends
-  int shares_;           // shares of the new tokens
+  int shares_;           // PrefillData::shares
   AttentionLaunch attention_;
   std::optional<AppendScaledLaunch> append_;
   std::optional<Launch> expand_;

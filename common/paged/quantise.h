@@ -9,10 +9,10 @@
 
 namespace attn {
 
-/// Returns the scales, [batch, pages of a sequence, heads]. A scale is the largest magnitude of a head on the page,
-/// divided by 448 for e4m3 and by 127 for int8; it is 1 if the page has only zeros or no tokens. values: [batch, heads,
-/// tokens, dim]; sequence b has the first lengths[b] tokens, on pages of page_size. Throws std::invalid_argument for a
-/// dtype other than e4m3 and int8.
+/// Returns the scales, [batch, pages of a sequence, heads]. A scale is the largest magnitude of the head's elements on
+/// the page, divided by 448 for e4m3 and by 127 for int8; it is 1 if these elements are all 0, or if the page has no
+/// token. values: [batch, heads, tokens, dim]; of sequence b only the first lengths[b] tokens count. Throws
+/// std::invalid_argument for a dtype other than e4m3 and int8.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
 /// Returns values / scale, first rounded to f32 and then to dtype, each time to nearest even, as kernels do.

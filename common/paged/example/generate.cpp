@@ -123,8 +123,7 @@ int generate(const std::string& spec) {
 
   const SequenceId first = cache.create();
   int64_t token = 0;
-  while (token < 40)
-    append(first, token++);  // the prompt; a model would also attend here, with up to 16 queries a launch
+  while (token < 40) append(first, token++);    // the prompt; a model would also attend here (PrefillLaunch)
   const SequenceId second = cache.fork(first);  // the fork shares all three pages of the prompt
   // Both rows get the same query, so their outputs are equal as long as their tokens are equal.
   std::copy_n(q.data.begin() + q.offset(first.row, 0, 0, 0) * element, q_heads * head_dim * element,

@@ -1,22 +1,23 @@
 // Paged attention for a few queries of each sequence.
 //
-// The kernel reads a block's keys once, for all rows of the tile. It computes the dot products of DOT_KEYS keys and
-// DOT_ROWS rows along head_dim in registers. It loads a key's values once, and adds them to DOT_ROWS rows of outputs in
-// registers. While the kernel computes scores, it prefetches the block's values. While it adds up the values, it
-// prefetches the next block's keys.
+// The kernel reads a block from memory once, for all rows of the tile. It computes the dot products of DOT_KEYS keys
+// and DOT_ROWS rows along head_dim in registers. It loads a key's values once for DOT_ROWS rows, and adds them to these
+// rows' outputs in registers. While the kernel computes scores, it prefetches the block's values. While it adds up the
+// values, it prefetches the next block's keys.
 //
 // Function constants: HEAD_DIM, ROWS, BLOCK_C (a multiple of 4 and of VECTOR_WIDTH), PAGE_SIZE (0: contiguous), CAUSAL,
-// IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (a cache of Q's type), and
-// with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1;
-// 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory: CpuDecodeLayout. Grid:
-// workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
+// IN_TYPE (of q), CACHE_TYPE, OUT_TYPE, JOIN_LAST, VECTOR_WIDTH, VECTOR_REGISTERS, APPENDS (1 only for a cache of Q's
+// type). With APPENDS: ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: pair i is elements
+// 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory:
+// CpuDecodeLayout. Grid: workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
 // The kernel converts a cache of 8 bits when it loads registers. It multiplies a key's scores by the scale of the
 // key's page in K, and the key's weights by the scale of the page in V. It computes a row anew if an output of the row
 // is not finite (common/attention/kernels/repair.h).
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
-// values from their own tensor. The workers of a sequence's first tile also write new keys and values to the cache.
+// values from their own tensor. The workers of the first tile of a key/value head also write the head's new keys and
+// values to the cache.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.
@@ -47,8 +48,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
-// UNIT is the unit of scores and maxima, in natural logarithms. FACTOR converts scores and maxima to base 4. Without a
-// hook Q is scaled so that scores and maxima are in base 4.
+// A score times UNIT is a natural logarithm; a score times FACTOR is a logarithm to base 4, for exp4(). Without a score
+// hook Q is scaled so that scores are logarithms to base 4 from the start.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
@@ -72,7 +73,7 @@ INLINE Quad folded(Vector<float, N> v) {
   }
 }
 
-/// Returns the sums of the lanes of four vectors.
+/// Returns the sum of the lanes of each of four vectors.
 INLINE Quad lane_sums(const Floats (&v)[4]) {
   const Quad a = folded<LANES>(v[0]), b = folded<LANES>(v[1]), c = folded<LANES>(v[2]), d = folded<LANES>(v[3]);
   const Quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
@@ -181,9 +182,9 @@ struct Worker {
   const Params& p;
   const Line line{p};
   float *q, *o, *scores, *maximum, *sum;  // of the tile
-  char* turned;                           // new keys, of the cache's type
+  char* turned;                           // rotated new keys, of the cache's type
   Sequence sequence;
-  int kv_head, first_row, rows;  // rows of the tile, counted among the rows of its key/value head
+  int kv_head, first_row, rows;  // first_row: the tile's first row among the rows of its key/value head
 
   INLINE Worker(const Params& params, const Threadgroup& group) : p(params) {
     float* memory = reinterpret_cast<float*>(group.memory);
@@ -212,7 +213,7 @@ struct Worker {
     sum[row] = 0;
   }
 
-  /// Loads a query as floats, times `factor`.
+  /// Loads a query as floats, times `factor`; with APPENDS also rotates the query.
   INLINE void load_query(float* to, int row, float factor) const {
     const long long at = index_of(p.q_strides, {sequence.batch, head_of(row), query_of(row)});
     for (int d = 0; d < HEAD_DIM; d += LANES) store(to + d, load_floats<IN_TYPE, LANES>(p.q, at + d) * factor);
@@ -262,8 +263,8 @@ struct Worker {
     for (int d = 0; d < HEAD_DIM; d += LANES) store_floats<IN_TYPE, LANES>(row, d, load<Floats>(values + d));
   }
 
-  /// Rotates the new keys of the blocks from `from` to before `to`. If the tile is the sequence's first tile, also
-  /// writes these keys and their values to the cache.
+  /// Rotates the new keys of the blocks from `from` to before `to`. If the tile is the first tile of its key/value
+  /// head, also writes these keys and their values to the cache.
   INLINE void take_new(int from, int to) {
     const KvCacheView& cache = p.cache;
     const NewTokens& tokens = tokens_of(p);
@@ -350,8 +351,8 @@ struct Worker {
     }
   }
 
-  /// Applies the hooks to scores. Hides the scores after the block's last key, up to a whole vector, and the scores of
-  /// keys that the row does not see.
+  /// Multiplies scores by the scales of K, and applies the score hook. Hides the scores of keys that the row does not
+  /// see, and the scores after the block's last key up to `whole`.
   INLINE void change_scores(const Block& block, int row, int whole) {
     float* s = scores + row * BLOCK_C;
     if constexpr (SCALED) {

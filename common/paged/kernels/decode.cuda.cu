@@ -10,9 +10,9 @@
 // each row by a power of 2, so that the row's elements fit f16. It multiplies a key's scores by the scale of the key's
 // page in K, and the key's weights by the scale of the page in V.
 //
-// With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers the
-// team rotates the keys. All threads rotate the tile's queries. The workers of a sequence's first tile write new keys
-// and values to the cache; no thread reads them from the cache before the launch ends.
+// With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers each
+// team rotates its new keys. All threads rotate the tile's queries. The workers of the first tile of a key/value head
+// write the head's new keys and values to the cache; no thread reads them from the cache before the launch ends.
 //
 // Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
 // head.
@@ -20,10 +20,10 @@
 // Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
 // BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
 // INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
-// multiprocessor), APPENDS (a cache of Q's type), and with it ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is
-// rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid: workers; 128
-// threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each tile of the
-// line, and layout.join_bytes of threadgroup memory.
+// multiprocessor), APPENDS (1 only for a cache of Q's type). With APPENDS: ROTARY_DIM (even, at most HEAD_DIM; 0:
+// nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid:
+// workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each
+// tile of the line, and layout.join_bytes of threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -200,8 +200,8 @@ DEVICE Row row_of(const DecodeParams& p, const Place& place, int row) {
   return {place.kv_head * group + (exists ? number / p.q_len : 0), exists ? number % p.q_len : p.q_len - 1, exists};
 }
 
-/// Returns the factor by which a row's sum of weighted V is multiplied once all keys are added up. Writes the row's
-/// log-sum-exp to memory.
+/// Returns the factor by which a row's sum of weighted V is multiplied once all keys are added up. If `writes`, writes
+/// the row's log-sum-exp to memory.
 DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& place, const Row& row, float shift,
                         float sum, bool writes) {
   float factor = 1;
@@ -213,8 +213,8 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // The product of Q and K may be finite, and -infinity after the multiplication by the scale and log2(e). A sum of NaN
-  // makes the caller compute the row anew.
+  // A finite product of Q and K may become -infinity when it is multiplied by the scale and log2(e). So if all weights
+  // are 0, a sum of NaN makes the caller compute the row anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
@@ -347,8 +347,9 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile. All threads call this function. It joins four rows at a time, and the parts of a row in
-/// several slices, through layout.join_bytes of threadgroup memory. Returns whether all results are finite.
+/// Joins the parts of a tile, four rows at a time. All threads call this function. Each slice of the threads adds up
+/// some of the parts; then the slices' sums are added up through layout.join_bytes of threadgroup memory. Returns
+/// whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -361,8 +362,8 @@ DEVICE bool join(const Params& p, const Line& line, const Place& place, const Pa
     if (slice < slices) {
 #pragma unroll 2
       for (int worker = parts.first + slice; worker <= parts.last; worker += slices) {
-        // A thread loads all rows before it uses the first. For a row beyond the tile's last row, it loads the last
-        // row.
+        // A thread loads its elements of four rows before it uses the first row. In place of a row beyond the tile's
+        // last row, the thread loads the last row.
         float2 stats[rows_at_once];
         float4 part[rows_at_once];
         UNROLL for (int i = 0; i < rows_at_once; ++i) {
@@ -437,7 +438,7 @@ struct Worker {
     }
   }
 
-  // ---- copies: this thread's copies of a block, and the pages of its copies of the next block
+  // ---- copies: a thread copies its units of a block, and finds the pages of its units of the next block
 
   static constexpr int ROW_UNITS = DIM * KV_BYTES / 16, UNITS_THERE = HEAD_DIM * KV_BYTES / 16;  // of 16 bytes
   static constexpr int UNITS = TEAM_KEYS * ROW_UNITS;
@@ -665,8 +666,8 @@ struct Worker {
   DEVICE static float* scale_of_row(unsigned char* q, int row) {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
-  // Converts the tile's queries in their slot from bf16 to f16, divided by the power of 2 below the largest element of
-  // their row. All threads call this function.
+  // Converts the tile's queries in their slot from bf16 to f16. Divides each row by the largest power of 2 that is not
+  // above the row's largest magnitude. All threads call this function.
   DEVICE void scale_queries(unsigned char* q) const {
     constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
     for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
@@ -764,7 +765,7 @@ struct Worker {
     return scales(number, true)[group * 8 + 2 * quarter + second];
   }
 
-  // Applies hook and mask to the scores.
+  // Multiplies scores by the scales of K and Q, and applies hook and mask.
   DEVICE void finish_scores(const Place& here, int number, int first_key, bool masked) {
     UNROLL for (int i = 0; i < TEAM_KEYS / 2; ++i) {
       const int r = i / 2 % 2;
@@ -783,10 +784,11 @@ struct Worker {
     }
   }
 
-  // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. The shift is set to the
-  // maximum only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled
-  // (FlashAttention-4, 2025), and weights stay below 2^8. With a cache of 8 bits the maximum is taken of the scores
-  // plus the logarithms of V's scales. So the products of weights and V's scales fit f16.
+  // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. A warp raises its rows'
+  // shifts to the rows' maxima only when some row's maximum exceeds the row's shift by more than 8 in base 2. So
+  // outputs are seldom rescaled (FlashAttention-4, 2025), and weights are at most 2^8. With a cache of 8 bits the
+  // maximum is taken of the scores plus the logarithms of V's scales. So the products of weights and V's scales fit
+  // f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];
@@ -888,8 +890,8 @@ struct Worker {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
   // Marks a tile whose rows are to be computed anew. No worker adds to the tile's counter after that, because the
-  // tile's only worker, or the last to arrive, marks it. write_kept_tiles() computes the rows after the loop: in the
-  // loop, the registers of write_tile_anew() together with the loop's registers would spill.
+  // tile's only worker, or the last to arrive, marks it. write_kept_tiles() computes the rows after the loop of
+  // run(): in the loop, the registers of write_tile_anew() together with the loop's registers would spill.
   DEVICE void keep_for_later(const Place& place) {
     arrived_at(place) = kept;
     some_kept = true;

@@ -1,8 +1,8 @@
 // Parameters and layouts that host and kernels of paged attention share: a few new queries of each sequence attend to
 // its cached keys. This file includes only headers of kernels.
 //
-// The query heads of one key/value head, with all their queries, are the rows of one tile, so a key is read once for
-// all of these rows: row = (head in its group) * q_len + query. Rows beyond ROWS make another tile.
+// The query heads of one key/value head, with all their queries, are the rows of tiles: row = (head in its group) *
+// q_len + query. A tile has up to ROWS rows, and a key is read once for all rows of a tile.
 //
 // The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
 // of `workers` threadgroups, the workers, takes an equal share of the line. So the work balances for sequences of
@@ -55,14 +55,14 @@ struct DecodeParams {
   float scale;
   const GLOBAL void* score_data;  // the hooks' data, or null
   int workers;
-  GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM], not divided by the sum
+  GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]: a worker leaves at most two parts; not divided by the sum
   GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in a unit that the kernel chooses, and its sum
   GLOBAL unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 
-/// The newest q_len tokens of each sequence, in the cache's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key
-/// length - q_len + i; a token is ignored if its key's number is negative. Cosines and sines: [positions, ROTARY_DIM /
-/// 2], with at least as many positions as the longest sequence has keys.
+/// The newest q_len tokens of each sequence, in Q's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key length -
+/// q_len + i; a token is ignored if its key's number is negative. Cosines and sines: [positions, ROTARY_DIM / 2], with
+/// at least as many positions as the longest sequence has keys.
 struct NewTokens {
   const GLOBAL void *k, *v;
   TensorStrides k_strides, v_strides;

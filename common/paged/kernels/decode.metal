@@ -13,13 +13,14 @@
 // element of V by the element's scale, and then rounds the product.
 //
 // With APPENDS the newest keys and values come from their own tensors. The kernel rotates the new keys and the queries.
-// The workers of a sequence's first tile write the new keys and values to the cache, where no worker reads them.
+// The workers of the first tile of a key/value head write the head's new keys and values to the cache, where no worker
+// of the launch reads them.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
 // (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (IN_TYPE, E4M3 or INT8; any type if IN_TYPE
-// is F32: IN_TYPE has all numbers of CACHE_TYPE), OUT_TYPE, JOIN_LAST, APPENDS (a cache of q's type), and with it
-// ROTARY_DIM (0: nothing is rotated) and INTERLEAVED. decode_join has the same constants. Grid: workers; the grid of
-// decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
+// is F32: IN_TYPE has all numbers of CACHE_TYPE), OUT_TYPE, JOIN_LAST, APPENDS (1 only for a cache of q's type). With
+// APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the grid
+// of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
@@ -172,7 +173,7 @@ struct DecodeRow {
     const RowElements<IN_TYPE> row{p.q, index_of(p.q_strides, context.batch, context.head, query)};
     return turn(row, keys - p.q_len + query, d);
   }
-  /// Elements of a new token, as the cache has them.
+  /// Element d of a new key, rotated as in the cache; new_value() returns element d of a new value.
   float new_key(int token, int d) const {
     constant NewTokens& tokens = *tokens_of(p);
     const RowElements<IN_TYPE> row{tokens.k, index_of(tokens.k_strides, context.batch, kv_head, token)};
@@ -241,7 +242,7 @@ struct Worker {
   const Line line;
   threadgroup uchar* const memory;
   const int thread_number, lane, simdgroup;
-  const int team, column, row;  // row: the lane's row in the tile; column: of the lane in a matrix
+  const int team, column, row;  // row: the lane's row in the tile; column: the first of the lane's two in a matrix
   Sequence sequence;
   int kv_head, first_row;  // first_row: of the tile, among the rows of its key/value head; 0 in the first tile
   Operand q[Q_REGISTERS ? STEPS : 1];
@@ -301,8 +302,8 @@ struct Worker {
   }
 
   /// Copies 8 rows of K or V from `first_key` on; rows from `end` on become zeros. In K, a key whose page does not
-  /// exist counts as not finite. In the first tile, writes new tokens to the cache too. Sets the simdgroup's flag to 1
-  /// if the simdgroup copied an element that is not finite, else to 0.
+  /// exist counts as not finite. In the first tile of a key/value head, also writes new tokens to the cache. Sets the
+  /// simdgroup's flag to 1 if the simdgroup copied an element that is not finite, else to 0.
   void copy(device void* tensor, constant TensorStrides& strides, threadgroup Element* to, int first_key, int end,
             bool of_k) const {
     const DecodeRow any = row_of(0);

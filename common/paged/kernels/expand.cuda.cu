@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int UNIT = 8, UNITS = HEAD_DIM / UNIT;  // elements that a thread reads at once
+constexpr int UNIT = 8, UNITS = HEAD_DIM / UNIT;  // UNIT: elements that a thread reads at once; UNITS: of a row
 constexpr int OUT_BYTES = bytes_of_type(OUT_TYPE), TOKENS = PAGE_SIZE == 0 ? 1 : PAGE_SIZE;  // tokens of a page
 
 /// Writes the elements of four bytes, each multiplied by the scale.
@@ -19,7 +19,7 @@ DEVICE void expand_four(unsigned four, float scale, void* to, long long target) 
   float values[4];
   UNROLL for (int i = 0; i < 4; ++i) {
     values[i] = load_float<F16>(pairs, i) * scale;
-    if (CACHE_TYPE == E4M3 && (four >> 8 * i & 0x7f) == 0x7f) values[i] = not_a_number();  // before sm_89 it is 480
+    if (CACHE_TYPE == E4M3 && (four >> 8 * i & 0x7f) == 0x7f) values[i] = not_a_number();  // 480 before sm_89
   }
   char* const at = static_cast<char*>(to) + target * OUT_BYTES;
   if constexpr (OUT_TYPE == F32) {

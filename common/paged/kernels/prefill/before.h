@@ -1,9 +1,9 @@
 // Writes the keys and values of the new tokens to the cache before any threadgroup reads the cache. The keys are
 // rotated by their positions. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing is rotated), INTERLEAVED.
 //
-// Tokens are cut into shares. A threadgroup takes shares until none is left, and goes on when all shares are written.
-// It waits only for shares that other threadgroups have begun. So no launch waits for ever, even if only some of its
-// threadgroups run at the same time.
+// Tokens are cut into shares. A threadgroup takes shares until none is left, and begins to attend when all shares are
+// written. A threadgroup waits only for shares that other threadgroups have begun. So no launch waits for ever, even if
+// only some of its threadgroups run at the same time.
 #pragma once
 
 #ifdef __CUDACC__
@@ -131,8 +131,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
 /// time, and waits once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
-  // The division is in 32 bits. A division of 64 bits is a call, and with a call ptxas does all products of `wgmma` one
-  // after the other (C7520).
+  // The divisions are in 32 bits. A division of 64 bits is a call, and in a kernel with a call ptxas serialises all
+  // products of `wgmma` (C7520).
   const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
   if (first >= end) return;
@@ -165,7 +165,7 @@ DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
   };
-  // Each counter gets a call of add_one() for every share, and one for every threadgroup that goes on.
+  // Each counter gets one call of add_one() for every share, and one more from every threadgroup.
   const unsigned count = data.shares + gridDim.x * gridDim.y * gridDim.z;
   while (true) {
     if (threadIdx.x == 0) taken = append::add_one(data.counters, count);
@@ -190,7 +190,7 @@ template <int THREADS>
 INLINE void before_all(const AttentionParams& p, const Threadgroup& group) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   const auto shares = static_cast<unsigned>(data.shares);
-  // Each counter gets a call of add_one() for every share, and one for every threadgroup that goes on.
+  // Each counter gets one call of add_one() for every share, and one more from every threadgroup.
   const unsigned count = shares + group.count[0] * group.count[1] * group.count[2];
   for (unsigned share; (share = append::add_one(data.counters, count)) < shares;) {
     append::write_share<1>(p, data, static_cast<int>(share), 0);

@@ -1,4 +1,4 @@
-// The keys hook for a call that has no keys hook: the rule of CAUSAL, for a sequence with kv_len keys.
+// The default for own_keys.h, if the caller has no keys hook: the rule of CAUSAL, for a sequence with kv_len keys.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,6 +1,6 @@
 // Data that host and kernels of prefill share. Prefill is attention of many queries over a paged or contiguous cache,
-// by the kernels of common/attention/kernels with hooks. The files of this folder replace keys.h, pages.h, score.h and
-// sink.h of that folder. If new tokens are appended, they also replace before.h and rotate.h. This file includes only
+// by the kernels of common/attention/kernels with hooks. Files of this folder replace the hooks keys.h, pages.h,
+// score.h and sink.h of that folder; if new tokens are appended, also before.h and rotate.h. This file includes only
 // headers of kernels.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include "common/paged/kernels/decode.h"
 
 /// ScoreContext::data points to a PrefillData. Query i of q_len stands at key length - q_len + i. On a GPU, if a
-/// sequence's length is negative or above kv_len, its rows are NaN. A row is also NaN if it sees a key whose page
-/// number is not a page of the cache.
+/// sequence's length is negative or above kv_len, the sequence's rows are NaN. A row is also NaN if it sees a key on a
+/// page that the cache does not have.
 struct PrefillData {
   const GLOBAL int* lengths;  // [batch]: keys of a sequence, including the keys of its queries
   const GLOBAL int* table;    // [batch, max_pages]: pages of a sequence
