@@ -38,8 +38,8 @@ class Bracket {
   /// as linear in the logarithm of the length. The estimate's interval goes from the longest length below the faster
   /// side where linear attention is certainly slower (if there is none: from `first`) to the shortest length where
   /// linear attention is certainly faster (if there is none: to `last`). Certainly: the ratio's whole interval is on
-  /// that side of 1. If one side is missing, the estimate and both ends of its interval
-  /// are the length of the other side. Needs at least one probe.
+  /// that side of 1. If one side is missing, the estimate and both ends of its interval are the length of the other
+  /// side. Needs at least one probe.
   Estimate tokens() const;
   /// Returns the faster side, or the slower side if there is no faster side.
   int64_t nearest() const;
