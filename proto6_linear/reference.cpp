@@ -134,11 +134,11 @@ struct RunningSums {
 // that type; of_element of these units are allowed too.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
-// one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has
-// at least eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of
-// 2e7 rows.) The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d
-// S_d, is much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance adds them up. So the tolerance is large
+// one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least
+// eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of 2e7 rows.)
+// The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d S_d, is
+// much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
+// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance is their sum. So the tolerance is large
 // enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
@@ -149,8 +149,8 @@ struct RunningSums {
 // because partial sums may have been larger than the last sum. For f32, kernels split each operand into two numbers of
 // tf32, and tensor cores compute three products of these numbers in the place of one product of f32. A step then takes
 // 8 terms in the place of 16 terms. With inputs of f32 the state is never an accumulator of tensor cores. A dot product
-// over head_dim errs by about sqrt(head_dim) u; twice this error is allowed. 16 u are allowed for all else. All these
-// errors are relative to the sizes of partial sums, which are as large as the roots above and the result.
+// over head_dim errs by about sqrt(head_dim) u; twice this error is allowed, and 16 u more. All these errors are
+// relative to the sizes of partial sums, which are as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential itself
 // errs by 2^-20. The error of the sum, 8 u of its value, adds 88 * 8 u at a sum of -88, which is 4.2e-5 of the weight.
@@ -168,11 +168,11 @@ struct RunningSums {
 //   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
 // If more than 10,000 tokens are summed, one missing token changes a row by less than the row's tolerance in bf16. But
-// no kernel rounds the state to 16 bits. The final state's tolerance is 5e-4 of its size, and a missing token changes
-// all elements of the state, by 4e-3 times a random number. So each check compares the final state. After a million
-// tokens the state's tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008 times a normally
-// distributed number, so some elements change by more than the tolerance. A missing token changes these elements by
-// 0.001, which no check notices.
+// kernels keep the state in f32, and round only a copy of it for the product with q. The final state's tolerance is
+// 5e-4 of its size, and a missing token changes all elements of the state, by 4e-3 times a random number. So each check
+// compares the final state. After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes
+// thousands of elements by 0.008 times a normally distributed number, so some elements change by more than the
+// tolerance. A missing token changes these elements by 0.001, which no check notices.
 //
 // With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
 // on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
