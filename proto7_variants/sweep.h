@@ -28,8 +28,8 @@ Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
 /// nothing for the task.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run shows: the claims that give advice, and the axes whose values are
-/// alternatives for a user.
+/// Returns what the answer at the end of a run shows: the claims that give advice, and the axes whose values all give
+/// the same results.
 AnswerSpec variants_answer();
 
 }  // namespace attn
