@@ -59,8 +59,8 @@ struct SoftmaxDistance {
   double relative = 0;  // norm of the difference divided by norm of the softmax output (Euclidean, all rows together)
 };
 
-/// Inputs of one shape on the device, with the oracle's results. The cases of one comparison share an object of this
-/// type.
+/// Inputs on the device, with the oracle's results. Cases with the same inputs (LinearCase::same_inputs) share an
+/// object of this type.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random inputs.
@@ -109,7 +109,7 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// Runs `plan`, the plan of `config`. Throws as LinearLaunch does.
+  /// encode() runs `plan`, the plan of `config`. Throws as LinearLaunch does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
