@@ -138,8 +138,8 @@ struct RunningSums {
 // eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of 2e7 rows.)
 // The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d S_d, is
 // much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance is their sum. So the tolerance is large
-// enough.
+// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance has a term for each of them. So the
+// tolerance is large enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. If decays make the sum forget old tokens, n
