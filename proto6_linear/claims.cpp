@@ -270,7 +270,7 @@ Claim floor_of_bytes() {
   return claim;
 }
 
-/// Returns a claim for devices on which the products, and not memory, limit the time.
+/// Returns a claim for devices on which linear attention is compute-bound, not memory-bound.
 Claim rate(int64_t head_dim, double pct) {
   Claim claim = figured(
       {fmt::format("rate_{}", head_dim),

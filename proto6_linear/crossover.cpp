@@ -12,8 +12,8 @@ namespace attn {
 namespace {
 
 constexpr int64_t last_of_small = 8192, last_of_large = 65536;
-// A probe measures two cases, and then compares the two cases. The measurements of both cases together, and the
-// comparison, may take these shares of the remaining budget.
+// A probe measures two cases, and then compares the two cases. share_of_cases is the share of the remaining budget that
+// the measurements of both cases together may take; share_of_comparison is the share that the comparison may take.
 constexpr double share_of_cases = 1.0 / 400, share_of_comparison = 1.0 / 200;
 
 bool may_be_equal(const Estimate& ratio) { return ratio.ci_lo <= 1 && ratio.ci_hi >= 1; }
@@ -25,8 +25,8 @@ struct Pair {
   Case softmax, linear;
 };
 
-/// Returns the pairs of all groups that have softmax attention. A group gives one pair for each setting (gate, feature
-/// map and so on). The linear case of a pair is the first form in the group that the device can run.
+/// Returns one pair for each setting (shape, gate, feature map and so on) of the linear cases in groups that also have
+/// softmax attention. The linear case of a pair is the first case with this setting that the device can run.
 std::vector<Pair> pairs_of(const std::vector<std::vector<Case>>& groups, const Setting& setting) {
   std::vector<Pair> pairs;
   std::set<std::string> known;

@@ -21,7 +21,8 @@ inline constexpr const char* crossover_hypothesis = "crossover_256";
 /// lengths if there is no faster side.
 class Bracket {
  public:
-  /// The shortest length, and the step between lengths, in tokens.
+  /// In tokens: the shortest length that is probed, and the grain of the bisection, whose lengths are multiples of
+  /// `grain`.
   static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}
@@ -34,10 +35,11 @@ class Bracket {
   bool begins_faster() const;
   bool ends_slower() const;
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
-  /// as linear in the logarithm of the length. The estimate's interval goes from the longest length where linear
-  /// attention is certainly slower (if there is none: from `first`) to the shortest length where linear attention is
-  /// certainly faster (if there is none: to `last`). If one side is missing, the estimate and both ends of its interval
-  /// are the length of the other side. Needs at least one probe.
+  /// as linear in the logarithm of the length. The estimate's interval goes from the longest length below the faster
+  /// side where linear attention is certainly slower (if there is none: from `first`) to the shortest length where
+  /// linear attention is certainly faster (if there is none: to `last`). Certainly: the ratio's whole interval is on
+  /// that side of 1. If one side is missing, the estimate and both ends of its interval are the length of the other
+  /// side. Needs at least one probe.
   Estimate tokens() const;
   /// Returns the faster side, or the slower side if there is no faster side.
   int64_t nearest() const;
@@ -54,8 +56,8 @@ class Bracket {
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
-/// If a claim about the crossover is selected, runs searches in each group that has a case of softmax attention: one
-/// search for each setting (gate, feature map and so on) of the group's linear cases. After the searches, runs the
+/// If a claim about the crossover is selected, runs the searches: one search for each setting (shape, gate, feature map
+/// and so on) of the linear cases in groups that also have a case of softmax attention. After the searches, runs the
 /// cases that no search has measured, as Experiment::run() does, and returns the exit status. A search ends when the
 /// budget is spent. A case that has a record is not measured again.
 int run_with_crossovers(Experiment& lab);

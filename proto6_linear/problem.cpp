@@ -23,7 +23,8 @@ namespace {
 
 /// The seed of ragged lengths. Lengths belong to the case: the seed of a run does not change the lengths.
 constexpr uint64_t drawn_by = 1;
-constexpr int64_t most_compared = 32, longest_compared = 1 << 17;  // the most rows and tokens in softmax_distance()
+/// softmax_distance() compares fewer than 2 * most_compared rows, of sequences of at most longest_compared tokens.
+constexpr int64_t most_compared = 32, longest_compared = 1 << 17;
 
 template <typename T>
 std::vector<T> downloaded(const Buffer& buffer) {
@@ -43,8 +44,8 @@ Strides gate_strides(const LinearConfig& config) {
 }
 
 /// Returns the logarithms of decays. A decay by head is one of RetNet's decays, which go from 1 - 2^-5 to 1 - 2^-12. A
-/// decay by token is the sigmoid of 3 plus a random number. A decay by channel is the 16th root of the sigmoid of a
-/// random number. Because of the root, the state remembers 16 times as many tokens as with the sigmoid itself (GLA).
+/// decay by token is sigmoid(x + 3) for a random x. A decay by channel is sigmoid(x)^(1/16) for a random x, as in GLA:
+/// the 16th root makes the state remember 16 times as many tokens as sigmoid(x) does.
 std::vector<float> random_gate(const LinearCase& config, uint64_t seed) {
   const LinearConfig& linear = config.linear;
   if (linear.gate == GATE_NONE) return {};
@@ -245,7 +246,7 @@ std::optional<SoftmaxDistance> SharedInputs::softmax_distance() {
   if (distance_) return *distance_;
   const LinearReference& own = reference();
   const auto dim = static_cast<size_t>(linear.value_dim);
-  // The loop takes only rows of the later half of a sequence. With a causal mask these rows see many tokens, so that
+  // Only rows of the later half of a sequence are compared. With a causal mask these rows see many tokens, so that
   // softmax attention can choose among many tokens.
   std::vector<RowIndex> rows;
   std::vector<size_t> places;

@@ -27,16 +27,16 @@ struct LinearCase {
   bool softmax = false;  // variant softmax: softmax attention in the place of linear attention
   Layout layout = Layout::bhsd;
   bool with_state = false;  // the case has initial and final states
-  /// How log decays are drawn: "usual"; in tests also "weak" (nearly 0) and "strong" (nearly everything decays at
-  /// once).
+  /// How the logarithms of decays are drawn: "usual"; in tests also "weak" (almost nothing decays) and "strong" (almost
+  /// everything decays within one token).
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
   /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
   static LinearCase from(const Case& config, const Files& files = {});
   /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
-  /// sequence has `linear.tokens` tokens; if there are several sequences, the sequence with the index `sequences / 2`
-  /// is empty.
+  /// sequence has `linear.tokens` tokens, the others have 1 to `linear.tokens`; but if there are several sequences, the
+  /// sequence with the index `sequences / 2` is empty.
   std::vector<int64_t> sequence_lengths() const;
   bool same_inputs(const LinearCase& other) const;
 };
@@ -59,8 +59,8 @@ struct SoftmaxDistance {
   double relative = 0;  // norm of the difference divided by norm of the softmax output (Euclidean, all rows together)
 };
 
-/// Inputs of one shape on the device, with the oracle's results. The cases of one comparison share an object of this
-/// type.
+/// Inputs on the device, with the oracle's results. Cases with the same inputs (LinearCase::same_inputs) share an
+/// object of this type.
 struct SharedInputs {
   SharedInputs(Device& device, PipelineCache& pipelines, const LinearCase& config, uint64_t seed);
   /// Takes `inputs` in the place of random inputs.
@@ -109,7 +109,7 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// Runs `plan`, the plan of `config`. Throws as LinearLaunch does.
+  /// encode() runs `plan`, the plan of `config`. Throws as LinearLaunch does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }
@@ -156,8 +156,8 @@ class HostScanProblem : public HostProblem {
   std::vector<double> device_s_, down_s_, sum_s_, up_s_;
 };
 
-/// Return functions that make the experiment's problems. Cases of one shape share their inputs and the oracle's
-/// results.
+/// Each function returns a function that makes the experiment's problems. Cases with the same inputs share their
+/// tensors and the oracle's results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> linear_problems();
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> host_scan_problems();
 

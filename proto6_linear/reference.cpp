@@ -107,71 +107,72 @@ struct RunningSums {
 };
 
 // The errors of a kernel. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
-// the inputs' type: 2^-11 for f16, 2^-8 for bf16, and 0 for f32: a kernel is taken to multiply inputs of f32 as exactly
-// as f32 does. The oracle reads the rounded inputs.
+// the inputs' type: 2^-11 for f16 and 2^-8 for bf16. For f32 `unit` is 0, because a kernel must multiply inputs of f32
+// as exactly as f32 does. The oracle reads the rounded inputs.
 //
 // An output is a sum of terms t_dj = scale q_d k_jd v_j, decayed. There is one term for each pair of a token j and a
-// row d of S, where j is a token that the output's token sees. A kernel never computes these terms one by one. It adds
-// them up in other orders, and rounds these numbers:
+// row d of S, where j is a token that the output's token sees. A kernel never computes these terms one by one. A kernel
+// adds up the terms in other orders, and on the way rounds the following numbers:
 //
 //   the state S       before the product with q. The error is one unit of each q_d S_d.
-//   f(q)              with a feature map f or a gate, after the product with the gate's decay. The error is one unit of
+//   f(q)              with a feature map f or a gate: after the product with the gate's decay. The error is one unit of
 //                     each q_d S_d.
 //   score_j           the product of the query with k_j, for the tokens j of the same chunk, at most 256. The error is
 //                     one unit of each score_j v_j.
-//   f(k) or v         with a feature map or a gate, after the product with the gate's decay. The error is one unit of
-//                     each term.
+//   f(k) or v         with a feature map only: f(k); with a gate only: the one of the two that the decay multiplies.
+//                     The error is one unit of each term.
 //   f(k) and v        with a feature map and a gate. The error is sqrt(2) units of each term.
 //
 // Without a gate and without a feature map nothing rounds k and v, and their products are exact in f32. A kernel may
-// still multiply q by the scale, and round the product to tf32, by 2^-11.
+// still multiply q by the scale, and round this product to tf32, which has an error of 2^-11.
 //
 // Errors of different numbers are independent, so their squares add up. over_rows is the root of the sum of (q_d
 // S_d)^2, over_keys is the root of the sum of (score_j v_j)^2 over the last 256 tokens, and over_terms is the root of
 // the sum of t_dj^2. The error of one rounding has a standard deviation of 0.4 units, so the error of a sum of
 // roundings has a standard deviation of 0.4 units of the root. The largest of a million such errors is five standard
-// deviations, which is 2 units of the root. O itself is rounded to its type, by at most one unit; two units are
-// allowed.
+// deviations, which is 2 units of the root: of_element. The rounding of O to its own type errs by at most one unit of
+// that type; of_element of these units are allowed too.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
-// one error. 2.5 standard deviations are allowed, which is 1 unit: half of the 2 units of a single element. (A row has
-// at least eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of
-// 2e7 rows.) The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d
-// S_d, is much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance adds them up. So the tolerance is large
-// enough.
+// one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least
+// eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of 2e7 rows.)
+// The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d S_d, is
+// much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
+// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance has a term for each of them. So the
+// tolerance is large enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. If decays make the sum forget old tokens, n
 // is the number of tokens that the sum remembers. Tensor cores round all sums in one direction, towards zero, by u on
-// average. Tensor cores take (head_dim + 256) / 16 steps within a chunk. In some kernels the state is the accumulator
-// of the tensor cores; then they take n / 16 more steps. For each of these n / 16 steps 2 u are allowed, because
-// partial sums may have been larger than the last sum. For f32, kernels split each operand into two numbers of tf32,
-// and tensor cores compute three products of these numbers in the place of one product of f32. A step then takes 8
-// terms in the place of 16 terms. The state of f32 is never an accumulator of tensor cores. A product of head_dim terms
-// adds sqrt(head_dim) u. All these errors are relative to the sizes of partial sums, which are as large as the roots
-// above and the result.
+// average in each step. Tensor cores take (head_dim + 256) / 16 steps within a chunk. In some kernels the state is the
+// accumulator of the tensor cores; then they take n / 16 more steps. For each of these n / 16 steps 2 u are allowed,
+// because partial sums may have been larger than the last sum. For f32, kernels split each operand into two numbers of
+// tf32, and tensor cores compute three products of these numbers in the place of one product of f32. A step then takes
+// 8 terms in the place of 16 terms. With inputs of f32 the state is never an accumulator of tensor cores. A dot product
+// over head_dim errs by about sqrt(head_dim) u; twice this error is allowed, and 16 u more. All these errors are
+// relative to the sizes of partial sums, which are as large as the roots above and the result.
 //
-// A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential errs by
-// 2^-20. At a sum of -88 the exponential errs by 88 * 8 u, which is 4.2e-5 of the weight. A weight this small no longer
-// counts: below -88 the exponential of f32 is 0. 4e-5 is allowed for all errors of a decay.
+// A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential itself
+// errs by 2^-20. The error of the sum, 8 u of its value, adds 88 * 8 u at a sum of -88, which is 4.2e-5 of the weight.
+// A weight this small no longer counts: below -88 the exponential of f32 is 0. 4e-5 is allowed for all errors of a
+// decay.
 //
-// With NORMALISED, the numerator and the divisor both have such an error, each from its own sums. The quotient has both
-// errors. The divisor's error is the same in all elements of a row.
+// With NORMALISED, the numerator and the divisor each err by such a sum's error, and the quotient has both errors. The
+// divisor's error is the same in all elements of a row.
 //
-// Why missing tokens are noticed: if all n tokens are drawn alike and m tokens are missing, o and each element of the
-// state change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
+// Why the check notices missing tokens: if all n tokens are drawn alike and m tokens are missing, o and each element of
+// the state change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
 //
 //   f32     an element's tolerance is 1.2e-4 of the size of o; a missing token changes o by 4e-3
 //   bf16    without a gate a row's tolerance is 0.009; a missing chunk of 64 changes each later row by 0.03
 //   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
 // If more than 10,000 tokens are summed, one missing token changes a row by less than the row's tolerance in bf16. But
-// no kernel rounds the state to 16 bits. The final state's tolerance is 5e-4 of its size, and a missing token changes
-// all elements of the state, by 4e-3 times a random number. So each check compares the final state. After a million
-// tokens the state's tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008 times a normally
-// distributed number, so some elements change by more than the tolerance. A missing token changes these elements by
-// 0.001, which no check notices.
+// kernels keep the state in f32, and round only a copy of it for the product with q. The final state's tolerance is
+// 5e-4 of its size, and a missing token changes all elements of the state, by 4e-3 times a random number. So each check
+// compares the final state. After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes
+// thousands of elements by 0.008 times a normally distributed number, so some elements change by more than the
+// tolerance. A missing token changes these elements by 0.001, which no check notices.
 //
 // With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
 // on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
@@ -203,7 +204,8 @@ struct Errors {
     decay = gated ? 4e-5 : 0;
   }
 
-  /// Returns the tolerance of a sum. Each rounding to a type of 16 bits may err by `roundings` units.
+  /// Returns the tolerance of a sum. Each rounding to a type of 16 bits may err by `roundings` units (of_element or
+  /// of_row).
   double of_sum(double value, double over_rows, double over_keys, double over_terms, double roundings) const {
     const double size = std::abs(value) + over_rows + over_keys + over_terms;
     return roundings * ((unit + q_unit) * over_rows + unit * over_keys + term_unit * over_terms) + (f32 + decay) * size;

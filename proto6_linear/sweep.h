@@ -21,7 +21,7 @@ Sweep feature_sweep(const std::string& profile, const DeviceInfo& device);
 /// off: 0, "none" or "identity".
 void complete_linear(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns what the answer at the end of a run shows: the choices that a user has, and the claims that give advice.
 AnswerSpec linear_answer();
 
 /// ExperimentSpec::study_bytes of this experiment.

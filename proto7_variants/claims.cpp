@@ -277,8 +277,8 @@ Claim grouped() {
       .complete = describe};
 }
 
-// Pairs cases that differ in the kernel that turns Q and K (applies RoPE). `baseline` and the elements of `contender`
-// are values of the axis rope. Pairs the fastest case with `baseline` with each case whose value is in `contender`.
+// Pairs cases that differ in the kernel that turns Q and K (applies RoPE): the fastest case whose value of the axis
+// rope is `baseline`, and each case whose value of rope is in `contender`.
 Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
   return [=](const Results& group) {
     Results before;
@@ -405,7 +405,7 @@ Claim copied() {
 bool timed_hot(const Measurement& r) { return r.timing(Scope::device_hot) != nullptr; }
 
 // Returns (time of the second result) / (time of the first result), both with hot caches. ratio_of_medians() would
-// divide the cold time of a case that memory limits by the hot time of a case that arithmetic limits.
+// divide the cold time of a memory-bound case by the hot time of a compute-bound case.
 Estimate ratio_of_hot(const Evidence& evidence) {
   const Timing &first = *evidence.results.at(0)->timing(Scope::device_hot),
                &second = *evidence.results.at(1)->timing(Scope::device_hot);

@@ -27,8 +27,7 @@ Tensor expanded(const Tensor& tensor, int64_t group);
 Plan expand_plan(const ExpandShape& shape, const DeviceInfo& device);
 
 /// K and V on the device. Inputs: [batch, kv_heads, rows, head_dim]. Outputs: [batch, kv_heads * group, rows,
-/// head_dim]. Strides are in elements. On a GPU each address, and each stride
-/// times the size of an element, must be a multiple of 16 bytes.
+/// head_dim]. Strides are in elements. On a GPU each address, and each stride in bytes, must be a multiple of 16.
 struct ExpandTensors {
   const void *k = nullptr, *v = nullptr;
   void *k_out = nullptr, *v_out = nullptr;

@@ -75,7 +75,7 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
 
 class VariantsProblem : public Problem {
  public:
-  /// Runs `plan`, the plan of `config`.
+  /// encode() runs `plan`, the plan of `config`.
   VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config,
                   const Plan& plan);
 

@@ -41,7 +41,7 @@ struct RotaryInputs {
 /// Rotary::in_place they read the buffers of `turned`.
 class RotaryLaunches {
  public:
-  /// Runs the launches of the plan's steps.
+  /// encode() runs the launches of the plan's steps.
   RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary,
                  const Plan& plan);
 

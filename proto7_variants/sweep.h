@@ -23,12 +23,13 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device);
 /// Returns the sweep of a run with a user's function. The sweep has only the axes of shapes. The file's option adds the
 /// function's axis, with the values `none` and the file's function.
 Sweep functions_sweep(const std::string& profile, const DeviceInfo& device);
-/// Sets the axes that a case does not name. The task becomes attention, key/value heads are found by an index, and
-/// modifiers are off. All other axes get the values that complete_modified() chooses. Axes that mean nothing for the
-/// task are off.
+/// Sets the axes that a case does not name. By default the task is attention, key/value heads are found by an index,
+/// and modifiers are off; the other axes get the values that complete_modified() chooses. Turns off the axes that mean
+/// nothing for the task.
 void complete_variants(Case& config, const DeviceInfo& device);
 
-/// Returns what the answer at the end of a run has: the claims that advise users, and the axes of the compared cases.
+/// Returns what the answer at the end of a run shows: the claims that give advice, and the axes whose values all give
+/// the same results.
 AnswerSpec variants_answer();
 
 }  // namespace attn

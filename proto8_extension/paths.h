@@ -14,9 +14,9 @@
 
 namespace attn {
 
-/// Has the device, the C++ engine (Engine) and the C engine (attn_engine). The device is opened as a framework opens a
-/// device: all work goes to the default stream. The device and the engines take their kernels from one folder. All
-/// cases of a run share one Host.
+/// Has the device, the C++ engine (Engine) and the C engine (attn_engine). The device is opened as for a framework: the
+/// caller owns the stream, which is the default stream. The device and the engines take their compiled kernels from one
+/// folder. All cases of a run share one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -35,7 +35,7 @@ struct Tensors {
   Tensors(Host& host, const FlashConfig& config, uint64_t seed);
 
   TensorView view(Buffer& buffer) const;
-  /// Returns the buffer as a DLTensor, which points to the buffer's memory and to `shape`.
+  /// Returns the buffer as a DLTensor, which points to the buffer's memory and to `shape`. DLTensor::device is not set.
   DLTensor described(Buffer& buffer);
 
   FlashConfig config;
@@ -51,8 +51,9 @@ std::string path_missing(const std::string& path);
 /// kernel is enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
 std::function<void()> direct_call(Host& host, Tensors& tensors, const Plan& plan);
 
-/// Returns a function that makes one call by a path other than "direct". The function returns when the kernel is
-/// enqueued (on a GPU) or done (on a cpu). `host` and `tensors` must outlive the function.
+/// Returns a function that makes one call by a path other than "direct" and "torch". The function returns when the
+/// kernel is enqueued (on a GPU) or done (on a cpu), or with the path "copies" when O is on the host. `host` and
+/// `tensors` must outlive the function.
 std::function<void()> call_of(const std::string& path, const std::string& op, Host& host, Tensors& tensors);
 
 /// Throws std::runtime_error with attn.h's message if `status` is an error.

@@ -1,6 +1,6 @@
 // Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
-// query head h and the row s. Memory limits the speed. The kernel reads a tile of rows from memory for the first query
-// head of a group, and from the L1 cache for the other query heads.
+// query head h and the row s. The kernel is memory-bound. It reads each row of a tile from memory for the first copy,
+// and from the L1 cache for the other copies.
 //
 // Function constants: ROW_BYTES (the bytes of head_dim elements), VECTOR_BYTES (the bytes of a load or a store; divides
 // ROW_BYTES). The kernel needs no threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).

@@ -26,7 +26,7 @@ def library(name):
 
 
 def find_compiler():
-    """Loads the NVRTC that came with PyTorch, so that the library finds this NVRTC by its name."""
+    """Loads the NVRTC of an installed package (PyTorch brings one), so that the library finds NVRTC by its name."""
     for folder in sys.path:
         for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.1[0-9]"), reverse=True):
             try:

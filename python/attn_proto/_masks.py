@@ -48,7 +48,7 @@ class Structure(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
-    def used(self):  # a trace for a range of sizes cannot read `used`; it reads `shorter`, None if all keys are used
+    def used(self):  # a trace for a range of sizes cannot read `used`; it reads `shorter`: None where all keys are used
         return self.shape[3] if self.shorter is None else self.shorter
 
     def __tensor_flatten__(self):
@@ -135,7 +135,7 @@ def turned(tokens, turns):
 
 def _kind(function):
     """Returns the name of the function of transformers.masking_utils that has made a mask function, or None if code of
-    another module has made it. A wrapper may have copied the mask function's names, but its code has other globals."""
+    another module has made it. The globals decide: a wrapper may copy a mask function's names, but not its globals."""
     known = isinstance(function, types.FunctionType) and function.__globals__ is causal_mask_function.__globals__
     return function.__qualname__.split(".")[0] if known else None
 
@@ -241,7 +241,7 @@ def _padding(attention_mask, keys, offset, readable):
 
 
 def _prefix(blocks, starts):
-    """Returns `prefix` of a Structure for `blocks`, [batch, keys]: the number of a key's block, or -1 for a key in no
+    """Returns `prefix` of a Structure. `blocks` [batch, keys] has the number of each key's block, or -1 for a key in no
     block. The tokens of a block see each other. Returns None unless each sequence has one block, which begins at the
     sequence's first token, and all blocks end at the same key."""
     inside = blocks >= 0
@@ -291,7 +291,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
                     return None
                 turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
-                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)  # a row of padding alone has no keys
+                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)  # all padding: no keys
         if "positions" not in rules and one_chunk:
             begin = padding + (q_offset - padding).div(size, rounding_mode="floor") * size - kv_offset
             starts = _later(starts, begin.expand(batch))

@@ -145,9 +145,9 @@ def mask_options(mask):
 
 
 def _why_not_now(*tensors):
-    """Returns a reason why attn::flash does not take a call, or None. These are the reasons that _decide() cannot keep
-    by shapes, strides and types: reasons that may change between calls with equal shapes, strides and types, and
-    reasons that prevent the comparison of shapes, strides and types."""
+    """Returns a reason why attn::flash does not take a call, or None. Unlike _why_not()'s reasons, these reasons cannot
+    be kept for later calls with equal shapes, strides and types: such calls may differ in gradients, modes and
+    addresses, and nested or sparse tensors have no strides to compare."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"
@@ -220,8 +220,8 @@ def _hand_back(why, *arguments, **options):
 
 
 class _NotKnown(BaseException):
-    """The drop-in raises this error if a __torch_function__ hands the drop-in the same call that this
-    __torch_function__ is handling."""
+    """The drop-in raises this error if a __torch_function__ that got a call from _ask() calls the drop-in with the same
+    arguments. _ask() then calls PyTorch's function."""
 
 
 def _ask(tensors, call, **options):

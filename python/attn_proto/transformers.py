@@ -253,7 +253,7 @@ class PagedLayer(CacheLayerMixin):
         self.tokens = self.attended = 0
 
     def crop(self, tokens_to_remove):
-        """Removes the last tokens. As in other caches of transformers, the number is negative."""
+        """Removes the last -tokens_to_remove tokens. As in other caches of transformers, the argument is negative."""
         if not -self.tokens <= tokens_to_remove <= 0:
             raise ValueError(f"attn_proto: crop({tokens_to_remove}) is not allowed; -{self.tokens} to 0 are")
         self.tokens += tokens_to_remove

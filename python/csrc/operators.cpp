@@ -156,14 +156,14 @@ std::string in_schema(const char* name, T off) {
 
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
-/// Checks the shapes from which outputs are made; attn.h checks the rest. Messages get numbers as text: in a process
-/// with PyTorch for CUDA an output stream of this file crashes at a number, because parts of the stream come from
-/// another libstdc++.
+/// Checks the number of dimensions of a tensor from whose sizes an output is made; attn.h checks the rest. The message
+/// gets the number as text: in a process with PyTorch for CUDA, to write a number to an output stream crashes, because
+/// parts of the stream come from another libstdc++.
 void check_rank(const char* op, const char* name, const Tensor& tensor) {
   TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
 }
 
-/// Whether a is larger than b for certain; a trace may not know sizes.
+/// Whether a is certainly larger than b. In a trace sizes may be unknown; a comparison that depends on them is false.
 template <typename Size>
 bool larger(const Size& a, const Size& b) {
 #ifdef TORCH_GUARD_OR_FALSE
@@ -585,8 +585,9 @@ bool elsewhere(const Option&) {
   return false;
 }
 
-/// The Meta key runs the meta function. PyTorch also calls the meta function if only some of the tensors are without
-/// memory. This operator refuses such a call, because nobody would write the result's memory.
+/// The Meta key runs this operator, which calls the meta function. PyTorch also chooses the Meta key if only some of
+/// the tensors are on the device meta. This operator refuses such a call, because nobody would write the result's
+/// memory.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -621,9 +622,9 @@ bool is_for_tokens(at::ScalarType type) { return type == at::kFloat || type == a
 constexpr size_t no_cache = SIZE_MAX;
 
 /// The autocast keys run the operator with its first `TOKENS` arguments cast to autocast's type, as in PyTorch's own
-/// attention. If the argument `CACHE` is a cache of f32, f16 or bf16, these arguments are cast to the cache's type
-/// instead, so that the cache is not copied. Tables keep their types. Tensors of float64 keep their type too, and the
-/// operator refuses them.
+/// attention. If argument number `CACHE` (from 0) is a cache of f32, f16 or bf16, the first `TOKENS` arguments are cast
+/// to the cache's type instead, so that the cache is not copied. Tables keep their types. Tensors of float64 keep their
+/// type too, and the operator refuses them.
 template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;
@@ -751,8 +752,8 @@ TORCH_LIBRARY_IMPL(attn, AutocastCPU, m) { implement_autocast<c10::kCPU>(m); }
 TORCH_LIBRARY_IMPL(attn, AutocastCUDA, m) { implement_autocast<c10::kCUDA>(m); }
 TORCH_LIBRARY_IMPL(attn, CPU, m) { implement(m); }
 TORCH_LIBRARY_IMPL(attn, CUDA, m) { implement(m); }
-// check_cache has no Meta implementation: with a Meta implementation, a trace would drop calls of check_cache, because
-// these calls have no results. Now a trace breaks at such a call, and the call runs.
+// check_cache has no Meta implementation. With one, a trace would drop calls of check_cache, because these calls have
+// no results. Without one, a trace breaks at such a call, and the call runs.
 TORCH_LIBRARY_IMPL(attn, Meta, m) {
   m.impl("flash", TORCH_FN((Traced<flash_meta, flash_name>::call)));
   m.impl("flash_with_lse", TORCH_FN((Traced<flash_with_lse_meta, flash_with_lse_name>::call)));
