@@ -90,7 +90,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
            {"--mask-function", std::string("\x7F\x45LF\0", 5), "is no text"},
            {"--mask-function", "", "is empty"},
            {"--mask-function", "bool other(int);\nbool visible(int q, int) { return other(q); }", "calls other(int)"},
-           {"--score-function", "float score(float s) { return s; }", "it must define float score(float s, int q, int k"},
+           {"--score-function", "float score(float s) { return s; }",
+            "it must define float score(float s, int q, int k"},
            {"--mask-function", "bool visible(int q, int k) { return slop; }", "function.cpp:1:37: error"}}) {
     write_text("function.cpp", text);
     const Outcome outcome = run_line(std::string(small_shape) + option + " function.cpp");
