@@ -73,9 +73,9 @@ struct ChunkParams : LinearParams {
   GLOBAL float* decays;
 };
 
-/// Parameters of scans, and of the cpu's fused form. A sequence's chunks are cut into spans of span_chunks chunks; the
-/// longest sequence has `spans` spans. Span i of sequence s has number s * spans + i. A span beyond the sequence's
-/// chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
+/// Parameters of scans, and of fused kernels except Hopper's. A sequence's chunks are cut into spans of span_chunks
+/// chunks; the longest sequence has `spans` spans. Span i of sequence s has number s * spans + i. A span beyond the
+/// sequence's chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
 /// z. Rows do not depend on one another. A threadgroup that looks back takes its span's number from a counter
