@@ -11,8 +11,7 @@ constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 /// have 64 columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
 ///
 /// A task computes one segment of a sequence and head, for one slice of 64 value columns. A slot is one sequence, head
-/// and slice; its number is (sequence * heads + head) * slices + slice. Task segment * slots + slot has this segment
-/// and slot.
+/// and slice; its number is (sequence * heads + head) * slices + slice. The number of a task is segment * slots + slot.
 struct FusedParams {
   TensorMap q, k, v, o;
   LinearParams linear;
