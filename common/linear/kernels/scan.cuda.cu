@@ -5,8 +5,8 @@
 //
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
-//                  sequence in turn. If there are few heads, several spans fill the device; the passes then read what
-//                  each chunk adds twice
+//                  sequence in turn. If there are few heads, several spans fill the device. If CAUSAL, the passes then
+//                  read each chunk's sum twice
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
 //                  of the spans before it, back to the nearest span that has published the state after itself. Let
@@ -53,10 +53,11 @@ struct Value {
   }
 };
 
-/// The part of a thread: a row and four columns of S, or a row of z. If `there` is false, the thread has no part.
+/// A thread's place: a row and four columns of S, or with `of_sum` a row of z. If `there` is false, the thread has no
+/// place.
 struct Item {
   const SpanParams& p;
-  const int sequence, head, row;  // the row of the head's state
+  const int sequence, head, row;  // row: in the head's state
   const int column;
   const bool there, of_sum;
   const SequenceRows rows;
@@ -76,7 +77,7 @@ struct Item {
   /// Returns the index of the row in a tensor [numbers, heads, HEAD_DIM].
   DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
 
-  // Bypasses the L1 cache, because other threadgroups may have written the data in this launch.
+  // Loads past the L1 cache, because other threadgroups may have written the data in this launch.
   DEVICE Value load(const float* states, const float* sums, long long number) const {
     if (!there) return {};
     if (of_sum) return {__ldcg(sums + at(number)), 0, 0, 0};
