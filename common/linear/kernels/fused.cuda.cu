@@ -12,12 +12,12 @@
 // product Q S. So one warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In
 // f16 an element of the copy is infinite if the element of S is 65520 or more.
 //
-// If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
-// segment's keys and values, and publishes the segment's own state: what it adds to S. Then the task computes the state
-// before the segment from what earlier segments have published (decoupled look-back, Merrill and Garland 2016), and
-// computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits only for tasks that
-// some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in shared memory, and are
-// read only once.
+// If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
+// last, first reads the segment's keys and values, and publishes the segment's own state: what it adds to S. Then each
+// task computes the state before its segment from what earlier segments have published (decoupled look-back, Merrill
+// and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits
+// only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in
+// shared memory, and are read only once.
 //
 // If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
 // the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
