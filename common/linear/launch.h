@@ -47,8 +47,8 @@ struct LinearConfig {
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // numbers in the decay of one chunk
 };
 
-/// The memory of a kernel that takes other parameters than SpanParams (Hopper's fused kernel), and the dispatch of this
-/// kernel. A LinearLaunch with a workspace has no buffers of its own.
+/// The memory and the dispatch of a kernel that takes parameters of its own device (Hopper's fused kernel:
+/// FusedParams). A LinearLaunch with a workspace has no buffers of its own.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;
