@@ -11,7 +11,7 @@
 // from this end to the query. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the diagonal the
 // kernel computes the score of each pair separately.
 //
-// If inputs have 16 bits, decayed queries and the state are rounded to tf32 for their product: 11 significant bits, and
+// If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
 // the exponents of f32. So the state cannot overflow; in f16 it could. Weights (decayed scores) are rounded to IN_TYPE,
 // which has no more bits than tf32, so splitting the state into two parts would gain nothing. If IN_TYPE is F32, each
 // number is split into two numbers of tf32, and three products of tf32 replace one product of f32
