@@ -1,4 +1,4 @@
-// Feature maps of linear attention, with the text that gives a feature map to a kernel.
+// Feature maps of linear attention, and the source text by which a kernel gets its feature map.
 #pragma once
 
 #include <map>
@@ -15,6 +15,7 @@ struct Feature {
   std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 
+  /// Returns the value of KernelSource::includes.
   std::map<std::string, std::string> includes() const;
   bool guarded() const { return user && user->guarded; }
 };

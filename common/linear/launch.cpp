@@ -24,8 +24,9 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// Returns how many chunks a span has. With look-back a span has few chunks, so that each span publishes its state soon
-/// after the previous span. In passes one span has all chunks, unless units of the device would be idle.
+/// Returns how many chunks a span has. With look-back a span has at most held_chunks chunks, so that it publishes its
+/// state soon after the span before it. In passes a sequence is one span if the threadgroups of all sequences and heads
+/// then fill the device; else its spans have at least `fewest` chunks.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -179,7 +180,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
-    // A causal product of n tokens has n (n + 1) / 2 pairs that are not masked. `pairs` is this number divided by n.
+    // A step of n tokens has n (n + 1) / 2 unmasked pairs of query and key. `pairs` is this number for one query.
     const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);
@@ -229,7 +230,7 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
   flags_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(spans * groups));
   constexpr int64_t least_tickets = 3;  // scan_lookback on a GPU has three words of tickets
   tickets_ = Buffer(device, sizeof(unsigned) * static_cast<size_t>(std::max(config.heads * groups, least_tickets)));
-  // On a GPU only kernels write flags and tickets after these uploads.
+  // If LinearOperation::resets_flags(), only kernels write flags and tickets after these uploads.
   for (Buffer* zeroed : {&flags_, &tickets_}) {
     const std::vector<std::byte> zeros(zeroed->bytes());
     zeroed->upload(zeros.data(), zeros.size());

@@ -1,4 +1,4 @@
-// Linear attention as launches: a configuration, its plan, and the class that encodes the plan on a caller's tensors.
+// Linear attention as launches: a configuration, its plan, and the class that encodes the plan's launches.
 // kernels/linear.h has the mathematics.
 #pragma once
 
@@ -28,26 +28,27 @@ struct LinearConfig {
   int64_t all_rows = 1;  // tokens of all sequences together
   bool ragged = false;   // sequences lie one after the other in batch 0 (LinearTensors::starts)
   int64_t head_dim = 64, value_dim = 64;
-  DType dtype = DType::f32, out_dtype = DType::f32;  // of Q, K and V, and of O
-  int64_t chunk = 64;                                // tokens; 0 for recurrent
+  DType dtype = DType::f32, out_dtype = DType::f32;  // dtype: of Q, K and V; out_dtype: of O
+  int64_t chunk = 64;                                // tokens of a chunk; 0 for recurrent
   bool causal = true;
   Gate gate = GATE_NONE;
   bool normalised = false;
   double scale = 0;  // 0: 1 / sqrt(head_dim), or 1 if normalised
   Feature feature;
-  int64_t segments = 0;     // for fused: into how many parts a sequence is cut; 0: a rule chooses (linear_segments())
-  int64_t span_chunks = 0;  // for scans on the device: chunks of a span; 0: a rule chooses
-  int64_t delay = 0;        // for tests: delays every second threadgroup that looks back
+  int64_t segments = 0;     // for fused: into how many parts the longest sequence is cut; 0: the device's rule chooses
+  int64_t span_chunks = 0;  // for scans on the device: how many chunks a span has; 0: a rule chooses
+  int64_t delay = 0;        // for tests of look-back: how long every second span waits (DELAY, kernels/linear.h)
 
   double effective_scale() const;
   int64_t chunks() const { return divided_up(tokens, chunk); }  // of the longest sequence
   /// Returns how many chunk numbers there are (place_of_chunk).
   int64_t chunk_numbers() const { return ragged ? all_rows / chunk + sequences : sequences * chunks(); }
   int64_t state_elements() const { return head_dim * value_dim; }
-  int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // elements of a decay
+  int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // numbers in the decay of one chunk
 };
 
-/// The memory between the phases of a form that only one device has. It replaces the buffers of LinearLaunch.
+/// The memory and the dispatch of a kernel that takes parameters of its own device (Hopper's fused kernel:
+/// FusedParams). A LinearLaunch with a workspace has no buffers of its own.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;
@@ -72,27 +73,27 @@ class LinearOperation {
   virtual Bound bound(const LinearConfig& config) const = 0;
   /// Returns the value of linear_chunk() for `variant`, which is "phases" or "fused".
   virtual int64_t chunk(const std::string& variant) const = 0;
-  /// Adds the constants, grid, threads and threadgroup memory that only this device's kernel needs. The launch's entry
-  /// names the kernel.
+  /// Sets the constants, grid, threads and threadgroup memory that depend on the device. The launch's entry names the
+  /// kernel.
   virtual void complete(Launch& launch, const LinearConfig& config, const DeviceInfo& device) const = 0;
-  /// Returns the workspace of a form that needs memory beyond what every LinearLaunch has; null for the other forms.
+  /// Returns the workspace of a configuration whose kernel needs one (LinearWorkspace), else null.
   virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
     return nullptr;
   }
-  /// Whether the device's scans reset flags and tickets. If not, each launch clears them.
+  /// Whether the device's kernels prepare flags and tickets for the next launch. If not, encode() clears them first.
   virtual bool resets_flags() const = 0;
 };
 
 /// Returns how many tokens a chunk of a variant has by default on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
-/// Returns how many segments each sequence is cut into: config.segments, but at most one for each chunk. If
-/// config.segments is 0, a rule gives the number: one if sequences and heads alone fill the device. The number is
-/// always one without causal.
+/// Returns how many segments the cpu's fused kernel cuts the longest sequence into: config.segments, but at most one
+/// for each chunk. If config.segments is 0, a rule gives the number: one if sequences and heads alone fill the device.
+/// The number is always one without causal.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
-/// The tensors of a launch, on its device; strides are in elements. On a GPU addresses and strides are multiples of 16
-/// bytes.
+/// The tensors of a launch, in the device's memory; strides are in elements. On a GPU addresses and strides are
+/// multiples of 16 bytes.
 struct LinearTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
@@ -112,48 +113,49 @@ struct LinearTensors {
 /// Returns the launches of a configuration and the work of its tokens, or the reason why the device does not take the
 /// configuration. With scan "host" the plan has the launches before and after the scan, and Plan::host is true.
 ///
-/// The work's arithmetic is the recurrence (4 head_dim value_dim for each token and head) and, if causal, the products
-/// of the pairs of tokens that a kernel multiplies at once (LinearOperation::step()) and that are not masked. The
-/// work's bytes are Q, K, V and O once, the gate, and the states that are read or written.
+/// The work's flops are those of the recurrence (4 head_dim value_dim for each token and head). If causal and in
+/// chunks, the flops of scores and of their products with V are added, for the unmasked pairs of tokens of each step
+/// (LinearOperation::step()). The work's bytes are Q, K, V and O once, and a gate by token or channel. If `with_state`,
+/// the bytes of the initial and the final states are added.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
 /// Returns the reason why no launch has these widths (head_dim of Q and K, value_dim of V), or an empty text if a
 /// launch can have them.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 
-/// Returns the arithmetic of the recurrence alone: 4 head_dim value_dim for each token and head. This number is the
-/// same for all variants.
+/// Returns the flops of the recurrence alone: 4 head_dim value_dim for each token and head. This number is the same for
+/// all variants.
 double recurrence_flops(const LinearConfig& config);
 
-/// The loaded kernels of one configuration, with the memory for states between their phases. One LinearLaunch must not
-/// run twice at the same time. The device and the pipelines must outlive the LinearLaunch.
+/// The loaded kernels of one configuration, and the memory through which they pass states. Two runs of one LinearLaunch
+/// must not overlap. The device and the pipelines must outlive the LinearLaunch.
 class LinearLaunch {
  public:
-  /// encode() runs the launches of `plan`, which must be the plan of `config`. Throws CompileError, OutOfMemory, and
-  /// BadInput if the device does not take the plan.
+  /// `plan` must be the plan of `config`. Throws CompileError, OutOfMemory, and BadInput if the device does not take
+  /// the plan.
   LinearLaunch(Device& device, PipelineCache& pipelines, const LinearConfig& config, const Plan& plan);
 
   /// Encodes all launches in order. Throws std::logic_error if the scan is "host".
   void encode(CommandEncoder& encoder, const LinearTensors& tensors) const;
 
-  /// With scan "host": the launches before the scan, the scan, and the launches after it. scan_on_host() copies to the
-  /// host what each chunk adds to the state, computes the state before each chunk, and copies these states back to the
-  /// device.
+  /// Only for scan "host": encode_before() encodes the launch before the scan, encode_after() the launch after it. In
+  /// between, scan_on_host() copies to the host what each chunk adds to the state, computes the state before each
+  /// chunk, and copies these states and the final state to the device.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
   void encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const;
   struct HostScan {
-    double down_s = 0, sum_s = 0, up_s = 0;
+    double down_s = 0, sum_s = 0, up_s = 0;  // seconds of the copies to the host, of the scan, of the copies back
   };
   /// starts: the values of LinearTensors::starts, on the host; empty unless ragged.
   HostScan scan_on_host(const LinearTensors& tensors, const std::vector<int>& starts);
 
-  /// Returns the bytes of the memory between phases.
+  /// Returns the bytes of all buffers().
   size_t bytes() const;
   bool guards_intact() const;
 
  private:
   SpanParams parameters(const LinearTensors& tensors) const;
-  std::vector<const Buffer*> buffers() const;  // the memory between phases
+  std::vector<const Buffer*> buffers() const;  // the workspace's memory, or the buffers of this object
   void dispatch(CommandEncoder& encoder, const LinearTensors& tensors, size_t first, size_t end) const;
 
   Device* device_;
@@ -163,7 +165,7 @@ class LinearLaunch {
   int64_t span_chunks_ = 1, spans_ = 1;
   Buffer states_, key_sums_, decays_, span_states_, span_key_sums_, span_decays_, states_after_, key_sums_after_;
   Buffer flags_, tickets_;
-  std::unique_ptr<LinearWorkspace> workspace_;  // of a form that only one device has
+  std::unique_ptr<LinearWorkspace> workspace_;  // null: the kernels use the buffers above
   std::vector<float> host_states_, host_key_sums_, host_decays_;
 };
 

@@ -84,7 +84,7 @@ struct ChunkH {
     if constexpr (GATE == GATE_CHANNEL) {
       const auto* const gates = reinterpret_cast<const float*>(k + layout.gates);
       auto* const sums = reinterpret_cast<float2*>(slice_sums());
-      auto* const later_decay = reinterpret_cast<float2*>(sum());  // decay of the blocks after this one
+      auto* const later_decay = reinterpret_cast<float2*>(sum());  // log2 of the decay over the blocks after this one
       for (int i = threadIdx.x; i < SLICES * PAIRS; i += phases_threads) {
         sums[i] = sum_of_slice<HEAD_DIM>(gates, i / PAIRS, i % PAIRS);
       }
@@ -163,7 +163,7 @@ struct ChunkH {
     }
   }
 
-  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row.
+  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the rounded state has this row.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }

@@ -11,17 +11,18 @@
 // from this end to the query. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the diagonal the
 // kernel computes the score of each pair separately.
 //
-// If inputs have 16 bits, the state is multiplied as tf32. The inputs are exact in tf32, and the state keeps 11 bits
-// and the exponents of f32. So the state cannot overflow; in f16 it could. The error of the state stays below the error
-// of weights, which are rounded to IN_TYPE, so splitting the state into two parts would gain nothing. If IN_TYPE is
-// F32, each number is split into two numbers of tf32, and three products of tf32 replace one product of f32
+// If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
+// the exponents of f32. So the state cannot overflow; in f16 it could. Weights (decayed scores) are rounded to IN_TYPE,
+// which has no more bits than tf32, so splitting the state into two parts would gain nothing. If IN_TYPE is F32, each
+// number is split into two numbers of tf32, and three products of tf32 replace one product of f32
 // (multiply_add_exactly).
 //
 // Blocks pass through one ring of stages: first blocks of keys, from the diagonal down to the chunk's first key, then
 // blocks of rows of the state.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
-// NORMALISED, CAUSAL (if 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of tensors begin at multiples of 16 bytes.
+// NORMALISED, CAUSAL (if 0, GATE is GATE_NONE), IN_TYPE, OUT_TYPE. Rows of q, k, v, o and of gates by channel begin at
+// multiples of 16 bytes.
 // Grid: (chunks, heads); 128 threads; ChunkOLayout's threadgroup memory.
 //
 // Checked: chunk_o[CAUSAL=1,CHUNK=64,GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,OUT_TYPE=2,VALUE_DIM=64] without spills
@@ -91,12 +92,13 @@ struct ChunkO {
   }
   DEVICE static float* key_sum() { return reinterpret_cast<float*>(memory + layout.key_sum); }
   DEVICE static float2* prefixes() { return reinterpret_cast<float2*>(memory + layout.prefixes); }
-  // By channel, for each group of 16 keys: slice_sums() has the sum of the group's gates, from_slice() the decay from
-  // the group's end to the first of the ROWS rows.
+  // By channel, for each group of 16 keys, logarithms in base 2: slice_sums() has the decay over the whole group,
+  // from_slice() the decay from the group's end to the first of the ROWS rows, or the inverse if the end comes later.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
-  // By channel: the decay from the start of the keys processed so far to the first of the ROWS rows. Blocks of keys are
-  // processed from last to first, so in the end this is the decay from the chunk's first token.
+  // By channel: the logarithm in base 2 of the decay from the earliest key processed so far to the first of the ROWS
+  // rows. Blocks of keys are processed from last to first, so in the end this is the decay from the chunk's first
+  // token.
   DEVICE static float2* done() { return from_slice() + SLICES * PAIRS; }
 
   // ---- copies
@@ -143,7 +145,7 @@ struct ChunkO {
   // ---- operands
 
   // Loads the operand Q of a step. A step has 32 bytes of each row. By channel Q is multiplied by its decay since the
-  // end of the group of 16 keys, and by the scale.
+  // end of group `slice` of 16 keys, and by the scale.
   DEVICE void load_queries(unsigned (&a)[4], int step, [[maybe_unused]] int slice) const {
     load_blocks(a, shared_address(q_tile()) + (warp_row + lane % 16) * K_ROW_BYTES + lane / 16 * 16 + step * 32);
     if constexpr (BY_CHANNEL && IN_TYPE == F32) {
@@ -342,7 +344,7 @@ struct ChunkO {
 
   // ---- a block of the state's rows
 
-  // O += scale decay f(Q) S. Adds to `sum` what z contributes to the divisor.
+  // O += scale decay f(Q) S, for the rows of S that the stage has. If NORMALISED, sum += decay f(Q) z for these rows.
   DEVICE void work_on_state(int job) {
     if (warp_row >= ROWS) return;
     const int from = state_row_of(job);
@@ -357,8 +359,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // From each group of eight columns the product gets columns 2 * quarter and 2 * quarter + 1, not columns
-      // `quarter` and `quarter + 4`.
+      // From each group of eight columns of Q the product expects columns `quarter` and `quarter + 4`. It gets columns
+      // 2 * quarter and 2 * quarter + 1, and the same rows of S.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];
@@ -449,7 +451,7 @@ struct ChunkO {
     for (int turn = 0; turn / layout.passes * ROWS < place.rows; ++turn) run_rows(turn);
   }
 
-  // Computes ROWS rows of a pass.
+  // Computes ROWS rows in one pass of columns.
   DEVICE void run_rows(int turn) {
     first_row = turn / layout.passes * ROWS;
     first_column = turn % layout.passes * layout.pass_columns;

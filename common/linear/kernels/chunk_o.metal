@@ -4,8 +4,8 @@
 // A simdgroup has 8 tokens at a time (outputs_metal.h).
 //
 // Function constants: see linear.h. No threadgroup memory. Grid: (chunk numbers, heads); metal_linear_threads threads.
-// Accumulators of a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64 at
-// 128 x 128.
+// Accumulators of a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64 if
+// HEAD_DIM and VALUE_DIM are 128.
 #include "common/linear/kernels/outputs_metal.h"
 #include "common/linear/kernels/phases_metal.h"
 

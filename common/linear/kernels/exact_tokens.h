@@ -1,4 +1,4 @@
-// Computes tokens of a chunk by the definition in linear.h, one by one, for a GPU's kernels. A product of tiles
+// Computes results of a chunk by the definition in linear.h, token by token, for cuda kernels. A product of tiles
 // multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
 // kernel of f32 splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
 // sum is NaN. In both cases a result is not finite, and a kernel computes the result anew with this file.
@@ -34,7 +34,7 @@ struct ExactTokens {
     return p.gate[at(p.gate_strides, token) + (GATE == GATE_CHANNEL ? d : 0)] * log2_e;
   }
 
-  /// Returns the number that tokens 0 to `count` - 1 add to an element of the state.
+  /// Returns the number that tokens 0 to `count` - 1 add to element (d, column) of the state.
   DEVICE float added(int count, int d, int column) const {
     float sum = 0, since = 0;
 #pragma unroll 1
@@ -45,12 +45,12 @@ struct ExactTokens {
     return sum;
   }
 
-  /// Multiplies f(q) of token `of_query` by the state after tokens 0 to `count` - 1; state(d, column) is the state
-  /// before token 0. All lanes of a warp call this function. `o` has a lane's results: column first_column + lane and
-  /// every 32nd column after it, before `columns`.
+  /// Multiplies f(q) of token `of_query` by the state after tokens 0 to `count` - 1, without scale or divisor.
+  /// state(d, column) is the state before token 0. All lanes of a warp call this function. A lane gets the columns
+  /// first_column + lane + 32 c below `columns`; o[c] is the result of the c-th of these columns.
   template <int COLUMNS, typename State>
   DEVICE void outputs(int of_query, int count, int first_column, int columns, State state, float (&o)[COLUMNS]) const {
-    constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // of a lane
+    constexpr int DIMS = (HEAD_DIM + WARP - 1) / WARP;  // rows of the state of a lane
     const int lane = threadIdx.x % WARP;
     float since[GATE == GATE_CHANNEL ? DIMS : 1] = {};
     const auto query = [&](int d, int i) {

@@ -1,8 +1,8 @@
 // Linear attention in one pass on Hopper's tensor cores. Q, K and V have 16 bits; the state is f32 and lies in
 // registers.
 //
-// A threadgroup has 64 value columns of a sequence and head. Chunks of 64 tokens pass through STAGES buffers; one
-// thread fills them by tensor copies. One warpgroup has the state, the other computes the outputs:
+// A threadgroup computes 64 value columns of a sequence and head at a time. Chunks of 64 tokens pass through STAGES
+// buffers; one thread fills them by tensor copies. One warpgroup has the state, the other computes the outputs:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
@@ -12,12 +12,12 @@
 // product Q S. So one warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In
 // f16 an element of the copy is infinite if the element of S is 65520 or more.
 //
-// If sequences and heads do not fill the device, a sequence is cut into segments. A segment's task first reads the
-// segment's keys and values, computes the segment's own state, and publishes it. Then the task computes the state
-// before the segment from what earlier segments have published (decoupled look-back, Merrill and Garland 2016), and
-// computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits only for tasks that
-// some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in shared memory, and are
-// read only once.
+// If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
+// last, first reads the segment's keys and values, and publishes the segment's own state: what it adds to S. Then each
+// task computes the state before its segment from what earlier segments have published (decoupled look-back, Merrill
+// and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits
+// only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in
+// shared memory, and are read only once.
 //
 // If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
 // the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
@@ -244,9 +244,10 @@ DEVICE float load_shared_float(const float* from) {
   return x;
 }
 
-enum Published { OWN = 1, INCLUSIVE = 2 };  // a segment's flag, minus the number that earlier launches have added
+// What a segment has published: its own state, or the state after it. Its flag is this value plus the launch's epoch.
+enum Published { OWN = 1, INCLUSIVE = 2 };
 
-/// Calls act(x) for both elements of a pair of 16 bits.
+/// Calls act(x) for both 16-bit elements of a pair, and returns the pair of results.
 template <class Act>
 DEVICE unsigned each_of_pair(unsigned pair, Act act) {
   float low, high;
@@ -363,12 +364,13 @@ struct Warpgroup {
       x = each_of_eight(x, [&](float y) { return r < rows ? feature(y, p.linear.feature_data) : 0.0f; });
     }
   }
-  // Clears the rows after the end of this sequence. These rows belong to the next sequence.
+  // Clears the rows from `rows` on. In the tensor these rows belong to the next sequence.
   DEVICE void clear_rows(unsigned char* panel, int rows) {
     for (int i = rows * 8 + thread; i < 512; i += WARPGROUP)
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
   }
-  // Both warpgroups call prepare() for each chunk, in the same order.
+  // Applies the feature map to the chunk's tiles, and clears rows of other sequences. Both warpgroups call prepare()
+  // for each chunk, in the same order.
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;
@@ -407,7 +409,7 @@ struct Warpgroup {
 
 struct State : Warpgroup {
   const unsigned epoch;      // flags of this launch are above this number
-  float state[PANELS][32];   // [64 rows of S of each panel][64 value columns]
+  float state[PANELS][32];   // this thread's part of S: 32 of the 64 x 64 elements of each panel
   float key_sum[PANELS][4];  // NORMALISED: the thread's two rows of each panel, each row twice
   float total;               // decay of the segment's chunks until now, log2
 
@@ -521,7 +523,8 @@ struct State : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) key_sum[panel][i] = 0;
     }
   }
-  // Calls act(element, index in a [HEAD_DIM, VALUE_DIM] tensor) for each of this thread's elements that exists.
+  // Calls act(element, index in a [sequences, heads, HEAD_DIM, value_dim] tensor) for each of this thread's elements
+  // that exists.
   template <class Act>
   DEVICE void each_element(const Task& task, Act act) {
     const long long base =
@@ -611,7 +614,7 @@ struct State : Warpgroup {
   }
 
   // The memory for published states is a ring. Waits until this segment's part of the ring is free: until the segment
-  // that used this part before is done, and all segments that may look back to that segment are done.
+  // that used this part before, and all segments that may look back to it, have published INCLUSIVE.
   DEVICE void wait_for_place(const Task& task) {
     const int segment = task.segment - 2 * p.reach + lane;
     if (segment >= 0 && lane <= p.reach) {
@@ -621,8 +624,7 @@ struct State : Warpgroup {
     __syncwarp();
   }
 
-  // Computes the state before the segment from the states that earlier segments have published. Each warp reads the
-  // flags itself.
+  // Computes the state before the segment from what earlier segments have published. Each warp reads the flags itself.
   DEVICE void look_back(const Task& task) {
     clear_state();
     const int segment = task.segment - 1 - lane;
@@ -636,7 +638,7 @@ struct State : Warpgroup {
       count = __ffs(inclusive) - 1;  // segments that have published only their own state
       if (count >= 0 && (ready & ((1u << count) - 1)) == (1u << count) - 1) break;
     }
-    // The decay between the end of a lane's segment and the end of the last segment before this one.
+    // log2 of the decay from the end of the lane's segment to the start of this segment.
     float own_total = 0, decay = 0;
     if constexpr (GATED) {
       if (lane < count) {
@@ -660,7 +662,8 @@ struct State : Warpgroup {
     for (; i <= count; ++i) add_states<1>({at(i)}, {factor(i)});
   }
 
-  // Computes a segment's own state. The first segment begins with the initial state.
+  // Adds the segment's chunks to `state`, which the caller has set to zero, or to the initial state if the segment is
+  // the first. Returns the ring after these chunks.
   DEVICE Ring gather(const Task& task, Ring ring) {
     total = 0;
     read_gates(task, task.chunk);
@@ -798,8 +801,8 @@ struct Outputs : Warpgroup {
     }
     mma_commit();
     mma_wait<0>();
-    // NaN if the thread's first row has a NaN or an infinity. The reason may be a later token's value: if a value is
-    // not finite, all rows have an output that is not finite, so it is enough to check one row.
+    // The sum is NaN if the thread's first row has a NaN or an infinity. The reason may be a later token's value: a
+    // value that is not finite makes an output of every row NaN or infinite, so it is enough to check one row.
     float zeros[4] = {};
     UNROLL for (int i = 0; i < 16; ++i) zeros[i % 4] += 0 * o[i / 2 * 4 + i % 2];
     const bool anew = some_not_finite((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) && some_value_not_finite(stage);
@@ -899,8 +902,8 @@ struct Outputs : Warpgroup {
     __syncwarp();
   }
 
-  // Goes over the chunks from which the other warpgroup gathers the segment's own state: helps to prepare these chunks,
-  // and releases their stages unless the segment is resident.
+  // Goes over the chunks of the other warpgroup's gather(): helps to prepare these chunks, and releases their stages
+  // unless the segment is resident.
   DEVICE void pass_gathered(const Task& task, Ring& ring) {
     if (task.last || (FEATURE_IS_IDENTITY && task.resident)) return;
     Ring at = ring;

@@ -4,34 +4,34 @@
 #include "common/kernel/tensor_map.h"
 #include "common/linear/kernels/linear.h"
 
-/// Tokens of a chunk, value columns of a threadgroup, and rows of a box of outputs.
+/// Tokens of a chunk, value columns of a task, and rows of a box of outputs.
 constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 
-/// The dimensions of a map are, innermost first, column, row, head, batch, and a dimension of size 1. The boxes have 64
-/// columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
+/// The dimensions of a TensorMap are, innermost first, column, row, head, batch, and a dimension of size 1. The boxes
+/// have 64 columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
 ///
-/// A task is one segment of a sequence and head, for a slice of 64 value columns. Task number `task` has segment
-/// task / slots; task % slots is (sequence * heads + head) * slices + slice.
+/// A task computes one segment of a sequence and head, for one slice of 64 value columns. A slot is one sequence, head
+/// and slice; its number is (sequence * heads + head) * slices + slice. The number of a task is segment * slots + slot.
 struct FusedParams {
   TensorMap q, k, v, o;
   LinearParams linear;
   int value_dim;
   int slices;          // of 64 value columns
-  int slots, tasks;    // sequences * heads * slices; slots * segments of the longest sequence
+  int slots, tasks;    // slots: sequences * heads * slices; tasks: slots * segments of the longest sequence
   int segment_chunks;  // chunks of a segment
   int reach;           // how many segments back a task looks at most, 1 to 31; states of 2 * reach segments are kept
-  /// [3]: tasks taken, threadgroups done, launches done; 0 before the first launch. Only the kernel writes the
-  /// counters.
+  /// [3]: tasks taken in this launch beyond each threadgroup's first, threadgroups done in this launch, launches done.
+  /// All are 0 before the first launch. Only the kernel writes the counters.
   unsigned* counters;
   unsigned* flags;  // [segments, slots]; 0 before the first launch
   float* totals;    // [segments, slots]: log2 of a segment's decay
-  /// [2 * reach, slots, 2, fused_state_floats()]: a segment's own state, and the state after this segment and all
-  /// segments before it.
+  /// [2 * reach, slots, 2, fused_state_floats()]: what a segment adds to the state, and the state after the segment.
+  /// Segment i has index i % (2 * reach).
   float* states;
 };
 
-/// Returns the floats of one slice's state. For each panel of 64 rows, 128 threads have 32 floats of S each and, if
-/// normalised, 4 floats of z.
+/// Returns how many floats one slice's state takes. For each panel of 64 rows, 128 threads have 32 floats of S each
+/// and, if normalised, 4 floats of z.
 constexpr long long fused_state_floats(long long head_dim, bool normalised) {
   return (head_dim + 63) / 64 * 128 * (normalised ? 36 : 32);
 }
@@ -40,9 +40,9 @@ constexpr long long fused_state_floats(long long head_dim, bool normalised) {
 ///   the stages, each with the panels of Q, the panels of K, and one panel of V
 ///   the panels of the state, in 16 bits; one panel of outputs
 ///   if gated: one panel of V multiplied by its decays
-///   if normalised: the key sum, and the tokens' decays, each in eight columns
+///   if normalised: the key sum and the tokens' decays, each as an operand of eight columns
 ///   the barriers
-///   if gated: each warp's sums of gates.
+///   if gated: for each of eight warps, the sums of the chunk's gates.
 struct FusedLayout {
   static constexpr long long panel_bytes = 64 * 128;
 

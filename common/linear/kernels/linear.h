@@ -50,12 +50,12 @@ struct LinearParams {
   const GLOBAL void* feature_data;  // data of a user's feature map, or null
 };
 
-/// Parameters of `phases`. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The numbers of
-/// sequence s begin at starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Some numbers have no
-/// chunk. No chunk goes beyond the end of its sequence.
+/// Parameters of chunk_h and chunk_o. A sequence is cut into chunks of CHUNK tokens, and each chunk has a number. The
+/// numbers of sequence s begin at starts[s] / CHUNK + s, or without `starts` at s * ceil(tokens / CHUNK). Some numbers
+/// have no chunk. No chunk goes beyond the end of its sequence.
 ///
-///   chunk_h        writes what each chunk adds to the state: the sum over its tokens of f(k_j) v_j^T, decayed to the
-///                  chunk's end; and the decay of the whole chunk
+///   chunk_h        writes what each chunk adds to the state: the sum of f(k_j) v_j^T over the chunk's tokens, each
+///                  term decayed to the chunk's end. Also writes the decay of the whole chunk
 ///   scan           replaces this sum by the state before the chunk, and writes the final state
 ///   chunk_o        reads the state before each chunk
 ///
@@ -64,42 +64,45 @@ struct LinearParams {
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
-  int chunks;  // chunk numbers: tokens of all sequences / CHUNK + sequences, or sequences * ceil(tokens / CHUNK)
+  /// How many chunk numbers there are: with `starts` (rows of all sequences) / CHUNK + sequences, else sequences *
+  /// ceil(tokens / CHUNK).
+  int chunks;
   GLOBAL float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
-  GLOBAL float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], as `states`, but of z
-  GLOBAL float*
-      decays;  // with a gate: logarithm of a chunk's decay, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
+  GLOBAL float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], for z what `states` is for S
+  /// With a gate: logarithms of the chunks' decays, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel.
+  GLOBAL float* decays;
 };
 
-/// Parameters of scans, and of the cpu's fused form. A sequence's chunks are cut into spans of span_chunks chunks; the
-/// longest sequence has `spans` spans. Span i of sequence s has number s * spans + i. A span beyond the sequence's
-/// chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
+/// Parameters of scans, and of fused kernels except Hopper's. A sequence's chunks are cut into spans of span_chunks
+/// chunks; the longest sequence has `spans` spans. Span i of sequence s has number s * spans + i. A span beyond the
+/// sequence's chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
-/// z. Rows do not depend on one another. A kernel that looks back takes the number of its span from a counter, its
-/// ticket, so all earlier spans have begun. DELAY is 0 except in tests. There it is how long every second span waits
-/// before it sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU.
+/// z. Rows do not depend on one another. A threadgroup that looks back takes its span's number from a counter
+/// (`tickets`). So every earlier span that it waits for has begun. DELAY is how long every second span waits before it
+/// sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU. DELAY is 0 except in tests.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// The sums that each span adds, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
-  /// `scan` with PASS_STARTS replaces the sums of a span by the state before the span. span_decays has the logarithms
-  /// of the spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if
+  /// What each span adds to S and z, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
+  /// If CAUSAL, PASS_STARTS replaces what a span adds by the state before the span. span_decays has the logarithms of
+  /// the spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if
   /// there is one span.
   GLOBAL float *span_states, *span_key_sums, *span_decays;
   /// For kernels that look back. states_after and key_sums_after have the state and the key sum after each span. flags
-  /// has a SpanFlag for each span number, head and slice of rows. tickets are [slices, heads] on the cpu, and three
-  /// words on a GPU (scan.cuda.cu). Flags and tickets must be 0 when a launch begins. If a device's scans reset them,
-  /// the host clears them only once, before the first launch.
+  /// has one word for each span number, head and slice of rows. On the cpu a flag is a SpanFlag, tickets are [slices,
+  /// heads], and both must be 0 when a launch begins. On a GPU scan.cuda.cu gives the meaning of flags and of the three
+  /// words of tickets; both must be 0 only before the first launch.
   GLOBAL float *states_after, *key_sums_after;
   GLOBAL unsigned *flags, *tickets;
 };
 
-/// The pass of a launch of `scan`. With one span only PASS_STATES runs; it writes the final state, and without CAUSAL
-/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS writes the final state and
-/// the entry of the first chunk, and without CAUSAL PASS_STATES does not run.
-///   PASS_TOTALS  span_states becomes what each span adds, span_decays each span's decay
-///   PASS_STARTS  grid (sequences, ...): span_states becomes the state before each span
-///   PASS_STATES  states becomes the state before each chunk, from the initial state, or from span_states if spans > 1
+/// The pass of a launch of `scan`. With one span only PASS_STATES runs. It writes the final state, and without CAUSAL
+/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS writes both in place of
+/// PASS_STATES, and without CAUSAL PASS_STATES does not run.
+///   PASS_TOTALS  writes what each span adds to span_states, and each span's decay to span_decays
+///   PASS_STARTS  grid (sequences, ...): if CAUSAL, replaces span_states by the state before each span
+///   PASS_STATES  if CAUSAL, replaces `states` by the state before each chunk. Begins with the initial state, or with
+///                span_states if spans > 1
 enum ScanPass { PASS_TOTALS = 1, PASS_STARTS = 2, PASS_STATES = 3 };
 
 /// What a span has published. SPAN_SILENT: nothing; SPAN_ADDS: what the span adds (span_states); SPAN_AFTER: the state
@@ -121,7 +124,7 @@ EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LOCAL LinearParams& p,
 
 /// The chunk that has a given number. If rows is 0, no chunk has this number.
 struct ChunkPlace {
-  int sequence, chunk;     // chunk: of the sequence, from 0
+  int sequence, chunk;     // chunk: the chunk's index in its sequence
   int first_chunk;         // the sequence's first number
   int batch, first, rows;  // the chunk's rows
 };

@@ -12,13 +12,13 @@ namespace look_back_math {
 
 INLINE float decay_of(float log) { return GATE == GATE_NONE ? 1 : look_back_math::expf(log); }
 
-/// Rows of a head's state, `step` floats apart, and of its key sum.
+/// Rows of a head's state, which begin `step` floats apart, and the same rows of its key sum.
 struct StateRows {
   float *state, *key_sum;
   long step;
 };
 
-/// A span of a sequence, for a threadgroup that has ROWS rows from first_row on.
+/// A span of a sequence, for a threadgroup that has ROWS rows of the state from first_row on.
 template <int ROWS>
 struct Span {
   const SpanParams& p;
@@ -45,7 +45,7 @@ struct Span {
       if (NORMALISED) sums[row(span) + r] = own.key_sum[r];
     }
   }
-  /// Publishes what the span adds, and the span's decay as [ROWS] logarithms.
+  /// Publishes what the span adds, and `logs`: for each of the ROWS rows the logarithm of its decay over the span.
   INLINE void say_adds(const StateRows& own, const float* logs) const {
     copy(own, p.span_states, p.span_key_sums);
     for (int r = 0; GATE != GATE_NONE && r < ROWS; ++r) p.span_decays[row(span) + r] = logs[r];

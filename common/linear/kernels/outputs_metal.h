@@ -1,11 +1,10 @@
 // The outputs of a group of 8 tokens of a chunk, in the Metal dialect, with simdgroup matrices of f32.
 //
-// A simdgroup has the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of operands straight
-// from the device (fragment_row() in common/kernel/metal.h). The simdgroup walks groups of 8 tokens, from its own group
-// back to the chunk's first group. `since` has the logarithms of the decays from the group's end to the lane's own
-// token. Both factors of a product then decay towards the group's end, so that none is above 1. Last comes the state
-// before the chunk. In its own group a token takes up tokens up to itself one by one, so that no later value counts,
-// whether or not it is finite.
+// A simdgroup computes the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of operands
+// straight from device memory (fragment_row() in common/kernel/metal.h). The simdgroup takes groups of 8 keys, from its
+// own group back to the chunk's first group, and then the state before the chunk. Keys of an earlier group decay to the
+// group's end; queries decay from there (`since`). So no factor is above 1. In its own group each query takes the keys
+// up to itself one by one. A product of matrices would multiply later values by 0, which is NaN if they are not finite.
 //
 // Function constants: the constants of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators of a lane: COLUMNS *
 // 2, and with GATE_CHANNEL HEAD_DIM / 4 of `since`.
@@ -19,7 +18,8 @@ constexpr constant int STEPS = HEAD_DIM / 8;
 constexpr constant bool BY_CHANNEL = GATE == GATE_CHANNEL;
 constexpr constant int SINCE = BY_CHANNEL ? STEPS * 2 : 1;
 
-/// The logarithms of a lane's decays, for its elements of the rows of q.
+/// The logarithms of the decays by which a lane multiplies its elements of q: from the end of a group of keys to the
+/// query, or from the chunk's start to the query.
 struct Since {
   float logs[SINCE];
 
@@ -35,8 +35,8 @@ struct Since {
 };
 
 /// Writes the outputs of tokens `first` to before `first` + 8 of a chunk of `rows` tokens, which begins at token 0 of
-/// `tokens`. The outputs have COLUMNS * 8 columns from `first_column` on, as far as VALUE_DIM goes. `state` is the
-/// state before the chunk, from the first of these columns on; without CAUSAL it is the state after the last token.
+/// `tokens`. Writes COLUMNS * 8 columns from `first_column` on, but none from VALUE_DIM on. `state` is the state before
+/// the chunk, from column `first_column` on; without CAUSAL it is the state after the last token.
 template <int COLUMNS, typename State, typename KeySums>
 INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int first_column, State state,
                           int state_row, KeySums key_sums, uint lane) {
@@ -72,7 +72,7 @@ INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int 
       divisor += scores[i];
     }
     for (int other = 0; other < 8; ++other) {
-      // The lane that holds this row's score of the token: fragment_row() and fragment_column() backwards.
+      // The lane that holds this row's score of key first + other: the inverse of fragment_row() and fragment_column().
       const uint holder = (lane & 0x16u) | static_cast<uint>(other / 4 * 8 + other % 4 / 2);
       const float score = simd_shuffle(scores[other % 2], static_cast<ushort>(holder));
       if (!there || first + other > token) continue;
@@ -85,10 +85,10 @@ INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int 
     }
     if (there) since.add(tokens, first, token + 1, column);
 
-    // The groups before it. All their tokens exist and are seen.
+    // Earlier groups. All their tokens exist, and none is masked.
     for (int before = first - 8; before >= 0; before -= 8) {
       Matrix s = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-      float key_logs[2] = {0, 0};  // without channels: of columns `column` and `column` + 1
+      float key_logs[2] = {0, 0};  // unless BY_CHANNEL: of keys `column` and `column` + 1
       for (int i = 0; i < 2 && !BY_CHANNEL; ++i) {
         for (int after = before + column + i + 1; after < before + 8; ++after) key_logs[i] += tokens.decay(after, 0);
       }

@@ -7,11 +7,12 @@
 
 /// Threads of chunk_h and chunk_o.
 constexpr int phases_threads = 128;
-/// The most bytes of a threadgroup on Hopper. Two threadgroups that each have less than half of these bytes fit on a
-/// multiprocessor.
+/// The most bytes of threadgroup memory on Hopper. Two threadgroups fit on a multiprocessor if each has at most half of
+/// these bytes, less 1024.
 constexpr long long phases_most_bytes = 232448;
 
-/// Returns the bytes from row to row, an odd multiple of 16, so that eight rows share no bank.
+/// Returns the bytes from row to row, an odd multiple of 16, so that 16 bytes in the same columns of eight successive
+/// rows share no bank.
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
@@ -33,8 +34,10 @@ struct ChunkHLayout {
   bool resident;  // the whole chunk lies in the stages, and is read once
   int stage_v_columns;
   long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
-  long long weights;          // floats [chunk]: the factor of a token
-  long long slice_sums, sum;  // by channel: floats [block / 16, head_dim], [head_dim]
+  long long weights;  // floats [chunk]: the decay from a token to the chunk's end
+  // By channel, logarithms of decays: of each 16 tokens of a block, floats [block / 16, head_dim], and of all later
+  // blocks, floats [head_dim].
+  long long slice_sums, sum;
   long long bytes;
 
   constexpr ChunkHLayout(int head_dim, int value_dim, int chunk, int element_bytes, int gate)
@@ -62,8 +65,8 @@ struct ChunkHLayout {
         slice_sums(0),
         sum(0),
         bytes(0) {
-    // 64 registers of sums leave room for four threadgroups. Wide heads get 128 registers. With fewer registers the
-    // kernel would pass over their tokens too often.
+    // A thread has at most 64 registers of sums, so that a multiprocessor has room for four threadgroups. For head_dim
+    // above 128 a thread has up to 128, because with fewer the kernel would make too many passes.
     const int most = head_dim > 128 ? 16 : 8;
     if (column_units > most / row_tiles) column_units = most / row_tiles;
     pass_columns = 16 * column_units * column_warps;
@@ -80,7 +83,7 @@ struct ChunkHLayout {
 
  private:
   constexpr void place(int head_dim, int chunk, int element_bytes, int gate) {
-    // f32 is read by words, four rows at once; the rows lie eight banks apart.
+    // f32 is read by words, four successive rows at once. The rows begin eight banks apart, so they share no bank.
     k_row_bytes = element_bytes == 4 ? k_columns * 4 + 32 : odd_row_bytes(k_columns, 2);
     v_row_bytes = element_bytes == 4 ? stage_v_columns * 4 + 32 : odd_row_bytes(stage_v_columns, 2);
     v = block * k_row_bytes;
@@ -93,8 +96,8 @@ struct ChunkHLayout {
   }
 };
 
-/// chunk_o computes 64 rows of Q at a time, 16 for each warp. Blocks of `block` keys, and of `state_rows` rows of the
-/// state, pass through a ring of stages.
+/// chunk_o computes `rows` rows of Q at a time, at most 64, 16 for each warp. Blocks of `block` keys, and of
+/// `state_rows` rows of the state, pass through a ring of stages.
 struct ChunkOLayout {
   int rows;
   int k_columns, v_columns;  // rounded up to the columns of a product
@@ -106,7 +109,7 @@ struct ChunkOLayout {
   long long decays;      // by channel: floats [rows, head_dim], log2 of each row's decay since the first row
   long long key_sum;     // NORMALISED: floats [head_dim]
   long long prefixes;    // by head or token: float pairs [chunk]; a pair's sum is log2 of the decay since token 0
-  long long slice_sums;  // by channel: floats, two of [block / 16, head_dim] and one of [head_dim]
+  long long slice_sums;  // by channel: slice_sums(), from_slice() and done() of chunk_o.cuda.cu, one after the other
   long long bytes;
 
   constexpr ChunkOLayout(int head_dim, int value_dim, int chunk, int element_bytes, int gate)
@@ -164,8 +167,8 @@ struct ChunkOLayout {
   }
 };
 
-/// Returns SCAN_ROWS of the scans. The number divides head_dim. With this number of rows at most 128 threads have four
-/// elements of S each, and further threads have one element of z each, for all chunks.
+/// Returns SCAN_ROWS of the scans: the largest divisor of head_dim with which at most 128 threads have four elements of
+/// S each. If normalised, cuda_scan_threads() adds one thread for each row of z.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;
@@ -177,14 +180,14 @@ constexpr int cuda_scan_threads(int rows, int value_dim, bool normalised) {
 /// Chunks of a span that scan_lookback holds in registers, and reads once.
 constexpr int held_chunks = 8;
 
-/// recurrent: a threadgroup has `columns` columns of a state; a thread has four of these columns of every 16th row.
+/// recurrent: a threadgroup has `columns` columns of a state. A thread has four of these columns, in every 16th row.
 struct CudaRecurrentLayout {
   static constexpr int threads = 128, columns = 32, token_block = 8;
 
   int slices;  // of a state
   int rows;    // of a thread
-  // Offsets in bytes. For each token: q, k, decays [16 * rows] (one decay unless by channel), v [columns], and what
-  // each warp adds to o [columns] and to o's divisor.
+  // Offsets in bytes. For each token: q, k and decays, [16 * rows] each (one decay unless by channel); v [columns];
+  // `parts`, what each warp adds to o [columns]; `sums`, what each warp adds to o's divisor.
   long long q, k, decays, v, parts, sums, bytes;
 
   constexpr CudaRecurrentLayout(int head_dim, int value_dim, int gate)

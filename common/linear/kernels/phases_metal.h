@@ -20,7 +20,7 @@ struct MetalChunkLayout {
 
 /// Threadgroup memory of fused, in floats: a slice of the state [head_dim][row], and key sums [head_dim].
 struct MetalFusedLayout {
-  int slice, row, key_sums, floats;  // slice: columns of the state
+  int slice, row, key_sums, floats;  // slice: the columns of the state that a threadgroup has
 
   constexpr MetalFusedLayout(int head_dim)
       : slice(head_dim > 216 ? 16 : 32), row(slice + 4), key_sums(head_dim * row), floats(key_sums + head_dim) {}

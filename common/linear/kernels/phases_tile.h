@@ -1,5 +1,5 @@
-// Functions that the kernels of `phases` share, in the cuda dialect, for sm_80 and later. Function constants: CHUNK,
-// IN_TYPE, and GATE for scalar_decays.
+// Functions that chunk_h and chunk_o share, in the cuda dialect, for sm_80 and later. Function constants: CHUNK,
+// IN_TYPE, GATE, and HEAD_DIM for exact_tokens.h.
 #pragma once
 
 #include "common/kernel/ampere.h"
@@ -127,7 +127,7 @@ DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int 
   return before;
 }
 
-/// Returns the sum of the decays of sixteen rows of gates [rows, HEAD_DIM], for a pair of columns.
+/// Returns the sum of the decays of the sixteen rows of a slice, for a pair of columns. `gates` is [rows, COLUMNS].
 template <int COLUMNS>
 DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   float2 sum{};
@@ -137,9 +137,9 @@ DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   return sum;
 }
 
-/// Decays sixteen rows of K in place, for a pair of columns: each row by the gates of the rows after it, and by
-/// `after`. With MAPS this function applies the feature map first, and sets rows from `rows` on to 0. Returns `after`
-/// plus the gates of all sixteen rows.
+/// Decays the sixteen rows of a slice of K in place, for a pair of columns: each row by the gates of the slice's later
+/// rows, and by `after`. With MAPS this function applies the feature map first, and sets rows from `rows` on to 0.
+/// Returns `after` plus the gates of all sixteen rows.
 template <int COLUMNS, int ROW_BYTES, bool MAPS>
 DEVICE float2 decay_slice(unsigned char* k, const float* gates, int slice, int pair, float2 after, int rows,
                           const void* feature_data) {

@@ -16,8 +16,8 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
-// Returns the number of vectors of a row that a loop computes at once, at most `most`. The number divides the row's
-// number of vectors. The number is so small that registers also hold as many vectors of values and of outputs.
+// Returns how many vectors of a row a loop computes at once: at most `most`, and a divisor of the row's vectors. With a
+// quarter of the registers as `most`, registers also hold as many vectors of values and of outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;
@@ -30,7 +30,8 @@ constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // rows in 2 KiB; the ha
   VECTORIZE for (int d = 0; d < HEAD_DIM; ++d) row[d] = feature(row[d], data);
 }
 
-/// The source and the destination of the rows of a state, either of which may be null, and the inputs of all tokens.
+/// The source and the destination of the rows of a state, either of which may be null, and the inputs and outputs of
+/// all tokens.
 struct State {
   const float* from;
   float* to;
@@ -134,8 +135,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
         decays[t] = math::expf(GATE == GATE_HEAD ? p.gate[head] : p.gate[offset(p.gate_strides, begin + t)]);
       }
     }
-    // The source and the destination of a row: the sequence's states, or threadgroup memory between two groups of
-    // TOKENS tokens.
+    // The source and the destination of the state: the initial and final states, or between two groups of TOKENS tokens
+    // threadgroup memory.
     const float* const from = first ? p.initial_state ? p.initial_state + index * VALUE_DIM : nullptr : state;
     const float* const from_sums = first ? p.initial_key_sum ? p.initial_key_sum + index : nullptr : sums;
     float* const to = last ? p.final_state ? p.final_state + index * VALUE_DIM : nullptr : state;

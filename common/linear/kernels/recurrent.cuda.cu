@@ -1,10 +1,10 @@
 // The recurrence, for one or a few tokens of each sequence: linear.h has the contract. The kernel reads and writes the
 // state once, 16 bytes at a time, and this takes most of its time. A thread loads its whole part of the state first.
 //
-// A threadgroup has CudaRecurrentLayout::columns columns of a head's state, with all rows, so that a few sequences also
-// fill a GPU. A thread has four columns of every 16th row in registers. q, k and decays of token_block tokens at a time
-// lie in threadgroup memory. o is summed over the rows of a warp, then over warps. Every threadgroup computes z; only
-// the first threadgroup of a head writes z.
+// A threadgroup has a slice of CudaRecurrentLayout::columns columns of a head's state, with all rows, so that even a
+// few sequences fill a GPU. A thread has four columns of every 16th row in registers. q, k, v and decays of token_block
+// tokens at a time lie in threadgroup memory. o is summed over the rows of a warp, then over warps. Every threadgroup
+// computes z; only the one with the first slice of a head writes z.
 //
 // The final state may overwrite the initial state. The final key sum may overwrite the initial key sum only if a head
 // has one slice.
@@ -25,7 +25,7 @@ namespace {
 
 constexpr CudaRecurrentLayout layout(HEAD_DIM, VALUE_DIM, GATE);
 constexpr int THREADS = layout.threads, SLICE = layout.columns, TOKENS = layout.token_block, ROWS = layout.rows;
-constexpr int DIMS = ROWS * 16;                           // rows, rounded up; rows beyond HEAD_DIM are zero
+constexpr int DIMS = ROWS * 16;                           // HEAD_DIM, rounded up; q and k are zero in further rows
 constexpr int SUMS = (HEAD_DIM + THREADS - 1) / THREADS;  // rows of z of a thread
 constexpr int WARPS = THREADS / WARP;
 
@@ -37,7 +37,7 @@ struct Recurrent {
   const SequenceRows rows = rows_of_sequence(p, sequence, 1);
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int first_row = threadIdx.x / 8;                                            // and every 16th row after it
-  const int own_column = threadIdx.x % 8 * 4, column = slice * SLICE + own_column;  // of the slice; of the state
+  const int own_column = threadIdx.x % 8 * 4, column = slice * SLICE + own_column;  // in the slice, and in the state
   const long long state_row = state_index(sequence, p.heads, head) * HEAD_DIM;
 
   float s[ROWS][4];

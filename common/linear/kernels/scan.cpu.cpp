@@ -1,7 +1,8 @@
 // Scans: compute the state before each chunk from what chunks add (linear.h), in passes, or in one pass by decoupled
 // look-back.
 //
-// Threadgroup memory, in floats: the running state [SCAN_ROWS][VALUE_DIM], key sum and decay [SCAN_ROWS].
+// Threadgroup memory, in floats: the running state [SCAN_ROWS][VALUE_DIM], its key sum [SCAN_ROWS], and the logarithms
+// of its decays [SCAN_ROWS].
 // Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS); with PASS_STARTS (sequences, ...).
 #ifdef DELAY_VALUE
 #define LOOKS_BACK 1
@@ -34,8 +35,8 @@ struct Rows {
 
   INLINE StateRows own() const { return {state, key_sum, VALUE_DIM}; }
 
-  /// state = state * decay + the entry `number` of states and sums. With STARTS the state before the entry replaces the
-  /// entry. decays[r * decay_step] is the logarithm of the decay of row r.
+  /// state = state * decay + the entry `number` of states and sums. With STARTS the old state replaces the entry.
+  /// decays[r * decay_step] is the logarithm of the decay of row r.
   template <bool STARTS>
   INLINE void pass(float* states, float* sums, long long number, const float* decays, int decay_step) {
     const long long first = state_index(number, p.heads, head) * HEAD_DIM + first_row;
@@ -83,7 +84,7 @@ struct Rows {
     for (int r = 0; NORMALISED && sums && r < SCAN_ROWS; ++r) sums[first + r] = key_sum[r];
   }
   INLINE void begin() { copy_from(p.initial_state, p.initial_key_sum, sequence); }
-  /// Writes the state after the last token.
+  /// Writes the state after the last token, as the final state and, without CAUSAL, as the entry of the first chunk.
   INLINE void end() const {
     copy_to(p.final_state, p.final_key_sum, sequence);
     if (!CAUSAL && rows.chunks > 0) copy_to(p.states, p.key_sums, rows.first_chunk);

@@ -1,12 +1,12 @@
 // Scans: compute the state before each chunk from what chunks add; linear.h has the contract. A threadgroup has
-// SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z. Each
-// row is read and written once, in the order of memory. A thread loads the next chunks before it works on the loaded
-// chunks.
+// SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z.
+// Neighbouring threads read and write neighbouring addresses. A thread loads the next chunks before it works on the
+// loaded chunks.
 //
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
-//                  sequence in turn. Several spans fill the device if there are few heads. With several spans the scan
-//                  reads the sums of the chunks twice
+//                  sequence in turn. If there are few heads, several spans fill the device. If CAUSAL, the passes then
+//                  read each chunk's sum twice
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
 //                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
 //                  of the spans before it, back to the nearest span that has published the state after itself. Let
@@ -14,8 +14,8 @@
 //                  next span. Both spans together have d1 + d2 and exp(d2) S1 + S2. A span of at most held_chunks
 //                  chunks is read once. Of a longer span the chunks after the first held_chunks are read twice.
 // With look-back a threadgroup takes the number of its span from a counter, its ticket. So all spans for which it waits
-// have begun. Flags count launches, so no flag has to be cleared between launches. DELAY: nanoseconds that every second
-// span waits before it sets a flag.
+// have begun. A flag also has the number of its launch (Board), so no flag has to be cleared between launches. DELAY:
+// nanoseconds that every second span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);
@@ -53,10 +53,11 @@ struct Value {
   }
 };
 
-/// The part of a thread: a row and four columns of S, or a row of z. If `there` is false, the thread has no part.
+/// A thread's place: a row and four columns of S, or with `of_sum` a row of z. If `there` is false, the thread has no
+/// place.
 struct Item {
   const SpanParams& p;
-  const int sequence, head, row;  // the row of the head's state
+  const int sequence, head, row;  // row: in the head's state
   const int column;
   const bool there, of_sum;
   const SequenceRows rows;
@@ -76,7 +77,7 @@ struct Item {
   /// Returns the index of the row in a tensor [numbers, heads, HEAD_DIM].
   DEVICE long long at(long long number) const { return state_index(number, p.heads, head) * HEAD_DIM + row; }
 
-  // Bypasses the L1 cache, because other threadgroups may have written the data in this launch.
+  // Loads past the L1 cache, because other threadgroups may have written the data in this launch.
   DEVICE Value load(const float* states, const float* sums, long long number) const {
     if (!there) return {};
     if (of_sum) return {__ldcg(sums + at(number)), 0, 0, 0};

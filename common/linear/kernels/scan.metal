@@ -26,8 +26,7 @@ struct Element {
 
   long at(long number) const { return (state_index(number, heads, head) * HEAD_DIM + row) * COLUMNS + column; }
 
-  /// value = value * decay + the entry `number` of `sums`. With `starts` the entry then
-  /// becomes the old value.
+  /// value = value * decay + the entry `number` of `sums`. With `starts` the old value replaces the entry.
   void pass(device float* sums, long number, float log, bool starts) {
     device float& there = sums[at(number)];
     const float was = value;
@@ -37,7 +36,7 @@ struct Element {
 };
 
 /// Computes one element for all chunks of a span, or with PASS_STARTS for all spans of a sequence. Returns the sum of
-/// the logarithms of the chunks' decays; 0 with PASS_STARTS.
+/// the logarithms of the chunks' decays, or 0 with PASS_STARTS.
 template <int COLUMNS>
 INLINE float take(constant SpanParams& p, int place, int head, int row, int column, device float* states,
                   device float* span_states, const device float* initial, device float* last) {

@@ -1,11 +1,11 @@
 // The cpu dialect of linear attention: a state in threadgroup memory takes up a sequence in steps of at most STEP
-// tokens. Within a step tokens are rows, and values or keys are lanes of vectors. So one loop computes all four
-// products, over a register tile of rows by vectors. Each iteration of the loop broadcasts one number, multiplies a row
-// by it, and adds the result to the tile:
+// tokens. One loop computes all four products of a step, over a register tile of rows by vectors. The tile's rows are
+// queries or rows of S; the lanes of its vectors are keys or columns of V. For each row of the tile, an iteration of
+// the loop multiplies one row of the second operand by one broadcast number of the first:
 //
-//   scores  A[i][j]  = f(q_i) f(k_j)     broadcast q, rows of the transposed keys; then masked and decayed
-//   outputs O[i]     = q_i S + A[i] V    broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
-//   update  S[d]     = S[d] decay + K^T V  broadcast k, rows of V
+//   scores  A[i][j]  = f(q_i) f(k_j)            broadcast q, rows of the transposed keys; then masked and decayed
+//   outputs O[i]     = decay_i q_i S + A[i] V   broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
+//   update  S[d]     = decay S[d] + (K^T V)[d]  broadcast k, rows of V
 //
 // Decays are multiplied token by token, each at most 1. No decay is divided by another decay, so nothing overflows, and
 // a number underflows only because it has decayed. A gate by head or token multiplies rows and scores. A gate by
@@ -46,7 +46,7 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
       }
     }
   }
-  // One pointer serves three rows, at multiples of a_row from it.
+  // One pointer serves three rows, which lie 0, a_row and 2 * a_row after it.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * a_row;
 #pragma clang loop unroll_count(2)
@@ -159,7 +159,7 @@ struct Product {
   }
 };
 
-/// The lanes of the vectors by which rows of WIDTH elements are loaded and stored; WIDTH is a multiple of 8.
+/// How many lanes the vectors have that load and store rows of WIDTH elements. WIDTH is a multiple of 8.
 template <int WIDTH>
 constexpr int lanes_of_row = WIDTH % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 
@@ -270,7 +270,7 @@ struct Steps {
     ahead.add(p.v, v_row + (first + STEP) * p.v_strides.row, p.v_strides.row, VALUE_DIM, IN_TYPE);
   }
 
-  /// Loads each token's decay; with a gate by channel a row of decays for each token.
+  /// Loads each token's decay, or with a gate by channel its row of decays. Adds the logarithms to `logs`.
   INLINE void load_decays(int first, int rows) {
     if constexpr (GATE == GATE_HEAD || GATE == GATE_TOKEN) {
       for (int i = 0; i < rows; ++i) {

@@ -1,4 +1,4 @@
-// The layout that host and kernels of the cpu share. This file includes only headers of kernels.
+// The layout that the host and the cpu's chunk_h, chunk_o and fused share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"
@@ -7,12 +7,13 @@
 /// has at most `step` tokens. A vector has `lanes` elements.
 struct StepsLayout {
   static constexpr long long line = 16;
-  static constexpr long long tail_rows = 4;  // register tiles reach up to this number of rows beyond the last row
+  static constexpr long long tail_rows = 4;  // register tiles reach fewer than this number of rows beyond the last row
 
   long long dims;    // elements of a row of q and k
   long long values;  // elements of a row of v, o and state
   long long keys;    // elements of a row of scores and turned: the tokens of a step, rounded up
-  // Offsets. `turned` holds the keys of a step, transposed.
+  // Offsets. turned: the keys of a step, transposed. prefix: the factors of a product's rows. logs: for each row of the
+  // state, the logarithm of its decay.
   long long state, key_sum, q, k, turned, v, scores, o, decays, prefix, logs, floats;
 
   constexpr StepsLayout(long long head_dim, long long value_dim, long long step, long long lanes, bool by_channel)

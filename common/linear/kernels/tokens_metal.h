@@ -1,4 +1,4 @@
-// The inputs of linear attention, in the Metal dialect: mapped elements of q and k, values, and logarithms of decays.
+// The inputs of linear attention, in the Metal dialect: q and k after the feature map, v, and logarithms of decays.
 //
 // Function constants: HEAD_DIM, VALUE_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included
 // only once.
@@ -9,7 +9,7 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// The members of the parameters that place_of_chunk() and rows_of_sequence() read.
+/// Copies the members that place_of_chunk() and rows_of_sequence() read from constant memory to the thread's memory.
 INLINE LinearParams lengths_of(constant LinearParams& p) {
   LinearParams lengths = {};
   lengths.starts = p.starts;
