@@ -43,8 +43,7 @@ INLINE float take(constant SpanParams& p, int place, int head, int row, int colu
   const int sequence = PASS == PASS_STARTS ? place : place / p.spans, span = place - sequence * p.spans;
   const SequenceRows rows = rows_of(p, sequence);
   Element<COLUMNS> element{p.heads, head, row, column, 0};
-  const bool whole =
-      PASS == PASS_STARTS || (PASS == PASS_STATES && p.spans == 1);  // this call covers the whole sequence
+  const bool whole = PASS == PASS_STARTS || (PASS == PASS_STATES && p.spans == 1);  // covers a whole sequence
   if (whole && initial) element.value = initial[element.at(sequence)];
   float logs = 0;
   if (PASS == PASS_STARTS) {
