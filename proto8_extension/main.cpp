@@ -1,4 +1,4 @@
-// proto8_extension: what does it cost to call the kernels from a framework, without a fork of the framework?
+// proto8_extension: what does it cost to call the kernels from a framework that is not forked?
 //
 // The experiment times one call of attention on each of seven paths to the device:
 // - direct: the program encodes the kernel itself;
