@@ -151,7 +151,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
   auto* device = text("--device", options.device, "SPEC", "where to run: " + Device::known_specs() + "; default cpu");
   auto* profile = text("--profile", options.profile, "NAME",
                        "quick (default): minutes, the shapes that matter most\n"
-                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 samples of each case,\n"
+                       "full: an hour, 5 minutes on a GPU; all shapes, at least 50 rounds, in which cases take turns,\n"
                        "also with cold caches");
   auto* axis = app.add_option("--axis", axes, "values of an axis, see AXES; once per axis")
                    ->type_name("NAME=VALUES")

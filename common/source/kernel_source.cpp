@@ -272,9 +272,8 @@ std::string without_comments(std::string_view text) {
   std::string kept;
   kept.reserve(text.size());
   char quote = 0;  // the quote with which the current literal began
-  const auto may_begin = [](char c) {
-    return c == '/' || c == '"' || c == '\'';
-  };  // whether a comment or a literal may begin
+  // Whether a comment or a literal may begin with c.
+  const auto may_begin = [](char c) { return c == '/' || c == '"' || c == '\''; };
   for (size_t i = 0; i < text.size(); ++i) {
     if (!quote) {
       const size_t next = std::find_if(text.begin() + i, text.end(), may_begin) - text.begin();

@@ -1,7 +1,7 @@
 """The suites of scripts/peers: peers that a user could take instead of this project's kernels, measured side by side.
 
-A suite is a module. It has rows (the computations to time), the sides (the programs that compute a row), and the table.
-The suites share
+A suite is a module. It has rows (the computations to time), sides (the programs that compute a row), and a table. The
+suites share
     command.py   the command line, and the errors that it reports
     clocks.py    how sides are timed, in turns
     sides.py     the sides: this project's kernels ("ours"), and the peers

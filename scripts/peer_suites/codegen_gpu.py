@@ -73,7 +73,7 @@ def rows(machine, options):
 
 def table(rows, about):
     peers = f"PyTorch {about['torch']}, bf16, {HEADS} heads"
-    text = (f"{pages.measured(about, peers, 'codegen_gpu')} Times are in microseconds, from cold caches. "
+    text = (f"{pages.measured(about, peers, 'codegen_gpu')} {pages.MICROSECONDS} "
             f"{pages.ratios(about)} The last column has the largest error of each side against the definition in "
             "float64, in the order of the sides.\n\n"
             + pages.leads(about, rows, {name: f"{peer}_ratio" for peer, name in NAMES.items()}))

@@ -80,8 +80,8 @@ def rows(machine, options):
 def table(rows, about):
     forms = ("chunk", "fused_chunk")
     peers = f"{about['fla']}, PyTorch {about['torch']}, bf16"
-    text = (f"{pages.measured(about, peers, 'linear')} Times are in microseconds, from cold caches. GB/s counts Q, K "
-            "and V read once, and O written once. The ratio of a turn is the time of the fastest form of fla over the "
+    text = (f"{pages.measured(about, peers, 'linear')} {pages.MICROSECONDS} GB/s counts Q, K, V and "
+            "the gate read once, and O written once. The ratio of a turn is the time of the fastest form of fla over the "
             f"time of ours. {pages.ratios(about)}\n\n" + pages.leads(about, rows, {"fla": "ratio"}))
     cells = [[row["gate"], row["head_dim"], row["heads"], f"{row['batch']} x {row['q_len']}",
               pages.cell(row, "ours_us", ".1f") + pages.differ(row), pages.cell(row, "ours_gbps", ".0f"),

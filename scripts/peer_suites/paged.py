@@ -100,7 +100,7 @@ def rows(machine, options):
 
 def table(rows, about):
     peers = f"{about['fa3']} and {about['flashinfer']}, PyTorch {about['torch']}, bf16, pages of {PAGE_SIZE}"
-    text = (f"{pages.measured(about, peers, 'paged')} Times are in microseconds. The GPU's L2 cache is flushed before each timed launch. "
+    text = (f"{pages.measured(about, peers, 'paged')} {pages.MICROSECONDS} "
             f"{pages.ratios(about)}\n\n" + pages.leads(about, rows, {name.replace("_", ", "): f"{name}_ratio" for name in PEERS}))
     cells = [[f"{row['batch']} x {row['kv_len']}{pages.differ(row)}", f"{row['q_heads']}/{row['kv_heads']}",
               row["head_dim"], *(pages.cell(row, f"ours_{kind}_us", ".1f") for kind in KINDS),

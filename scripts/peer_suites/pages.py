@@ -5,6 +5,7 @@ import json
 from . import Refused
 
 DIFFER = " (results differ)"
+MICROSECONDS = "Times are in microseconds. The GPU's L2 cache is flushed before each timed launch."
 
 
 def read(path):
