@@ -20,7 +20,7 @@ namespace {
 constexpr double compare_share = 1 / 2.;  // share of the budget for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
-constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start of a run
+constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start and at the end of a run
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
 constexpr double max_ceiling_pct = 100;  // a higher share shows that another program slowed the ceiling
 
@@ -164,14 +164,17 @@ std::optional<std::string> Experiment::State::foreseen(const CasePlan& plan) {
 
 const Ceilings& Experiment::State::measured_ceilings() {
   if (!ceilings) {
-    ceilings = device->info().has("untimed") ? Ceilings{} : measure_ceilings(*device, *pipelines, ceilings_s);
+    ceilings = device->info().has("untimed") ? Ceilings{} : new_ceilings();
   }
   return *ceilings;
 }
 
-void Experiment::State::raise_ceilings() {
-  ceilings = max(measured_ceilings(), measure_ceilings(*device, *pipelines, ceilings_s));
+Ceilings Experiment::State::new_ceilings() {
+  const double share = static_cast<double>(options.samples) / TimingPolicy{}.max_samples;
+  return measure_ceilings(*device, *pipelines, std::min(share, 1.0) * ceilings_s);
 }
+
+void Experiment::State::raise_ceilings() { ceilings = max(measured_ceilings(), new_ceilings()); }
 
 Json Experiment::State::within_ceilings(Measurement& record) {
   for (int retries = 4;; --retries) {

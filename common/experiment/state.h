@@ -147,6 +147,8 @@ struct Experiment::State {
   /// The reason of too_large() or too_long(), as far as the plan alone gives it; nothing if the case may run.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
+  /// Measures the ceilings. A run with fewer samples of a case than by default takes as many times less time.
+  Ceilings new_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
   /// Returns the record as JSON. A rate may be above its ceiling, if the ceiling was measured while the device was
