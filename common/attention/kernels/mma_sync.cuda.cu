@@ -366,8 +366,8 @@ struct Warp {
 
 #if SCORE_GRAIN != SCORE_ELEMENT
   // Hands the scores of 16 rows to the hook, many at once. The scores are copied to an array for the call, because a
-  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them, so
-  // hooks of every grain get the same scores.
+  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them. So
+  // hooks of every grain get the same scores (times SCORE_IN, if the hook defines it).
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
