@@ -37,7 +37,7 @@ struct FlashConfig {
 
   /// Returns into how many tiles the query rows of a head are cut.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
-  /// Whether both configurations, without pages, read and write tensors of the same shapes, types and layout.
+  /// Whether both configurations read and write tensors of the same shapes, types and layout. Pages are not compared.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
   }

@@ -1,4 +1,4 @@
-// Hooks: the texts with which a caller replaces score.h, keys.h, mask.h, pages.h, rotate.h and sink.h of
+// Hooks: the texts with which a caller replaces score.h, keys.h, mask.h, pages.h, rotate.h, sink.h and before.h of
 // common/attention/kernels in a kernel, and the functions that do the same in the oracle, the reference in double.
 #pragma once
 

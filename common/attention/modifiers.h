@@ -11,8 +11,9 @@
 
 namespace attn {
 
-/// All modifiers compose with each other, and with causal attention. score.h, keys.h, mask.h and sink.h of
-/// kernels/modifiers say what each modifier does. By default every modifier is off.
+/// The modifiers compose with each other, and with causal attention. Exceptions are `ragged` and `tree`: the comments
+/// in options.def say with which options they compose. score.h, keys.h, mask.h and sink.h of kernels/modifiers say what
+/// each modifier does. By default every modifier is off.
 struct Modifiers {
   // The options that change the kernel. The bool of a table says whether the case has the table.
 #define ATTN_MODIFIER(type, name, off, least, most) type name = off;
@@ -44,7 +45,7 @@ struct Modifiers {
   /// Returns the value of the kernels' constant BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
   bool window() const { return window_left >= 0 || window_right >= 0; }
-  /// Whether the mask hook has a rule. Kernels ask the mask hook about each pair.
+  /// Whether the mask hook has a rule. A caller's mask (mask_bits) does not count.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
   /// Whether the modifiers change the kernel. Launches that rotate Q and K before the kernel do not change it.
   bool change_kernel() const;

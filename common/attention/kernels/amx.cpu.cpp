@@ -1,5 +1,5 @@
 // Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores, at 16
-// times the rate of vector multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+// times the rate of f32 vector multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
 // chapter 18.)
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
@@ -7,13 +7,12 @@
 // fill the eight registers:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// A row of the first operand lies in memory as a row. The second operand consists of words of 32 bits: a word has two
-// values of one column, from two neighbouring rows. So K is transposed by words, and a word of V has the values of two
-// neighbouring keys. K and V are copied in this form once a block, for all rows of the tile. The softmax runs along
-// rows.
+// The first operand is stored by rows. The second operand consists of words of 32 bits: a word has two values of one
+// column, from two neighbouring rows. So K is transposed by words, and a word of V has the values of two neighbouring
+// keys. K and V are copied in this form once a block, for all rows of the tile. The softmax runs along rows.
 //
-// Threadgroup memory. AmxLayout has the offsets, the distances of rows, and ROWS, DIM and KEYS, which are multiples of
-// 32. Elements beyond the last query, head_dim and the last key are zero:
+// Threadgroup memory. AmxLayout has the offsets, the distances between rows, and ROWS, DIM and KEYS, which are
+// multiples of 32. Elements beyond the last query, head_dim and the last key are zero:
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
 //   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the 16 sums of a row are added up at the end
@@ -92,9 +91,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// Transposes 16 x 16 words. A round interleaves the words of rows r and r + 8, for r from 0 to 7. So a round takes the
-/// highest bit off a word's row number, and appends it to the column number as the lowest bit. After four rounds both
-/// numbers have changed places.
+/// Transposes 16 x 16 words. A round interleaves the words of rows r and r + 8, for r from 0 to 7. So the highest bit
+/// of a word's row number becomes the lowest bit of the word's column number, and the highest bit of the column number
+/// becomes the lowest bit of the row number. After four rounds both numbers have changed places.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];

@@ -24,9 +24,9 @@ INLINE float hooked_score(float s, int query, int key, const ScoreContext& conte
 #endif
 }
 
-/// Computes a row whose scores and sink are numbers. score_of(key) is a pair's score after all hooks, values_of(key)(d)
-/// is an element of the key's row of V, and store(d, output) takes an element of O. The function works on most_columns
-/// columns at a time, because HEAD_DIM may be known only at run time.
+/// Computes a row whose scores and sink are finite or -infinity. score_of(key) is a pair's score after all hooks,
+/// values_of(key)(d) is an element of the key's row of V, and store(d, output) takes an element of O. The function
+/// works on most_columns columns at a time, because HEAD_DIM may be known only at run time.
 template <typename Scores, typename Values, typename Store>
 INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
   constexpr int most_columns = 128;

@@ -22,7 +22,7 @@ struct RowElements {
   float operator()(int d) const { return load_float<TYPE>(tensor, first + d); }
 };
 
-/// A sum of products. A product that is not finite sets a flag, and is not added to `sum`.
+/// A sum of products. A product with a factor that is not finite sets a flag, and is not added to `sum`.
 struct Dot {
   float sum = 0;
   bool plus = false, minus = false, nan = false;  // whether some product is +infinity, -infinity or NaN

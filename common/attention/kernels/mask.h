@@ -6,7 +6,8 @@
 // With another text, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list of key blocks,
 // which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about every pair.
 //
-// A kernel asks only about rows and keys that exist. A row that sees no key gives 0, and -infinity as its log-sum-exp.
+// A kernel asks only about rows and keys that exist. A hook may hide all keys of a row (attention.h says what such a
+// row gives).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,6 +1,6 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// of its warps looks at one block of keys at a time. It leaves the block as soon as it knows that some pair of a query
-// and a key takes part, and that some pair does not.
+// of its warps looks at one block of keys at a time. A warp leaves a block as soon as it has found a pair of a query
+// and a key that takes part, and a pair that does not.
 //
 // The texts of the keys hook and of the mask hook are part of the kernel. Grid: (tiles, query heads, sequences), with 1
 // in place of the heads if all heads share lists, and 1 in place of the sequences if all sequences share lists. 1024

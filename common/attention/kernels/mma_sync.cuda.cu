@@ -1,14 +1,14 @@
 // Variant `mma_sync`: flash attention forward on the tensor cores of any GPU since Ampere (sm_80), after Dao 2023,
-// FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers from the first key to
-// the last. Its threads exchange only row maxima.
+// FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers while it walks the
+// keys. Until the last block its threads exchange only row maxima.
 //
 // K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. The
 // warps walk the blocks from the last key to the first, so that the blocks that need a mask come first.
 //
 // A number x of f32 is split into two numbers of tf32, x = high + low, of 11 bits each. A product x y is computed as
 // three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). Each block's contribution to the
-// outputs is summed apart, and then added in f32. Tensor cores round towards zero, and over thousands of keys these
-// errors would add up.
+// outputs is summed separately, and then added in f32. Tensor cores round towards zero, and over thousands of keys
+// these errors would add up.
 //
 // The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
 // of the block) or by tile (the scores that a thread has of the 16 rows of a product). The kernel rotates Q and K in
@@ -366,8 +366,8 @@ struct Warp {
 
 #if SCORE_GRAIN != SCORE_ELEMENT
   // Hands the scores of 16 rows to the hook, many at once. The scores are copied to an array for the call, because a
-  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them, so
-  // hooks of every grain get the same scores.
+  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them. So
+  // hooks of every grain get the same scores (times SCORE_IN, if the hook defines it).
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -436,9 +436,9 @@ struct Warp {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shift is set to the maximum
-  // only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled (FlashAttention-4,
-  // 2025), and weights stay below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shifts of a tile's rows are
+  // raised to the rows' maxima only if some row's maximum exceeds its shift by more than 8 in base 2. So outputs are
+  // seldom rescaled (FlashAttention-4, 2025), and no weight exceeds 2^8.
   DEVICE void softmax(int tile) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];

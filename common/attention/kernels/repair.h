@@ -9,7 +9,7 @@
 
 #include "common/attention/kernels/exact_row_cpu.h"
 
-/// Writes the outputs of a row whose scores and sink are numbers.
+/// Writes the outputs of a row whose scores and sink are finite or -infinity.
 static NOINLINE void repair_row(const AttentionParams& p, int batch, int head, int query) {
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   const int kv_head = head / (p.q_heads / p.kv_heads);

@@ -1,5 +1,5 @@
-// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. Memory limits
-// this kernel. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. The kernel is
+// memory-bound. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and
 // computes the angles while the loads run. The heads share the angles.
 //
 // A unit is two groups of a row that one thread takes. The two groups hold GROUP pairs: each group has one element of

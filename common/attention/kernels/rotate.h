@@ -2,10 +2,10 @@
 // An experiment replaces this file by another text (KernelSource::includes["common/attention/kernels/rotate.h"]) for
 // rotary positions.
 //
-// load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in `tuned` on the cpu and
-// in `wgmma`, else 1; d is a multiple of this number. The result of load() is a float, or a type that consists of 4
-// floats, one after the other. The result of the hook has the same type. load() always gives elements as they were
-// before the rotation, also elements before d.
+// load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in the tiles of `tuned` on
+// the cpu and of `wgmma`; 1 in other kernels, and for a row that is computed anew. d is a multiple of this number. The
+// result of load() is a float, or a type that consists of 4 floats, one after the other. The result of the hook has the
+// same type. load() always gives elements as they were before the rotation, also elements before d.
 //
 // With another text, `tuned` on the cpu must be compiled with COPY_K=1 and BF16_DOT=0. `mma_sync` and `wgmma` round the
 // hook's results to the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes only

@@ -148,7 +148,7 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
   threadgroup uint* const odd_rows = reinterpret_cast<threadgroup uint*>(memory + FLAGS);  // 1: a row is not finite
   threadgroup uint* const odd_parts = odd_rows + BLOCK_R;  // 1: a simdgroup's part of a block is not finite
 
-  // Q comes to the registers by way of the buffer of K, BLOCK_C rows at a time.
+  // With Q_REGISTERS, Q comes to the registers by way of the buffer of K, BLOCK_C rows at a time.
   Operand q[Q_REGISTERS ? STEPS : 1];
   const int at_once = Q_REGISTERS ? static_cast<int>(BLOCK_C) : static_cast<int>(BLOCK_R);
   for (int begin = 0; begin < BLOCK_R; begin += at_once) {
@@ -277,8 +277,7 @@ kernel void flash_forward(constant Params& p [[buffer(0)]], threadgroup uchar* m
     }
   }
 
-  // Outputs. An output that is not finite comes from a value that a weight of 0 should hide, or from a sum that
-  // overflowed.
+  // Outputs. An output that is not finite comes from a sum that overflowed: the elements in v_block are finite.
   sum = sum_of_row(sum);
   const float share = sum == 0 ? 0.0f : 1 / sum;
   UNROLL for (int j = 0; j < STEPS; ++j) {

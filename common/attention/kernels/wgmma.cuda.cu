@@ -46,7 +46,7 @@
 //   arrive v_full[i]                    |  |  |
 //   copy V of b -> v_full[i] -----------|--|--|--> [not first] wait v_full[j]
 //   i = the next buffer                 |  |  |    [not first] KEYS_END_EARLY: clear_values() after the last key
-//                                       |  |  |    [not first] issue O += P V of b + 1; in the second turn O = P V
+//                                       |  |  |    [not first] issue O += P V of b + 1; second iteration: O = P V
 //                                       |  |  |    [not end] PING_PONG: arrive named barrier 1 + (c + 1) % CONSUMERS
 //                                       |  |  |    [not end] mask hook: find_seen()
 //                                       |  |  |    wait for S of b, while P V may still run
@@ -539,7 +539,7 @@ struct Consumer {
     }
   }
 
-  // Reads the numbers that the score hook needs while the products of its scores run.
+  // While the products of a block's scores run, reads the numbers that the score hook needs for these scores.
   DEVICE void read_ahead([[maybe_unused]] const WgmmaTile& tile, [[maybe_unused]] int block) {
 #ifdef SCORE_AHEAD
     ahead.read(tile.first_query + index * 64 + row, block * BLOCK_C + column, context_of(p.attention, tile));
@@ -606,9 +606,9 @@ struct Consumer {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shift is set to the
-  // maximum only when the maximum exceeds the shift by more than 8 in base 2. So outputs are seldom rescaled
-  // (FlashAttention-4, 2025), and weights stay below 2^8.
+  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shifts of the warp's
+  // rows are raised to the rows' maxima only if some row's maximum exceeds its shift by more than 8 in base 2. So
+  // outputs are seldom rescaled (FlashAttention-4, 2025), and no weight exceeds 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row, because all else waits for them

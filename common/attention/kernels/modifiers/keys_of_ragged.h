@@ -6,8 +6,8 @@
 //   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h
 //
-// Sequences have the same order in the queries and in the keys. So neither the begin nor the end of the range of
-// visible keys decreases from a row to the next.
+// Sequences have the same order in the queries and in the keys. So neither end of the range of visible keys decreases
+// from a row to the next.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

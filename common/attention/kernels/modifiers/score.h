@@ -68,9 +68,9 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 }
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
-// The hook takes scores by tile. ALiBi then costs two multiply-adds: slope * (columns from the first key) + the term of
-// the first key. The kernel multiplies its own factors by the factors of the soft cap. The bias is read two keys at a
-// time.
+// The hook takes scores by tile. ALiBi then costs each score a multiply-add, slope * (columns from the first key) + the
+// term of the first key, and an addition. The kernel multiplies its own factors by the factors of the soft cap. The
+// bias is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
