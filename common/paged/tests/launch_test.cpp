@@ -46,7 +46,7 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
-/// A plan that appends to a cache of 8 bits has two launches: the launch `append`, and then the launch that attends.
+/// A plan that appends to a cache of 8 bits appends in a launch of its own, before the launch that attends.
 TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   DecodeConfig config = config_of(2);
   config.dtype = config.out_dtype = DType::bf16;
