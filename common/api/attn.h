@@ -181,7 +181,7 @@ typedef struct {
    * and its tokens belong to several sequences, one after the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i +
    * 1], and the keys between the same elements of cu_seqlens_k, are sequence i. The first element is 0, and no element
    * is less than the previous element. A query sees only keys of its sequence. The last query of a sequence stands at
-   * the sequence's last key; prefix counts the keys of the sequence. Tokens after the last element belong to no
+   * the sequence's last key; prefix counts from the sequence's first key. Tokens after the last element belong to no
    * sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and starts */
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;

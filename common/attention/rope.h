@@ -86,11 +86,11 @@ struct RopeShape {
   int64_t table_positions = 0;  // positions in the kernel's table; 0: the kernel computes cosines and sines
 };
 
-/// Q and K on their device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows, head_dim].
-/// Strides are in elements; the strides of heads and rows fit 32 bits. Addresses, and strides in bytes, must be
-/// multiples of RopeTiles::alignment_bytes. On cuda this is the largest power of two, at most 16, that divides the
-/// bytes of rotary_dim / 2 elements. An output may be its input, with the same strides. If an output is not its input,
-/// the two must not overlap.
+/// Q and K on the launch's device. q, q_out: [batch, q_heads, rows, head_dim]; k, k_out: [batch, kv_heads, rows,
+/// head_dim]. Strides are in elements; the strides of heads and rows fit 32 bits. Addresses, and strides in bytes, must
+/// be multiples of RopeTiles::alignment_bytes. On cuda this number is the largest power of two, at most 16, that
+/// divides the bytes of rotary_dim / 2 elements. An output may be its input, with the same strides. If an output is not
+/// its input, the two must not overlap.
 struct RopeTensors {
   const void *q = nullptr, *k = nullptr;
   void *q_out = nullptr, *k_out = nullptr;
@@ -112,8 +112,8 @@ class RopeOperation {
  public:
   virtual ~RopeOperation() = default;
   virtual RopeTiles tiles(const RopeConfig& config, const RopeShape& shape, const DeviceInfo& device) const = 0;
-  /// Sets the grid, threads and threadgroup memory of `launch` as far as the device's kernel needs them. On entry its
-  /// grid is [1, tiles of rows, batch].
+  /// Sets the grid, threads and threadgroup memory of `launch` as far as the device's kernel needs them. On entry the
+  /// grid of `launch` is [1, tiles of rows, batch].
   virtual void share_out(Launch& launch, const RopeConfig& config, const RopeShape& shape,
                          const RopeTiles& tiles) const = 0;
 };
@@ -126,8 +126,8 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
 /// any tensors of its shape. The device and the pipelines must outlive the RopeLaunch.
 class RopeLaunch {
  public:
-  /// Takes the launch with the name `phase` from `plan`, which must be a plan of `config` and `shape`. Throws BadInput
-  /// if the device cannot run the plan, CompileError, and OutOfMemory.
+  /// Takes the launch with the name `phase` from `plan`, which must be a plan of `config` and `shape`. Throws
+  /// CompileError, OutOfMemory, and BadInput if the device cannot run the plan.
   RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
              const Plan& plan, std::string_view phase = "rope");
 

@@ -54,8 +54,8 @@ bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   return own >= 0 && (own < cut) == (k < cut);
 }
 
-/// Returns ways to hide pairs: a causal mask that leaves rows without keys, and for each kind of hook a hook that hides
-/// the pairs of different documents.
+/// Returns ways to hide pairs: a causal mask that leaves rows without keys, and a keys hook, a mask hook and, if
+/// the kernel takes it, a score hook. Each of these hooks hides from a query the keys of the other document.
 std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_hooks) {
   const ScoreFunction reference = [shape](std::span<double> scores, int64_t, int64_t, int64_t q) {
     for (size_t k = 0; k < scores.size(); ++k) {
@@ -272,8 +272,8 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 
 // ---- NaN and infinity, seen and not seen
 
-// The test writes a huge number, infinity or NaN into one element and into one row of K or V. A row that does not
-// see the element does not change. A NaN reaches all rows that see it.
+// The test writes a huge number, infinity or NaN into one element of K or V, and in the other batch entry into a whole
+// row of K or V. An output row that does not see this key does not change. A NaN reaches all output rows that see it.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;
@@ -384,9 +384,10 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
 }
 
 // A weight is a power with the exponent s * factor - m * factor. Here s is a score, m is the row's largest score, and
-// `factor` is the scale times a constant. Kernels of bf16 on the cpu compute the exponent by one multiply-add. The
-// rounding error of m * factor stays in the exponent, so all weights of the row are wrong by the same ratio. For
-// products up to largest_product the error is small. For an m of 4e9 the error is more than 1: the weights are useless.
+// `factor` is the scale times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and
+// amx.cpu.cpp compute the exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all
+// weights of the row are wrong by the same ratio. Up to largest_product this error is small. For an m of 4e9 it would
+// be more than 1, and the weights would be useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

@@ -1,7 +1,7 @@
 // Hooks of the kernels: which keys a row sees, where keys lie, and how rows are rotated. The tests compare every kernel
-// with the oracle or with itself, on odd shapes. The tests check that kernels do not read keys that no row sees. The
-// tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run on the
-// device under test.
+// with the oracle or with itself, on odd shapes. The tests check that kernels do not read blocks of keys that no row
+// sees. The tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run
+// on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -140,7 +140,7 @@ TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
-// The blocks of K and V that no row sees are NaN. No NaN gets into the result, because no kernel reads these blocks.
+// The blocks of K and V that no row sees are NaN. The result keeps its bits, because no kernel reads these blocks.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreNotRead) {
   for (const char* name : {"lengths", "window_left"}) {
     Tested setup = tested(GetParam());
@@ -173,7 +173,7 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreNotRead) {
 // ---- where keys lie
 
 // The distance from row to row, from head to head and from batch to batch may be any number of elements, even an odd
-// number of 16-bit elements. (On a GPU these distances must be multiples of 16 bytes.)
+// number of 16-bit elements. (For mma_sync and wgmma these distances must be multiples of 16 bytes.)
 TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
@@ -291,7 +291,7 @@ Includes lengths_hook(size_t table_size) {
                                   table_size)}};
 }
 
-// With a GPU the host does not check tables before a launch.
+// The host does not check tables before a launch on a GPU.
 TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
   if (!on_cuda) GTEST_SKIP() << "the host checks the tables";
   constexpr int64_t page_keys = 32;

@@ -83,8 +83,8 @@ using Includes = std::map<std::string, std::string>;
 
 inline Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
   const DeviceInfo info = info_of(name), &here = device().info();
-  // Without a score hook kernel() chooses the AMX kernel for bf16 on a host with AMX. So every kernel of the cpu but
-  // `amx` gets a score hook here.
+  // Without a score hook FlashOperation::kernel() chooses the AMX kernel for bf16 on a host with AMX. So every kernel
+  // of the cpu but `amx` gets a score hook here.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
   const AttentionHooks any;
   Launch kernel = FlashOperation::of(info).kernel(tested.config, info, hooked ? &any : nullptr);

@@ -165,8 +165,8 @@ class MaskVariants : public test::OnPath<KernelPath> {
 INSTANTIATE_TEST_SUITE_P(All, MaskVariants, testing::ValuesIn(paths()),
                          [](const auto& test) { return test.param.name; });
 
-// Unless $ATTN_TEST_ALL is set, the test runs only some cases. Kernels in f32 other than `tuned` run every mask. The
-// other kernels run every second mask. Each mask runs with every shape, and either with or without a causal mask.
+// Unless $ATTN_TEST_ALL is set, kernels in f32 other than `tuned` run every mask, and the other kernels run every
+// second mask. Each of these masks then runs with every shape, either with or without causal attention.
 TEST_P(MaskVariants, OddShapes) {
   const bool every_mask = path().dtype == DType::f32 && std::string_view(path().variant) != "tuned";
   test::Some some(every_mask ? 1 : 2);

@@ -51,8 +51,8 @@ TEST(RopeFormulas, FrequenciesComputedByHand) {
   expect_frequencies(rope_of(8, 4, {}, RopeLinear{4}), {0.25, 0.0025});
   // NTK multiplies theta by factor^(rotary_dim / (rotary_dim - 2)), which is 2^(4 / 2).
   expect_frequencies(rope_of(8, 4, {}, RopeNtk{2}), {1, 0.005});
-  // YaRN multiplies a pair's frequency by 1 - r + r / factor. Along a ramp of pairs r rises from 0 to 1. Here it rises
-  // from 8 ln(2048 / (2 pi 32)) / (2 ln 10000) = 1.008, rounded down to pair 1,
+  // YaRN multiplies a pair's frequency by 1 - r + r / factor. Along a ramp of pairs r rises from 0 to 1. Here the ramp
+  // goes from 8 ln(2048 / (2 pi 32)) / (2 ln 10000) = 1.008, rounded down to pair 1,
   // to 8 ln(2048 / (2 pi)) / (2 ln 10000) = 2.513, rounded up to pair 3.
   expect_frequencies(rope_of(8, 8, {}, RopeYarn{.factor = 4, .original_length = 2048}),
                      {1, 0.1, 0.01 * (0.5 + 0.5 / 4), 0.001 / 4});

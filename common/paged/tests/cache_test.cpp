@@ -292,7 +292,7 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
   EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "only page 3 follows the previous page of its sequence";
   cache.truncate(a, 7);
   figures = cache.figures();
-  EXPECT_EQ(figures.wasted_slots, 1 + 3) << "of page 2, in which a has 3 tokens and c 2";
+  EXPECT_EQ(figures.wasted_slots, 1 + 3) << "1 of page 2, in which a has 3 tokens and c 2; 3 of page 4";
   EXPECT_EQ(figures.peak_pages, 5);
   cache.free(a);
   figures = cache.figures();

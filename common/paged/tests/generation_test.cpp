@@ -314,7 +314,8 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
       if (some.skips()) continue;
       Server server(dtype, page_size);
       EXPECT_EQ(generate(server), "") << name(dtype) << ", page_size " << page_size;
-      EXPECT_EQ(server.copies() > 0, page_size > 1) << "forks share a page that is not full";
+      EXPECT_EQ(server.copies() > 0, page_size > 1)
+          << "an append copies a shared page that is not full; a page of one token is always full";
       EXPECT_GT(server.reused(), 0) << "no page was used again";
       EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size) << "more than three whole tables";
     }

@@ -1,5 +1,5 @@
-// Tests wrong lengths (negative, or longer than the cache) and wrong page numbers (of no page in the cache). With a GPU
-// the host does not check them before a launch. The rows of a sequence with a wrong length or page number are NaN, the
+// Tests wrong lengths (negative, or longer than the cache) and wrong page numbers (of no page in the cache). The host
+// does not check them before a launch on a GPU. The rows of a sequence with a wrong length or page number are NaN, the
 // rows of other sequences are right, and the kernel writes nothing outside its buffers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -46,7 +46,7 @@ TEST(PagedLaunchTest, DecodingRunsItsPlan) {
   }
 }
 
-/// A plan that appends to a cache of 8 bits has a separate launch for this, before the launch that attends.
+/// A plan that appends to a cache of 8 bits appends in a launch of its own, before the launch that attends.
 TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   DecodeConfig config = config_of(2);
   config.dtype = config.out_dtype = DType::bf16;
@@ -77,7 +77,7 @@ TEST(PagedLaunchTest, AppendingTo8BitsRunsItsPlan) {
   }
 }
 
-/// A grid's second and third dimension on a GPU of CUDA have at most 65535 threadgroups.
+/// On cuda a grid has at most 65535 threadgroups in its second and in its third dimension.
 TEST(PagedLaunchTest, ABatchThatNoGridHoldsIsRefused) {
   const DeviceInfo info = test::hopper();
   const auto reason = [&](int64_t batch, auto plan_of) {
