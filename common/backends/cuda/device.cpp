@@ -82,9 +82,8 @@ class CudaDevice : public Device {
     if (major == 9) info_.features.emplace_back("wgmma");
     if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-    // In each clock the tensor cores of a multiprocessor do 2048 multiply-adds of 16 bits, which are 4096 flops. Their
-    // boost clock is 1830 MHz on the H100 and H200 with 132 multiprocessors (NVIDIA, H100 Tensor Core GPU
-    // Architecture).
+    // In each clock the tensor cores of a multiprocessor do 2048 multiply-adds of 16 bits: 4096 flops. Their boost
+    // clock on an H100 or H200 with 132 multiprocessors is 1830 MHz (NVIDIA, H100 Tensor Core GPU Architecture).
     if (major == 9 && info_.units == 132) info_.peak_16_bit_tflops = 132 * 4096 * 1.83e-3;
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
