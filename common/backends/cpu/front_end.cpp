@@ -71,7 +71,7 @@ std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
   arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-                "-disable-llvm-passes",  // optimize() runs the passes, after linking; compile() times optimize()
+                "-disable-llvm-passes",  // CpuCompiler::compile() calls optimize(), and times it
                 "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
                 "-fno-rtti",
                 "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together
