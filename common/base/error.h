@@ -43,17 +43,17 @@ struct OutOfMemory : std::runtime_error {
   size_t needed_bytes;
 };
 
-/// After a kernel's fault this process cannot use the device any more; a new process can.
+/// After a kernel's fault or timeout this process cannot use the device any more; a new process can.
 struct DeviceLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A kernel faulted: illegal address, misaligned access, trap.
+/// A kernel faulted, for example at an illegal address, a misaligned access or a trap.
 struct DeviceFault : DeviceLost {
   using DeviceLost::DeviceLost;
 };
 
-/// A kernel did not end in time, and nothing can stop it.
+/// A kernel did not end in time. On a GPU nothing can stop the kernel.
 struct DeviceTimeout : DeviceLost {
   using DeviceLost::DeviceLost;
 };

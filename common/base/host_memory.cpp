@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Returns the number after the word `name` in a file of "name number" lines, or the file's first number if `name` is
-/// empty. Returns nothing if the file has no such number. A group without a limit has the word
-/// "max" in place of a number.
+/// empty. Returns nothing if the file has no such number. A group without a limit has the word "max" in place of a
+/// number.
 std::optional<double> number_in(const fs::path& file, const std::string& name = "") {
   std::ifstream stream(file);
   for (std::string word; !name.empty() && stream >> word && word != name;) {
@@ -52,8 +52,8 @@ double available_host_bytes(const fs::path& root) {
     const bool version_2 = controllers.empty();
     if (!version_2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
     const fs::path mount = root / (version_2 ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
-    // Every group that contains this group may have a limit. In a container, the container's own group may
-    // be the folder `mount`.
+    // The process's group and every group that contains it may have a limit. In a container, the container's own group
+    // may be the folder `mount`.
     for (fs::path inside = fs::path(line.substr(second + 1)).relative_path();; inside = inside.parent_path()) {
       const fs::path group = mount / inside;
       available = std::min(available, version_2 ? free_of_group(group, "memory.max", "memory.current", "inactive_file")

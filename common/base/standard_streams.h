@@ -7,8 +7,8 @@
 namespace attn {
 
 /// Opens /dev/null in place of stdin, and /dev/full in place of stdout and stderr, if they are closed. So no file that
-/// the program opens gets descriptor 0, 1 or 2. If stdout was closed, a write to it, or to /dev/stdout, fails as on a
-/// full disk; also a write to stderr if stderr was closed. Call this function before the program opens a file.
+/// the program opens gets descriptor 0, 1 or 2. A write to stdout, /dev/stdout or stderr then fails as on a full disk
+/// if the stream was closed. Call this function before the program opens a file.
 void keep_standard_streams();
 
 /// Writes a text to stderr. A text that cannot be written is lost without an error, so a program goes on if nobody

@@ -10,8 +10,8 @@
 namespace attn {
 
 /// Many binaries in one file. An application can ship all its variants in one archive, and load the archive in one
-/// step. Metal calls this a binary archive. The file is written to a temporary name and renamed; each entry has a
-/// checksum.
+/// step. Metal calls such a file a binary archive. The file is written to a temporary name and renamed; each entry has
+/// a checksum.
 class PipelineArchive {
  public:
   /// Reads an archive. Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them

@@ -10,8 +10,8 @@
 namespace attn {
 namespace {
 
-// FNV-1a over words of 8 bytes. Each step also mixes the high half of the sum into the low half. Each step can be
-// undone, so damage to a single word always changes the checksum. Other damage goes unnoticed with a probability of
+// FNV-1a over words of 8 bytes. Each step also mixes the high half of the sum into the low half. Each step is
+// invertible, so damage to a single word always changes the checksum. Other damage goes unnoticed with a probability of
 // about 2^-64. The checksum only detects damage. For identity the project uses SHA-256, which has a twentieth of the
 // speed.
 std::string checksum(std::string_view bytes) {

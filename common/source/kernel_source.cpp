@@ -173,8 +173,8 @@ size_t KernelSourceHash::operator()(const KernelSource& source) const {
 
 namespace {
 
-/// If this code is in an installed libattn, returns the folder of the sources that were installed with it. Returns
-/// an empty text if it is in the libattn of a build folder, or in a program.
+/// If this code is in an installed libattn, returns the folder of the sources that were installed with that libattn.
+/// Returns an empty text if this code is in the libattn of a build folder, or in a program.
 std::string installed_sources() {
   Dl_info here{};
   if (!dladdr(reinterpret_cast<const void*>(&source_root), &here)) return {};

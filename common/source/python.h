@@ -1,4 +1,4 @@
-// The Python that runs programs that generate code.
+// The Python interpreter for the programs that generate code.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Makes an object file from LLVM's intermediate representation: links fragments, optimises, and generates code.
+// Makes an object file from LLVM's intermediate representation: links modules, optimises, and generates code.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ namespace attn {
 /// Raise this number when optimize() or generate_code() changes, so that the kernels in the caches are compiled anew.
 inline constexpr int back_end_recipe = 4;
 
-/// LLVM's machines for one target. A thread takes a machine for itself and gives it back, so that later compilations
-/// reuse the data that the machine computed from the target's features. Computing these data takes a twentieth of the
-/// time of a variant's compilation.
+/// LLVM's TargetMachines for one target. A thread takes a machine for itself and gives the machine back, so that later
+/// compilations reuse the data that the machine computed from the target's features. Computing these data takes a
+/// twentieth of the time of a variant's compilation.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);

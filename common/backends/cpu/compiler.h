@@ -23,7 +23,7 @@ class CpuCompiler {
   /// Throws CompileError, and BadInput for a missing source.
   Binary compile(const KernelSource& source) const;
 
-  /// Returns the contents that a disassembler finds in the object, or in all objects of an archive.
+  /// Returns the contents that a disassembler finds in `code`, an object file or an archive of object files.
   CodeContents contents(const std::string& code) const;
 
  private:

@@ -9,8 +9,8 @@
 namespace attn {
 
 /// While a FlushDenormals lives, this thread's arithmetic takes denormal operands and results as zero, as kernels on
-/// GPUs do. Without this an x86 core takes a microcode assist for each denormal, and a kernel's time depends on the
-/// data.
+/// GPUs do. Otherwise an x86 core would take a microcode assist for each denormal, and a kernel's time would depend on
+/// the data.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }

@@ -220,8 +220,8 @@ class CpuDevice : public Device {
     });
   }
 
-  // Gives every thread at least `bytes` bytes of threadgroup memory. A build with AddressSanitizer reports a touch of
-  // memory beyond `bytes`.
+  // Gives every thread at least `bytes` bytes of threadgroup memory. A build with AddressSanitizer reports an access
+  // beyond `bytes`.
   void reserve_scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
       // A block has at least the size of a huge page, so that Linux can put the block on a huge page.

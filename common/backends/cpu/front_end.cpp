@@ -17,7 +17,7 @@ namespace attn {
 
 namespace {
 
-// Clang's front end takes the names of single sanitizer checks, not of groups. `vptr` is left out because
+// Clang's front end takes the names of single sanitizer checks, not of groups. Two checks are left out: `vptr`, because
 // kernels have no run-time type information, and `function`, which checks calls through pointers.
 std::vector<std::string> sanitizer_arguments() {
   clang::SanitizerSet checks;
@@ -71,7 +71,7 @@ std::unique_ptr<llvm::Module> parse_source(const KernelSource& source, const std
 
 FrontEnd::FrontEnd(const CpuTarget& target) {
   arguments_ = {"-triple", target.triple, "-target-cpu", target.arch, "-x", "c++", "-std=c++20", "-O3",
-                "-disable-llvm-passes",  // optimize() times the passes, and runs them after linking
+                "-disable-llvm-passes",  // CpuCompiler::compile() calls optimize(), and times it
                 "-discard-value-names", "-mrelocation-model", "pic", "-pic-level", "2", "-ffp-contract=fast",
                 "-fno-rtti",
                 "-fuse-line-directives",  // errors have the kernel's lines, not lines of prologue and kernel together

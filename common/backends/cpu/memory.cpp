@@ -12,7 +12,8 @@
 namespace attn {
 namespace {
 
-/// Maps whole huge pages. Returns null if there is too little memory.
+/// Maps `bytes` bytes, a multiple of huge_page_bytes, from a multiple of huge_page_bytes on. Returns null if there is
+/// too little memory.
 void* map(size_t bytes) {
   constexpr size_t huge = CpuMemory::huge_page_bytes;
   void* const all = mmap(nullptr, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

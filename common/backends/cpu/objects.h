@@ -1,4 +1,4 @@
-// Joins several object files to one string, and finds the contents of their code.
+// Joins several object files into one string, and finds the contents of their code.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ class TargetMachine;
 
 namespace attn {
 
-/// Joins objects to one string. One object stays as it is; several objects become an archive.
+/// Joins objects into one string. One object stays as it is; several objects become an archive.
 std::string pack(const std::vector<std::string>& objects);
 
 /// Returns the objects that pack() joined. Throws CompileError for a damaged archive.

@@ -31,8 +31,8 @@ struct CpuTarget {
 void initialize_llvm();
 
 /// Returns the info of a device with this target: backend, arch, toolchain, features and vectors. A target does not say
-/// how many units and which caches the device has. So the info has one unit, 256 KiB of cache, which every core of
-/// the last decade has, and a first-level cache of 8 ways, as Intel's cores up to Cascade Lake have.
+/// how many units and which caches the device has. So the info has one unit, 256 KiB of cache (nearly every core of
+/// the last decade has at least as much), and a first-level cache of 8 ways, as Intel's cores up to Cascade Lake have.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

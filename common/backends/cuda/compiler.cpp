@@ -28,7 +28,7 @@ CudaCompiler::CudaCompiler(std::string arch) : nvrtc_(std::make_shared<const Nvr
               "--no-source-include",                  // NVRTC may read only the files that source_sha256() hashes
               "--ptxas-options=-v"};
   is_12_8_or_later_ = major > 12 || (major == 12 && minor >= 8);
-  // Turns off NVRTC's own cache, because it keeps code without the assembler's report.
+  // Turns off NVRTC's own cache, because code from the cache comes without the assembler's report.
   if (major > 12 || (major == 12 && minor >= 9)) options_.emplace_back("--no-cache");
   try {
     linker_ = std::make_shared<const NvJitLink>();

@@ -1,4 +1,4 @@
-// Compiles kernel source to a cubin, by NVRTC. This needs no GPU and no driver.
+// Compiles kernel source to a cubin, by NVRTC. A compilation needs no GPU and no driver.
 #pragma once
 
 #include <memory>

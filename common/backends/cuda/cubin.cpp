@@ -84,8 +84,9 @@ bool read_resources(const std::string& cubin, const std::string& entry, Binary& 
   if (code == sections.end() || info == sections.end()) return false;
   binary.threadgroup_bytes =
       memory == sections.end() ? 0 : static_cast<int64_t>(memory->bytes - std::min(memory->bytes, reserved));
-  // An attribute consists of a format, the number of its kind, the size of its payload in bytes, and the payload. The
-  // payloads that this function reads have 8 bytes: the kernel's number among the symbols, and a count (`value`).
+  // An attribute of the format `sized` consists of the format, the number of its kind, the size of its payload in
+  // bytes, and the payload. The payloads that this function reads have 8 bytes: the kernel's number among the symbols,
+  // and a count (`value`). An attribute of another format has 4 bytes.
   struct Attribute {
     uint8_t format, number;
     uint16_t bytes;

@@ -82,8 +82,8 @@ class CudaDevice : public Device {
     if (major == 9) info_.features.emplace_back("wgmma");
     if (compiler_->is_12_8_or_later()) info_.features.emplace_back("pch");
     info_.units = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-    // A multiprocessor does 2048 multiply-adds, which are 4096 flops, in each clock. 1830 MHz is the boost clock of
-    // products of 16 bits on the H100 and H200 with 132 multiprocessors (NVIDIA, H100 Tensor Core GPU Architecture).
+    // In each clock the tensor cores of a multiprocessor do 2048 multiply-adds of 16 bits: 4096 flops. Their boost
+    // clock on an H100 or H200 with 132 multiprocessors is 1830 MHz (NVIDIA, H100 Tensor Core GPU Architecture).
     if (major == 9 && info_.units == 132) info_.peak_16_bit_tflops = 132 * 4096 * 1.83e-3;
     info_.simd_width = static_cast<uint32_t>(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
     most_threadgroup_bytes_ = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
@@ -321,7 +321,7 @@ class CudaDevice : public Device {
 
   // Makes the device's context current to the calling thread. If the device's context is the primary context, the
   // destructor restores the previous context. If moreover the device works on its own stream, not on a caller's stream,
-  // Current allows the thread the calls that a capture of another stream would forbid.
+  // the thread may make calls that a capture of another stream would forbid.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
@@ -498,7 +498,7 @@ class CudaDevice : public Device {
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;
   size_t most_threadgroup_bytes_ = 0;  // the hardware's limit; info().threadgroup_memory_bytes may be lowered
-  std::mutex mutex_;                   // for all members below
+  std::mutex mutex_;                   // guards events_, graphs_ and blocks_
   CUcontext context_ = nullptr;
   CUstream own_stream_ = nullptr;
   CUstream stream_ = nullptr;                      // the stream of every call that names no stream

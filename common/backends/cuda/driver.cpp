@@ -133,7 +133,7 @@ Clocks ClockReader::read() const {
     unsigned long long bit;
     const char* name;
   };
-  // The table leaves out the bits of an idle GPU (0x1) and of clocks that were set by hand (0x2, 0x100).
+  // The table leaves out the bits of an idle GPU (0x1) and of clocks that a user's setting limits (0x2, 0x100).
   static constexpr Reason reasons[] = {{0x4, "software power cap"},         {0x8, "hardware slowdown"},
                                        {0x10, "synchronised boost"},        {0x20, "software thermal slowdown"},
                                        {0x40, "hardware thermal slowdown"}, {0x80, "hardware power brake"}};

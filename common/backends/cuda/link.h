@@ -1,4 +1,4 @@
-// Links a kernel and its fragments, which NVRTC has translated, to one cubin, by nvJitLink.
+// Links a kernel and its fragments, which NVRTC has translated, into one cubin, by nvJitLink.
 #pragma once
 
 #include <string>

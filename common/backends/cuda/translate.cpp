@@ -101,7 +101,7 @@ std::string include_line(const std::string& path) { return fmt::format("#include
 
 // Returns the #include lines of the source (the first of `files`) whose headers read no function constant, neither
 // themselves nor through headers that they include. NVRTC can precompile only headers that stand before the first
-// declaration. The prologue has declarations, so these #include lines have to stand before it.
+// declaration. The prologue has declarations, so these #include lines must stand before the prologue.
 std::string constant_free_includes(const std::vector<SourceFile>& files, const FunctionConstants& constants) {
   std::set<std::string> reading;  // headers that read a function constant
   const auto reads = [&](const SourceFile& file) {
