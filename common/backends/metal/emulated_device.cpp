@@ -29,7 +29,7 @@ struct EmulatedKernel : Kernel {
   const msl::Kernel kernel;
 };
 
-// Returns the lines that precede a kernel's text. They have the kernel's constants. In Metal, a constant outside of
+// Returns the lines that declare a kernel's constants and precede the kernel's text. In Metal, a constant outside of
 // functions must be in the constant address space.
 std::string prologue(const KernelSource& source) {
   std::string text;
