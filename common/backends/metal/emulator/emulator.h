@@ -3,8 +3,8 @@
 // tools.
 //
 // These are the checks. The message of a fault begins with the name of the check:
-//   race         two threads access a byte, one of them writes, not both accesses are atomic, and no barrier or fence
-//                orders them
+//   race         two threads access a byte, at least one access writes, at least one is not atomic, and no barrier or
+//                fence orders the two
 //   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function; a shuffle
 //                reads a lane that does not exist
 //   unwritten    a thread reads threadgroup memory that no thread has written
