@@ -49,8 +49,8 @@ struct Tensor {
   int64_t offset(int64_t b, int64_t h, int64_t s, int64_t d) const;
   double at(int64_t b, int64_t h, int64_t s, int64_t d) const { return load(offset(b, h, s, d)); }
   void set(int64_t b, int64_t h, int64_t s, int64_t d, double value) { store(offset(b, h, s, d), value); }
-  /// load() returns the element at a position in memory. store() replaces this element, and rounds to nearest even in
-  /// the tensor's dtype.
+  /// load() returns the element at a position in memory. store() replaces this element by the value, rounded to the
+  /// tensor's dtype: to nearest, ties to even.
   double load(int64_t index) const;
   void store(int64_t index, double value);
   /// load() and store() for as many elements as `values` has, from `index` on. One call is much faster than a call for
@@ -59,8 +59,9 @@ struct Tensor {
   void store(int64_t index, std::span<const double> values);
 };
 
-/// Standard normal values, rounded to dtype. A value depends only on seed, stream and (b, h, s, d). It does not depend
-/// on the layout, on the tensor's batch or heads, or on the number of threads that fill the tensor.
+/// Standard normal values, rounded to dtype. Before it is rounded, a value depends only on seed, stream and
+/// (b, h, s, d). It does not depend on the layout, on the tensor's sizes, or on the number of threads that fill the
+/// tensor.
 Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout, uint64_t seed,
                      uint64_t stream);
 

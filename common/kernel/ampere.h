@@ -1,5 +1,5 @@
 // The cuda dialect on Ampere and later (sm_80): asynchronous copies to shared memory, and a warp's matrix multiply-add
-// with the loads of its operands. The PTX ISA 7.0 describes these instructions.
+// with the loads of its operands. The PTX ISA 7.4 describes these instructions.
 #pragma once
 
 #include "common/kernel/cuda.h"

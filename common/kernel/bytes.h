@@ -26,7 +26,7 @@ DEVICE unsigned pair_of_four(unsigned four) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(both)));
     return pair;
 #else
-    // Moves sign, exponent and mantissa to their places in f16. A power of 2 then corrects the bias of the exponent.
+    // Moves sign, exponent and mantissa to their places in f16. A factor of 2^8 then corrects the bias of the exponent.
     const unsigned bytes = __byte_perm(four, 0, 0x0404 | FIRST << 4 | SECOND << 12);
     const unsigned bits = (bytes >> 1 & 0x3f803f80u) | (bytes & 0x80008000u);
     return multiply_add_pair(bits, 0x5c005c00u, 0x80008000u);

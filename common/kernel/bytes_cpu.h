@@ -8,8 +8,8 @@
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
 /// Loads N elements of type TYPE (an ElementType, E4M3, INT8) at `index`. Returns them as floats, multiplied by
-/// unit_of_type(TYPE). The NaN of E4M3 becomes 480. This function does not check for NaN, because with the check it
-/// would take three quarters longer; rows_have_nan() checks for NaN.
+/// unit_of_type(TYPE). The NaN of E4M3 counts as 480: a check for NaN would make this function take 75 % longer.
+/// rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -20,8 +20,8 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
       return __builtin_convertvector(bytes, Vector<float, N>);
     } else {
       // Moves exponent and mantissa to their places in an f16. The bias of f16 is 8 more than the bias of E4M3, so the
-      // f16 is 2^-8 of the value. After the shift bits 14 and 15 both hold the sign; bit 14 is cleared. The conversion
-      // handles denormals of f16 even if denormals of f32 count as 0.
+      // f16 is the value times 2^-8. After the shift bits 14 and 15 both hold the sign; bit 14 is cleared. The
+      // conversion handles denormals of f16 even if denormals of f32 count as 0.
       const auto bits = (__builtin_convertvector(bytes, Vector<short, N>) << 7) & static_cast<short>(0xbfff);
       return __builtin_convertvector(reinterpret_cast<Vector<_Float16, N>>(bits), Vector<float, N>);
     }

@@ -1,8 +1,8 @@
 // The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
 // variant compiles quickly.
 //
-// A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). Functions that only some GPUs have are
-// in ampere.h and wgmma.h.
+// A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). ampere.h adds functions for Ampere and
+// later, wgmma.h functions for Hopper.
 #pragma once
 
 #include "common/kernel/types.h"
@@ -74,7 +74,7 @@ DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
-/// Computes tanh(x). The result is off by at most 2^-11 of its size.
+/// Computes tanh(x). The relative error is at most 2^-11.
 DEVICE float tanh_approx(float x) {
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));

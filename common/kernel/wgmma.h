@@ -102,8 +102,8 @@ DEVICE void mma_wait() {
 }
 
 /// Returns the low word of the descriptor of an operand in shared memory. The word holds an address and a distance in
-/// units of 16 bytes. If sums run along the columns of a panel (K major), `panel_bytes` is not used, and a step of 16
-/// columns is 32 bytes. If sums run along the rows of a panel (MN major), panels are `panel_bytes` apart, and a step of
+/// units of 16 bytes. If K runs along the columns of a panel (K major), `panel_bytes` is not used, and a step of 16
+/// columns is 32 bytes. If K runs along the rows of a panel (MN major), panels are `panel_bytes` apart, and a step of
 /// 16 rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
@@ -216,7 +216,7 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 /// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
 /// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
 /// group l / 16. The function also adds products of the elements to `sums`, two pairs of 16-bit floats. If some element
-/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 such a product would
+/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 such a product could
 /// overflow, so there each element is multiplied by 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \

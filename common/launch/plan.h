@@ -1,5 +1,5 @@
-// A plan: the launches that a case needs on a device. No device takes part in making a plan. Dry runs, skips, --resume,
-// records and the launches themselves all read the plan.
+// A plan: the launches that a case needs on a device. A plan follows from the case and the DeviceInfo; no code runs on
+// the device. Dry runs, skips, --resume, records and the launches themselves all read the plan.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ struct Launch {
 };
 
 struct Plan {
-  /// The launches, in the order in which they run. In a case about the host, these are the kernels of the case, and
-  /// they do not run.
+  /// The launches, in the order in which they run. In a case about the host, these are the kernels of the case, and the
+  /// experiment's loop does not launch them.
   std::vector<Launch> launches = {};
   Work work = {};           // of all launches together
   bool host = false;        // the case is about the host (HostProblem)

@@ -7,9 +7,8 @@
 
 namespace attn {
 
-/// The resource that sets the least time that some work can take: the rate of matrix products, or the rate of memory.
-/// If memory limits some work, the work is judged by its time with cold caches, and by the bytes that it moves in a
-/// second.
+/// The resource that limits the work's rate: matrix products or memory. Memory-bound work is judged by its time with
+/// cold caches, and by its bytes per second.
 enum class Bound { matrix, memory };
 std::string_view name(Bound bound);
 

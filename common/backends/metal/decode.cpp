@@ -28,8 +28,8 @@ class MetalDecode : public DecodeOperation {
     return fmt::format("block_c {}: on Metal it must be a multiple of {}", config.block_c, step);
   }
 
-  /// Returns the rows of a tile: 8, 16 or 32. The number doubles until a tile holds all rows of the case, or until a
-  /// larger tile would not fit threadgroup memory.
+  /// Returns the rows of a tile: 8, 16 or 32. The number doubles until a tile holds all query rows of a key/value head,
+  /// or until a larger tile would not fit threadgroup memory.
   int64_t tile_rows(const DecodeConfig& config) const override {
     constexpr int64_t most = 32;
     constexpr int most_bytes = 32768;

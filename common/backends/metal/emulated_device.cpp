@@ -29,8 +29,8 @@ struct EmulatedKernel : Kernel {
   const msl::Kernel kernel;
 };
 
-// Returns the lines that precede a kernel's text: its constants. Metal requires that a constant outside of functions is
-// in the constant address space.
+// Returns the lines that declare a kernel's constants and precede the kernel's text. In Metal, a constant outside of
+// functions must be in the constant address space.
 std::string prologue(const KernelSource& source) {
   std::string text;
   for (const auto& [name, value] : source.constants) {
@@ -48,7 +48,7 @@ std::string prologue(const KernelSource& source) {
 class EmulatedDevice : public Device {
  public:
   /// With `callers_memory` a kernel may touch any memory, because the device cannot know which memory is the caller's.
-  /// With `order` all launches run in this order of threads.
+  /// With `order` all launches run their threads in this order (msl::Run::order).
   explicit EmulatedDevice(bool callers_memory, std::optional<uint32_t> order = std::nullopt)
       : callers_memory_(callers_memory), order_(order) {
     info_.spec = "metal:emulated";

@@ -1,5 +1,6 @@
-// The device metal:emulated runs Metal's kernels on the host and checks each access to memory (emulator/emulator.h). It
-// shows whether a kernel is right. Times on the host say nothing about Apple's GPUs, so the device reports times of 0.
+// The device metal:emulated runs Metal's kernels on the host and checks each access to memory (emulator/emulator.h).
+// The device tests whether kernels are correct. Times on the host say nothing about Apple's GPUs, so the device reports
+// times of 0.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace attn {
 
-/// Opens "metal:emulated", or with ":order=N" a device that runs all launches in the order N of threads
+/// Opens "metal:emulated" or "metal:emulated:order=N". With ":order=N" all launches run their threads in order N
 /// (msl::Run::order). Throws BadInput for another `spec`.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 /// Opens "metal:emulated" for a program that gives kernels its own memory. The device does not know the program's

@@ -1,9 +1,10 @@
-// Compiles a kernel in Metal's language (MSL) by clang, and runs it on the host as a strict GPU would: lanes take turns
-// in a chosen order, and each access is checked. The emulator knows nothing of attention, and needs none of Apple's
+// The emulator compiles a kernel in Metal's language (MSL) with clang, and runs it on the host. Lanes take turns in a
+// chosen order, and the emulator checks each access to memory. It knows nothing of attention, and needs none of Apple's
 // tools.
 //
 // These are the checks. The message of a fault begins with the name of the check:
-//   race         two threads touch a byte, one of them writes, and no barrier or fence orders the two touches
+//   race         two threads access a byte, at least one access writes, at least one is not atomic, and no barrier or
+//                fence orders the two
 //   divergence   not all threads reach a barrier; not all lanes of a simdgroup reach a simdgroup function; a shuffle
 //                reads a lane that does not exist
 //   unwritten    a thread reads threadgroup memory that no thread has written
@@ -51,7 +52,7 @@ class Compiler {
   ~Compiler();
   /// Returns the compiler's version and options as a text: everything that decides the code, except the source.
   std::string identity() const;
-  /// Throws CompileError.
+  /// Throws CompileError, and BadInput if the file cannot be read.
   Binary compile(const Source& source) const;
 
  private:
@@ -73,7 +74,8 @@ struct Run {
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
   /// The order in which lanes and threadgroups run: 0 is from first to last, 1 is from last to first. Each other number
-  /// is a seed of random orders. With a seed, lanes run in a new random order each time that all lanes have stopped.
+  /// is a seed of random orders. Lanes run in rounds: in a round each lane that can go on has one turn. With a seed,
+  /// each round has a new random order.
   uint32_t order = 0;
 };
 
@@ -84,8 +86,8 @@ class Kernel {
   explicit Kernel(const Binary& binary);
   ~Kernel();
 
-  /// Runs the kernel on this thread. Throws DeviceFault, in one line, at the first fault, and BadInput if an argument
-  /// is missing. A process does one run at a time; other callers wait.
+  /// Runs the kernel on this thread. At the first fault, throws DeviceFault with a message of one line. Throws BadInput
+  /// if an argument is missing. A process does one run at a time; other callers wait.
   void run(const Run& run) const;
   /// Bytes of threadgroup memory that the kernel declares.
   size_t threadgroup_bytes() const;

@@ -21,9 +21,9 @@
 namespace attn::msl {
 
 #if defined(__x86_64__)
-// Switches to another stack: saves on this stack the registers that a called function must preserve, and loads these
-// registers from the other stack. The portable swapcontext() would make a system call for the signal mask at each
-// switch, and a kernel switches millions of times.
+// Switches to another stack: pushes the callee-saved registers on this stack, and pops these registers from the other
+// stack. The portable swapcontext() would make a system call for the signal mask at each switch, and a launch switches
+// stacks millions of times.
 extern "C" void attn_msl_switch(void** save, void* load);
 asm(R"(
 .text
@@ -67,8 +67,8 @@ namespace {
 
 constexpr size_t stack_bytes = size_t{256} << 10;
 
-// AddressSanitizer has to know which stack is in use. The old stack calls start() before a switch, the new stack calls
-// finish() after the switch. `fake` keeps the sanitizer's data about the old stack.
+// AddressSanitizer has to know which stack is in use. The code on the old stack calls start() before a switch, and the
+// code on the new stack calls finish() after the switch. `fake` keeps the sanitizer's data about the old stack.
 #ifdef __SANITIZE_ADDRESS__
 void start(void** fake, const void* bottom, size_t bytes) { __sanitizer_start_switch_fiber(fake, bottom, bytes); }
 void finish(void* fake, const void** bottom, size_t* bytes) { __sanitizer_finish_switch_fiber(fake, bottom, bytes); }

@@ -339,7 +339,7 @@ void Instrumenter::require_finite(llvm::Instruction& instruction, llvm::Value* v
   report_if(instruction, builder, found, operation);
 }
 
-// Calls the machine if some element of `found` is true.
+// Inserts a call of msl_bad_number() that runs if an element of `found` is true.
 void Instrumenter::report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& builder, llvm::Value* found,
                              unsigned operation) {
   if (found->getType()->isVectorTy()) found = builder.CreateOrReduce(found);
@@ -350,8 +350,8 @@ void Instrumenter::report_if(llvm::Instruction& instruction, llvm::IRBuilder<>& 
   builder.CreateCall(hook, {number(operation), number(place_of(instruction))});
 }
 
-// Reports a division of an integer by zero, and a division of the least integer by -1. The results of these two
-// divisions are undefined, and the host's processor would end the program.
+// Inserts a check for a division of an integer by zero, and for a division of the least integer by -1. The results of
+// these two divisions are undefined, and on x86 such a division would end the program.
 void Instrumenter::integer_division(llvm::Instruction& instruction) {
   const unsigned opcode = instruction.getOpcode();
   const bool has_sign = opcode == llvm::Instruction::SDiv || opcode == llvm::Instruction::SRem;

@@ -171,10 +171,10 @@ class Machine {
   std::mt19937 random_;
   std::string fault_;
   Regions buffers_, constants_, arrays_;
-  Region* last_ = nullptr;  // the buffer that was touched last
+  Region* last_ = nullptr;  // the buffer or constant that was touched last
   Clocks clocks_[2];        // for device memory, for threadgroup memory
   // How threadgroups order their touches by atomic operations and fences (Release in memory.h).
-  // known_: the releases that the threadgroup has read, and has accepted by a fence after the read.
+  // known_: the releases that the threadgroup has read, and has then acquired by a fence.
   // offered_: the releases that the threadgroup has read since its last fence.
   // by_address_: for each address, the releases that an atomic operation at this address reads.
   Releases known_, offered_;

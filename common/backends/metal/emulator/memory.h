@@ -22,7 +22,7 @@ std::string_view name(Space space);
 /// each barrier that orders this memory.
 struct Clocks {
   std::vector<uint32_t> now;    // of each simdgroup
-  std::vector<uint32_t> since;  // of each simdgroup: its clock at the last barrier of the whole threadgroup
+  std::vector<uint32_t> since;  // of each simdgroup: its clock after the last barrier of the whole threadgroup
 };
 
 /// A thread at one moment.

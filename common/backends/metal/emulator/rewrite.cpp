@@ -15,7 +15,7 @@ struct Token {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Returns the end of the comment, string or character that begins at `at`, or `at` if nothing like that begins there.
+// Returns the end of the comment, string or character that begins at `at`, or `at` if none begins there.
 size_t end_of_quoted(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at);
   const auto past = [&](std::string_view end, size_t from) {
@@ -96,8 +96,8 @@ size_t change_attributes(const std::vector<Token>& tokens, std::string_view text
 }
 
 // Whether the declaration after the word `threadgroup` declares a variable in threadgroup memory: an array, or a name
-// before ";", "," or "=". A pointer or a reference to threadgroup memory does not count,
-// because the pointer itself is not in threadgroup memory.
+// before ";", "," or "=". A pointer or a reference to threadgroup memory does not count, because the pointer itself is
+// not in threadgroup memory.
 bool declares_variable(const std::vector<Token>& tokens, size_t at) {
   int angles = 0;
   for (size_t words = 0; at < tokens.size(); ++at) {

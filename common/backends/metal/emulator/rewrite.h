@@ -1,4 +1,4 @@
-// Rewrites a text in Metal's language so that clang reads it as C++. The numbers of the lines stay the same.
+// Rewrites a text in Metal's language so that clang reads it as C++. Line numbers stay the same.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace attn::msl {
 
 /// Returns the text with these changes:
-/// - An attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes [[clang::annotate("buffer", 0)]].
+/// - A Metal attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes [[clang::annotate("buffer", 0)]].
 /// - A variable that a function declares in threadgroup memory becomes static, because all threads of a threadgroup
 ///   share the variable.
 /// - A parameter `constant int a[2]` becomes `constant int* a`.

@@ -1,5 +1,5 @@
-// The emulator's checks: the emulator names the one fault of a faulty kernel. Kernels without a fault raise no alarm in
-// any order of threads.
+// Tests of the emulator's checks: the emulator names the one fault of a faulty kernel. Kernels without a fault raise no
+// alarm in six orders of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>

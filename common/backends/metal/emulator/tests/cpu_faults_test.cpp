@@ -1,5 +1,5 @@
 // Faults planted in Metal's kernels: the check meant for a fault finds it. The same kernels without a fault raise no
-// alarm in any order of threads.
+// alarm in six orders of threads.
 #include <regex>
 
 #include "common/backends/metal/emulator/tests/faults.h"

@@ -1,6 +1,7 @@
 // Kernels of Metal that no experiment checks: kernels that measure a device's highest rates (ceiling.metal), and
-// stage.metal, empty.metal and fragment_layout.metal. The tests check that these kernels give right results, and that
-// the emulator reports no fault, in six orders of the threads; and that it finds faults planted in these kernels.
+// stage.metal, empty.metal and fragment_layout.metal. The tests run each kernel in six orders of its threads, and check
+// the results; the emulator must report no fault. Another test plants faults in these kernels, which the emulator must
+// find.
 #include <gtest/gtest.h>
 
 #include <algorithm>

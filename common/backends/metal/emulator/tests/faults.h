@@ -11,13 +11,13 @@ namespace attn::test {
 
 /// What must find a fault: a check of the emulator, or the comparison with the oracle.
 enum class FoundBy {
-  race_in_threadgroup,  // two lanes touch one word of threadgroup memory, without a barrier between the two
-  race_on_device,       // two lanes touch one word of device memory, without a barrier between the two
-  barrier,              // a barrier that not all lanes reach
+  race_in_threadgroup,  // two threads touch one word of threadgroup memory, and no barrier orders the two
+  race_on_device,       // two threads touch one word of device memory, and no barrier orders the two
+  barrier,              // a barrier that not all threads reach
   divergence,           // a simdgroup function that not all lanes reach
   unwritten,            // threadgroup memory is read before it is written
   outside,              // an access outside of a buffer or of threadgroup memory
-  much_memory,          // more than 32 KB
+  much_memory,          // more than 32 KB of threadgroup memory
   fast_math,            // arithmetic with infinity or NaN
   address_space,        // an access to another address space than the pointer's
   constant,             // a function constant without a value
@@ -325,7 +325,7 @@ inline std::vector<MetalFault> metal_faults() {
        "if (there) simdgroup_multiply_accumulate(o[e], q, of_state, o[e]);", "proto6_linear", phases},
       {"chunk_o_tokens_that_do_not_exist", outside, chunk_o, "const bool there = token < rows;",
        "const bool there = true;", "proto6_linear", one_chunk},
-      // The last threadgroup comes first in order 1, in which this launch runs.
+      // This launch runs in order 1: the last threadgroup comes first, and leaves the buffer before there is a race.
       {"scan_an_element_too_many", outside, scan, "i < SCAN_ROWS * VALUE_DIM;", "i <= SCAN_ROWS * VALUE_DIM;",
        "proto6_linear", phases},
       {"scan_without_decay", oracle, scan, "was * fast::exp2(log * log2_e)", "was", "proto6_linear", phases},
