@@ -257,7 +257,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   comparisons.push_back(comparisons[0]);
   comparisons[1].hypothesis = "other";
   const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons, test::steady_processes());
-  ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim does not count";
+  ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim must not count";
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
   EXPECT_EQ(found.estimate.value, 1.2);
@@ -302,7 +302,7 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
       << "the figure is in per cent, so its floor is too";
 }
 
-/// A comparison by processes that measured these ratios.
+/// Returns `whole` with a part for each process; the processes measured these ratios.
 Comparison by_processes(const Comparison& whole, const std::vector<double>& ratios) {
   Comparison pooled = whole;
   for (const double ratio : ratios) {
