@@ -37,11 +37,11 @@ TEST(Measurement, RatesFollowTheScope) {
   EXPECT_DOUBLE_EQ(m.tflops(), 1.0);
   EXPECT_DOUBLE_EQ(m.gbps(), 4.0);
   m.time.push_back(timing(Scope::device_cold, 2e-3));
-  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "the arithmetic rate uses the hot time";
-  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "the rate of bytes uses the cold time";
+  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "the arithmetic rate must use the hot time";
+  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "the rate of bytes must use the cold time";
   EXPECT_EQ(m.timing(Scope::host)->median_s, 1.5e-3);
   m.time = {timing(Scope::host, 1e-3)};
-  EXPECT_EQ(m.tflops(), 0) << "a host time gives no rate of the device";
+  EXPECT_EQ(m.tflops(), 0) << "a host time must give no rate of the device";
   EXPECT_EQ(m.timing(Scope::device_hot), nullptr);
   m = measured();
   m.work.reset();
@@ -123,7 +123,7 @@ TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {
   m = measured();
   m.dtype = DType::f32;
   m.work->flops = 2.2e9;
-  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype counts";
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype must count";
   EXPECT_NO_THROW(to_json(m, {})) << "no ceiling was measured";
   m = measured();
   m.matrix_pct.reset();
