@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr double fma_tflops = 0.5, copy_rate_gbps = 20, read_rate_gbps = 40;
 
-/// The behaviour of the fake device and its problems. Every test starts with a new one.
+/// The behaviour of the fake device and its problems. Every test starts with a new World.
 struct World {
   std::function<double(const Case&)> seconds = [](const Case&) { return 1e-3; };
   std::function<void(const Case&)> on_make = [](const Case&) {};
@@ -838,7 +838,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
 
   steps_taken = 0;
   run({"--axis", "n=32", "--axis", "tile=16,32", "--only", "verify"}, body);
-  EXPECT_EQ(steps_taken, 0u) << "nothing is measured";
+  EXPECT_EQ(steps_taken, 0u) << "nothing may be measured";
 }
 
 TEST_F(ExperimentTest, EveryStatusIsRecorded) {
@@ -938,7 +938,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_EQ(measurement(8, 16)["status"], "ok");
 }
 
-// The plan has the most work that the launches may do. Only the problem knows how much they do.
+// The plan has an upper limit of the launches' work. Only the problem knows how much work the launches do.
 TEST_F(ExperimentTest, ACaseWhoseWorkIsCountedIsSkippedAfterItIsMade) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
@@ -1022,7 +1022,7 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
   EXPECT_EQ(measurement(64, 32)["reason"], "device lost");
 }
 
-// Only the culprit is recorded. Then a new process takes over, which does not try the culprit again.
+// Only the case that loses the device fails. Then a new process takes over, and does not try this case again.
 TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   struct Loss {
     int launches;  // launches of tile 32 before the loss
@@ -1126,7 +1126,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasAPhaseWithItsTime) {
   EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
 
-  // A record is out of date where the second kernel is not the kernel that was measured.
+  // A record is out of date if the second kernel is not the kernel that was measured.
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
   EXPECT_EQ(measurements().size(), 1u);
   spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
@@ -1351,10 +1351,10 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
       << outcome.out;
   EXPECT_NE(end.find("records: " + path("measurements.jsonl") + " " + path("out.jsonl")), std::string::npos) << end;
   EXPECT_NE(end.find(" --replay " + id), std::string::npos) << end;
-  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "--verdicts prints verdicts";
+  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "only --verdicts prints verdicts";
   EXPECT_EQ(run({"--replay", id}).status, 0);
   world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
-  EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "another device, another answer";
+  EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "other times must give another answer";
 }
 
 TEST_F(ExperimentTest, NoLineOfTheEndIsWiderThanTheTerminal) {
@@ -1475,7 +1475,7 @@ TEST_F(ExperimentTest, ResumeMakesTheFindingsThatAreMissing) {
     for (const Json& finding : findings()) claims.insert(finding["claim_key"].get<std::string>());
     EXPECT_EQ(findings().size(), 6u);
     EXPECT_EQ(claims.size(), 6u);
-    EXPECT_EQ(records("out.jsonl").size(), 6u + 1u) << "the run has one header";
+    EXPECT_EQ(records("out.jsonl").size(), 6u + 1u) << "the run must have one header";
     return outcome.err;
   };
   const std::string nothing = resumed(whole);
@@ -1569,7 +1569,7 @@ TEST_F(ExperimentTest, InterruptionKeepsTheMeasurements) {
   EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
-  EXPECT_FALSE(outcome.out.empty()) << "the table has what was measured";
+  EXPECT_FALSE(outcome.out.empty()) << "the table must have what was measured";
   EXPECT_TRUE(findings().empty());
 
   EXPECT_EQ(run({"--resume"}).status, 0);
@@ -1947,7 +1947,7 @@ FileOption file_option() {
 
 TEST_F(ExperimentTest, AFileOfAnExperimentsOwnOptionFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
-  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
+  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "the experiment has no such option";
   spec_.file_options = {file_option()};
   EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
   EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
@@ -2010,7 +2010,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileOfTheRecord) {
   EXPECT_EQ(run({"--replay", id}).status, 0);
   const size_t before = measurements().size();
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
-  EXPECT_EQ(measurements().size(), before) << "nothing is measured again";
+  EXPECT_EQ(measurements().size(), before) << "nothing may be measured again";
   std::ofstream(path("extra")) << "othertxt";
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
   EXPECT_GT(measurements().size(), before) << "another text makes another case";
