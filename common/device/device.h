@@ -162,7 +162,7 @@ class Device {
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device must hold a Scope while it encodes. Encoding may make tensor maps, and the
   /// driver makes them only in the GPU's context. While the Scope exists, this context is current to the thread. The
-  /// destructor restores the previous context.
+  /// destructor restores the previous context, if the thread had one.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
