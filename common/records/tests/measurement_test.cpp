@@ -113,12 +113,12 @@ TEST(Measurement, RefusesAnotherSchemaAnUnknownScopeOrAMissingField) {
 TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {
   Measurement m = measured();
   m.work->flops = 4.15e9;  // in 1 ms: 4.15 TFLOP/s; the bf16 ceiling is 4 TFLOP/s
-  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "no share above 100 %";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "the record must have no share above 100 %";
   EXPECT_NEAR(to_json(m, ceilings)["rate"]["pct_matrix_peak"].get<double>(), 100 * 4.15 / 8, 1e-9);
   m.work->flops = 4.25e9;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
   m.status = "failed";
-  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a correct result has a rate";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a correct result may have a rate";
 
   m = measured();
   m.dtype = DType::f32;
@@ -151,7 +151,7 @@ TEST(Measurement, RefusesFiguresThatAreNotFinite) {
 TEST(Ceilings, ByDtype) {
   EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
   EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5)
-      << "three products of tf32 for one of f32";
+      << "one f32 product takes three tf32 products";
   EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
   EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
   EXPECT_EQ(ceilings.json().dump(),
