@@ -472,7 +472,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(world.parts.size(), 3u);
   EXPECT_EQ(world.parts[0][0], "/somewhere/fake_experiment");
-  EXPECT_EQ(measurements().size(), 6u) << "the processes of --processes write no records of cases";
+  EXPECT_EQ(measurements().size(), 6u) << "the processes of --processes must write no records of cases";
   ASSERT_EQ(findings().size(), 3u);
   for (const Json& finding : findings()) {
     const Json& data = finding["data"];
@@ -548,7 +548,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheCasesOfAClaimAgain) {
   EXPECT_EQ(run({"--processes", "2"}).status, 0);
   EXPECT_EQ(world.parts.size(), 2u);
   ASSERT_EQ(findings().size(), 1u);
-  EXPECT_EQ(findings()[0]["title"], "1.0 ms") << "not the time that picked the case";
+  EXPECT_EQ(findings()[0]["title"], "1.0 ms") << "the figure must not be the time that picked the case";
   EXPECT_EQ(findings()[0]["data"]["measurements"], Json::array({measurement(64, 32)["id"]}));
 }
 
@@ -624,7 +624,8 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(world.tasks[i]["part"], i + 1);
     EXPECT_LE(world.tasks[i]["budget_s"].get<double>(), 60.0 / static_cast<double>(3 - i));
-    EXPECT_EQ(world.tasks[i]["duels"].size(), 3u) << "the pairs of the claims, not all pairs of cases";
+    EXPECT_EQ(world.tasks[i]["duels"].size(), 3u)
+        << "the processes must measure the claims' pairs, not all pairs of cases";
     EXPECT_TRUE(world.tasks[i]["groups"].empty());
   }
 }
@@ -781,7 +782,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
 
   world.correct = [](const Case&, int checks) { return checks == 0; };
   outcome = run({"--axis", "n=10", "--axis", "tile=16"});
-  EXPECT_EQ(outcome.status, 1) << "the case is checked again after it was timed";
+  EXPECT_EQ(outcome.status, 1) << "the case must be checked again after it was timed";
   EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
@@ -828,7 +829,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(steps_taken, 2u);
   ASSERT_EQ(findings().size(), 2u);
-  EXPECT_EQ(measurements().size(), 4u) << "the body measures its own cases, and not the selected cases";
+  EXPECT_EQ(measurements().size(), 4u) << "the body must measure its own cases, and not the selected cases";
 
   steps_taken = 0;
   outcome = run({"--replay", findings()[1]["id"].get<std::string>()}, body);
@@ -1048,7 +1049,7 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
 
     std::vector<std::string> again(world.restarts[0].begin() + 1, world.restarts[0].end());
     EXPECT_EQ(run(again).status, 1);
-    EXPECT_EQ(world.restarts.size(), 1u) << "the second run needs no restart";
+    EXPECT_EQ(world.restarts.size(), 1u) << "the second run must need no restart";
     for (const int tile : {16, 64}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
     EXPECT_EQ(measurement(8, 32)["status"], status);
     EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
@@ -1786,7 +1787,7 @@ TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreReported) {
   EXPECT_FALSE(says({"--shard", "1/4"}));
   EXPECT_FALSE(says({"--resume"}));
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
-  EXPECT_FALSE(says({})) << "only rank 0 prints the line";
+  EXPECT_FALSE(says({})) << "only rank 0 may print the line";
   unsetenv("OMPI_COMM_WORLD_SIZE");
   unsetenv("OMPI_COMM_WORLD_RANK");
 }
@@ -1978,7 +1979,7 @@ TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
   EXPECT_EQ(record["case"]["m"], 9);
   EXPECT_EQ(record["run"]["files"]["--other"]["sha256"], sha256("x"));
   EXPECT_EQ(run({"--replay", record["id"]}).status, 0);
-  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep runs";
+  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep must run";
 }
 
 // Some problems learn their work only from the device.
