@@ -74,14 +74,14 @@ TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   const Json report = parse_json(outcome.out);
   EXPECT_EQ(report["added"], 0);
   EXPECT_EQ(report["known"], 3);
-  EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin is the default";
+  EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin must be the default";
   EXPECT_EQ(ids().size(), 3u);
 }
 
 TEST_F(KbCliTest, GzipIsReadAsItsText) {
   const std::string packed = gzip(records_);
   EXPECT_NE(run({"ingest", packed}).out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos);
-  EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
+  EXPECT_EQ(run({"export"}).out, text_of(records_)) << "the export must equal the file byte for byte";
   // kb recognizes gzip by the bytes, not by the name.
   const std::string renamed = write_text("renamed.jsonl", text_of(packed));
   EXPECT_EQ(parse_json(run({"ingest", renamed, "--json"}).out)["known"], 3);
@@ -476,7 +476,7 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
             "head_dim         B, and B/A of time  floor\n"
             "      64  SLOWER 1.2 [1.188, 1.212]  0.02\n"
             "     128  FASTER 0.5 [0.495, 0.505]  0.02\n")
-      << "a regression comes first";
+      << "a regression must come first";
   outcome = run({"compare", a, write("c.jsonl", {measurement(shape(64), 1e-3), measurement(shape(32), 1e-3)})});
   for (const char* side : {"A", "B"}) {
     const std::string told = fmt::format("\n1 not compared: only {} has this configuration\n", side);
