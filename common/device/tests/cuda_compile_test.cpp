@@ -273,7 +273,7 @@ std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
     std::optional<KernelSource> source = parse_key(line.substr(mark.size(), close - mark.size()));
     const std::string rest = line.substr(close);
     if (!source || (!rest.empty() && rest != " without spills")) {
-      ADD_FAILURE() << path << ": this line lacks the form \"// Checked: entry[NAME=1] without spills\": " << line;
+      ADD_FAILURE() << path << ": neither \"// Checked: KEY\" nor \"// Checked: KEY without spills\": " << line;
       continue;
     }
     source->path = path;
