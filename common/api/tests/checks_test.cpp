@@ -388,7 +388,7 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
       for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
     }
     // The remaining options become 32-bit constants of a kernel, and each value needs its own kernel. So every value
-    // must be smaller than the longer sequence.
+    // must be less than the larger of the numbers of queries and keys.
     const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
     return equal && left < std::max(call.q.tokens, call.k.tokens);
   };
