@@ -1,5 +1,5 @@
-// Device: the one virtual class between the experiments and the hardware that runs their kernels. Device knows nothing
-// of attention.
+// Device: the interface between the experiments and the hardware that runs their kernels. Device knows nothing of
+// attention.
 //
 // The terms of this file come from compute APIs; docs/design.md says what each term means on CPU, CUDA and Metal.
 #pragma once
@@ -36,11 +36,11 @@ struct DeviceInfo {
   uint32_t units = 1;                 // parts that run threadgroups at the same time: host threads, or multiprocessors
   uint32_t simd_width = 1;            // f32 lanes of a simdgroup (a vector register, or a warp)
   uint32_t vector_registers = 0;      // vector registers that an instruction can name (cpu); 0 on a GPU
-  uint32_t l1_ways = 8;               // lines that a set of a core's first-level data cache holds (cpu)
+  uint32_t l1_ways = 8;               // the associativity of a core's first-level data cache (cpu)
   size_t threadgroup_memory_bytes = 0;  // the most bytes that one threadgroup may use
   size_t last_level_cache_bytes = 0;
   size_t memory_bytes = 0;
-  double peak_16_bit_tflops = 0;  // the maker's rate of dense products of f16 or bf16; 0 if the code does not know it
+  double peak_16_bit_tflops = 0;  // the vendor's peak rate of dense f16 or bf16 matrix products; 0 if unknown
   bool on_host = false;  // the kernels run on the host's threads, in the host's memory; false for an emulated GPU
   int dlpack_type = 1, dlpack_id = 0;  // DLPack's device type (1: cpu) and id (https://dmlc.github.io/dlpack)
   const Operations* operations = &no_operations();
@@ -82,7 +82,7 @@ struct CodeContents {
   int64_t bytes = -1;  // bytes of code, without data; -1 if the device does not report it
 };
 
-/// How a kernel is compiled. These options do not change the code.
+/// How a kernel is compiled. These options do not change the machine code.
 struct CompileOptions {
   /// Keeps the compiled form of headers that read no function constant, for later kernels. The option has no effect on
   /// devices without the feature "pch".
@@ -162,7 +162,7 @@ class Device {
   virtual void enqueue(const CommandEncoder& encoder, void* stream);
   /// A thread that did not open the device must hold a Scope while it encodes. Encoding may make tensor maps, and the
   /// driver makes them only in the GPU's context. While the Scope exists, this context is current to the thread. The
-  /// destructor restores the previous context.
+  /// destructor restores the previous context, if the thread had one.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device), before_(device.enter()) {}
@@ -181,8 +181,8 @@ class Device {
   /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost. On a GPU every other function
   /// that needs the GPU also throws DeviceLost, except release().
   bool lost() const { return lost_; }
-  /// Returns how many bytes of the device's own memory are free for this process; other programs may use some of the
-  /// memory. Returns infinity for a device that uses the host's memory, or that does not report this number.
+  /// Returns how many bytes of the device's own memory are free now; memory that other programs use is not free.
+  /// Returns infinity for a device that uses the host's memory, or that does not report this number.
   virtual double available_bytes() const { return std::numeric_limits<double>::infinity(); }
   /// Returns the bytes of all existing Buffers, including guard bands.
   size_t buffer_bytes() const { return buffer_bytes_; }

@@ -1,4 +1,4 @@
-// CommandEncoder: a plain value, the list of commands for a device in their order. Device::submit() runs the list.
+// CommandEncoder: a value that holds a list of commands for a device. Device::submit() runs the commands in order.
 #pragma once
 
 #include <cstddef>

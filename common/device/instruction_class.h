@@ -14,7 +14,7 @@ namespace attn {
 std::vector<std::string> x86_classes(std::string_view text);
 
 /// Returns the class of a SASS instruction (machine code of an NVIDIA GPU), or nothing. `name` has the modifiers but no
-/// operands: "LDG.E.128". Some classes are not of x86: "exponential" (MUFU.EX2), and "load_tile" and
+/// operands: "LDG.E.128". SASS has three classes that x86 lacks: "exponential" (MUFU.EX2), and "load_tile" and
 /// "store_tile" (copies by tensor maps).
 std::vector<std::string> sass_classes(std::string_view name);
 

@@ -50,8 +50,8 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Returns the kernel of matrix products of `dtype` if they are faster than multiply-adds, else nothing. For
-  /// DType::f32 the kernel multiplies tf32.
+  /// Returns the kernel of matrix products of `dtype`, or nothing if the device has no such kernel that is faster than
+  /// multiply-adds. For DType::f32 the kernel of a cuda device multiplies tf32.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 

@@ -26,8 +26,8 @@ struct AdviceSide {
 };
 
 /// A row of the table: what the advice of a claim must say below and above the threshold. A row does not depend on the
-/// claim's operator or on the order of the claim's two advices, so the checks find a
-/// mistake in the operator or in the order.
+/// claim's operator or on the order of the claim's two advices, so the checks find a mistake in the operator or in the
+/// order.
 struct AdviceRow {
   std::string id;
   AdviceSide below, above;

@@ -11,8 +11,8 @@
 
 namespace attn::test {
 
-/// Returns a device that compiles kernels as a Hopper GPU does, and runs nothing. Throws DeviceMissing if the build has
-/// no CUDA device, or the machine has no NVRTC.
+/// Returns a device that compiles kernels for a Hopper GPU, and runs nothing. Throws DeviceMissing if the build has no
+/// CUDA device, or the machine has no NVRTC.
 std::unique_ptr<Device> open_hopper_compiler();
 
 /// A test that needs NVRTC. The test is skipped on a machine without NVRTC, and in a build without the CUDA device.

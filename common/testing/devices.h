@@ -35,7 +35,7 @@ inline DeviceInfo hopper() {
   return info;
 }
 
-/// A GPU of Apple, as Metal's operations see it.
+/// Returns an Apple GPU under the spec of the emulated device.
 inline DeviceInfo metal() {
   DeviceInfo info;
   info.spec = "metal:emulated";
@@ -48,8 +48,8 @@ inline DeviceInfo metal() {
   return info;
 }
 
-/// Returns a GPU without TMA. A test without CUDA's driver can make launches for this GPU: only the driver makes TMA's
-/// tensor maps.
+/// Returns a GPU without TMA. A test needs no CUDA driver to make launches for this GPU: only TMA's tensor maps need
+/// the driver.
 inline DeviceInfo ampere() {
   DeviceInfo info = hopper();
   info.arch = "sm_80";

@@ -27,7 +27,7 @@ class MetalProgramTest : public ProgramTest {
     EXPECT_NE((outcome.out + outcome.err).find(expected), std::string::npos) << axes << ": not '" << expected << "'\n"
                                                                              << outcome.out << outcome.err;
   }
-  /// The lines of --dry-run for the cases with these axes.
+  /// Returns the lines that --dry-run prints for the cases with these axes.
   std::string dry_run(const std::string& axes) const {
     return run_line("--device metal:emulated --dry-run" + options(axes)).out;
   }

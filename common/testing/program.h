@@ -58,8 +58,8 @@ class ProgramTest : public testing::Test {
     return all;
   }
 
-  /// Returns the findings in findings.jsonl, without the headers of runs. Expects that each finding names the run of a
-  /// header before it.
+  /// Returns the findings in findings.jsonl, without the headers of runs. Expects that the header of each finding's run
+  /// comes before the finding.
   std::vector<Json> findings() const {
     std::vector<Json> all;
     std::set<std::string> runs;

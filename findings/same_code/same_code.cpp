@@ -70,7 +70,7 @@ class RootedAt {
   const std::string before_;
 };
 
-/// The source with the texts of all its files in `includes`, so that it does not depend on source_root().
+/// Returns the source with the texts of all its files in `includes`. So the result does not depend on source_root().
 KernelSource carrying_its_text(KernelSource source) {
   for (KernelSource& fragment : source.fragments) fragment = carrying_its_text(fragment);
   for (const SourceFile& file : reached_sources(source)) source.includes[file.path] = file.text;

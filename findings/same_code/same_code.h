@@ -33,7 +33,8 @@ struct CodeComparison {
 CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const std::string& old_root,
                             const SameCode& known);
 
-/// The text of a same_code.txt with these pairs added. A pair replaces an older pair with the same recorded hash.
+/// Returns the text of a same_code.txt with these pairs added. A pair replaces an older pair with the same recorded
+/// hash.
 std::string merged(const std::string& text, const SameCode& pairs);
 
 }  // namespace attn::kb

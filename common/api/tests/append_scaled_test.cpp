@@ -41,7 +41,7 @@ struct AppendCase {
   }
 };
 
-/// Returns the number of the type that is nearest to `value`, as the host rounds.
+/// Returns `value` rounded to the type, as the host rounds.
 double nearest(DType dtype, double value) {
   Tensor one = Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd);
   one.set(0, 0, 0, 0, value);
@@ -53,7 +53,7 @@ struct Cached {
   Tensor before, after;        // [pages, kv_heads, tokens of a page, width]
   std::vector<float> scales;   // [pages, kv_heads]
   Tensor fresh;                // the new tokens
-  std::vector<double> wanted;  // the new tokens, rotated, as [batch, kv_heads, q_len, width]
+  std::vector<double> wanted;  // the new tokens (K's rotated), as [batch, kv_heads, q_len, width]
 };
 
 class DeviceAppendTest : public test::EngineOnDevice {
@@ -92,7 +92,7 @@ class DeviceAppendTest : public test::EngineOnDevice {
       for (int64_t i = 0; i < pages * kv_heads; ++i) {
         cached.scales.push_back(least_scale + 0.003f * static_cast<float>(i % 7));
       }
-      // Elements that are far beyond every scale, in the newest token of each sequence.
+      // The newest token of each sequence has elements far beyond the range of every scale.
       for (int64_t b = 0; b < batch; ++b) {
         cached.fresh.set(b, 0, rows - 1, 3, 1000);
         cached.fresh.set(b, 1, rows - 1, width - 1, new_nan ? NAN : -1000);

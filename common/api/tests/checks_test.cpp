@@ -387,8 +387,8 @@ TEST(SimplifyTest, HidesAndShowsTheSameKeys) {
     for (int64_t q = 0; q < call.q.tokens; ++q) {
       for (int64_t k = 0; k < call.k.tokens; ++k) equal = equal && visible(call, q, k) == visible(simple, q, k);
     }
-    // The numbers of the remaining options are 32-bit constants in a kernel's text; each value needs a kernel of its
-    // own.
+    // The remaining options become 32-bit constants of a kernel, and each value needs its own kernel. So every value
+    // must be less than the larger of the numbers of queries and keys.
     const int64_t left = std::max({simple.prefix, simple.window_left, simple.window_right, simple.global_tokens});
     return equal && left < std::max(call.q.tokens, call.k.tokens);
   };

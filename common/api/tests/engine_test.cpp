@@ -62,11 +62,11 @@ TEST_F(DeviceEngineTest, WindowsAndPrefixesOfAnySize) {
     call.prefix = size;
     same(call, [](int64_t, int64_t) { return true; }, "prefix");
   }
-  EXPECT_EQ(engine_->prepared(), 3u) << "one for each of: all keys, a window to the right, causal";
+  EXPECT_EQ(engine_->prepared(), 3u) << "one launch for each of: all keys, a window to the right, causal";
 }
 
-/// A call with few rows runs the decoding kernel at each width that the device's kernel takes: a cache that grows then
-/// needs no new launch.
+/// A call with few rows runs the decoding kernel, at each width that this kernel takes on the device. So a cache that
+/// grows needs no new launch.
 TEST_F(DeviceEngineTest, FewRowsAreDecodedAtEachWidthThatTheDeviceTakes) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t width : {24, 256, 512}) {

@@ -55,8 +55,8 @@ int64_t drawn_percent(int64_t batch, int64_t head, int64_t q, int64_t k) {
 bool half_of_all(int64_t batch, int64_t head, int64_t q, int64_t k) { return drawn_percent(batch, head, q, k) < 50; }
 bool all_pairs(int64_t, int64_t, int64_t, int64_t) { return true; }
 bool no_pairs(int64_t, int64_t, int64_t, int64_t) { return false; }
-/// Rows see a run of keys that moves with the row and differs between sequences. Some rows see nothing, and most of the
-/// blocks are hidden.
+/// Rows see a run of keys that moves with the row, and differs between sequences and between heads. Some rows see
+/// nothing, and most of the blocks are hidden.
 bool moving_window(int64_t batch, int64_t head, int64_t q, int64_t k) {
   return q % 37 != 5 && k >= q - 20 + 7 * batch && k <= q + 3 * head;
 }

@@ -245,8 +245,8 @@ class DeviceModifiersTest : public test::EngineOnDevice {
                     values(call.lse, q_heads * q_len), 0);
   }
 
-  /// Calls decode() or prefill() over a cache. Returns the largest difference from the oracle, or
-  /// infinity if the cache does not have a token that the call appended.
+  /// Calls decode() or prefill() over a cache. Returns the largest difference from the oracle, or infinity if the cache
+  /// lacks a token that the call appended.
   double over_cache(const Rules& rules, const CacheCase& given) {
     constexpr int64_t longest = 130;
     std::vector<int> lengths = {37, longest, 1, 0};
@@ -461,7 +461,7 @@ TEST_F(DeviceModifiersTest, SequencesOneAfterTheOther) {
   }
 }
 
-// Some cases: each modifier either with decoding or with a prompt.
+// Without $ATTN_TEST_ALL each modifier runs either with decoding or with a prompt.
 TEST_F(DeviceModifiersTest, EachModifierOverACache) {
   bool prompt = false;
   for (const auto& [name, rules] : single_rules()) {

@@ -94,7 +94,7 @@ TEST(InputsTest, AllKeysOfABlockHaveTheSameSignature) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block has its own signature";
+  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block must have its own signature";
 }
 
 // In most rows the needle outweighs all other keys together. The weight of a needle differs from row to row, because

@@ -176,7 +176,8 @@ TEST(ReferenceTest, UnmaskedPairsOfFullAndOfCausalAttention) {
   EXPECT_EQ((AttentionShape{1, 1, 1, 131072, 131072, 64, true}.unmasked_pairs()), 131072.0 * 131073.0 / 2);
 }
 
-// Query heads share key/value heads in consecutive groups: repeating each key/value head is the same attention.
+// Consecutive query heads share a key/value head. Attention with a copy of this head for each query head gives the same
+// result.
 TEST(ReferenceTest, QueryHeadsReadTheKeyValueHeadOfTheirGroup) {
   for (const int64_t kv_heads : {1, 2, 3}) {
     const AttentionShape grouped{2, 6, kv_heads, 3, 5, 4};
@@ -245,7 +246,7 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
-// A row of equal scores is the mean of V, whatever the size of the scores.
+// The output of a row of equal scores is the mean of V, whatever the size of the scores.
 TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   const AttentionShape shape{1, 1, 1, 1, 3, 2};
   const Inputs in = random_inputs(shape);
@@ -260,7 +261,7 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   }
 }
 
-// A NaN or an infinity in V reaches the rows that see its key, and only in its own column.
+// A NaN or an infinity in V reaches the outputs of the rows that see its key, in its own column only.
 TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {

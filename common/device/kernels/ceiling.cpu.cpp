@@ -1,10 +1,10 @@
 // Kernels that measure a CPU's ceilings, its highest rates: of a copy, of a read, and of arithmetic in registers
 // (multiply-adds of f32, dot products of bf16, products of AMX tiles).
 //
-// Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains of multiply-adds or dot products; more
-// than an instruction's latency in cycles times the number of instructions that can start in a cycle), NON_TEMPORAL (1:
-// with clang, the stores of the copy bypass the caches). Launch: one threadgroup per part of the work, no threadgroup
-// memory.
+// Function constants: VECTOR_WIDTH (f32 lanes), ACCUMULATORS (independent chains of multiply-adds or dot products; at
+// least an instruction's latency in cycles times the number of instructions that can start in a cycle), NON_TEMPORAL
+// (1: with clang, the stores of the copy bypass the caches). Launch: one threadgroup per part of the work, no
+// threadgroup memory.
 #include "common/device/kernels/ceiling.h"
 
 #include "common/kernel/amx.h"

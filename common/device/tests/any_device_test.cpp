@@ -112,7 +112,7 @@ TEST_F(AnyDeviceTest, OutOfMemoryTellsTheNeededBytes) {
     }
   }
   EXPECT_THROW(device_->allocate(SIZE_MAX), OutOfMemory);
-  EXPECT_TRUE(Buffer(*device_, 100).guards_intact()) << "the device still works";
+  EXPECT_TRUE(Buffer(*device_, 100).guards_intact()) << "the device must still work";
 }
 
 TEST_F(AnyBufferTest, StartsAsNaNBetweenIntactGuards) {
@@ -165,7 +165,7 @@ struct Poke {
   long long offset;
 };
 
-// Writes the guard bands' nearest and farthest bytes, and the first and last byte of the data. In a build with
+// A kernel writes the first and last byte of each guard band, and the first and last byte of the data. In a build with
 // AddressSanitizer, the cpu device ends the process at the write to a guard band.
 TEST_F(AnyBufferTest, CatchesStrayWrites) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -345,7 +345,7 @@ TEST_F(AnyDeviceTest, ReadsConstantsAtRunTime) {
   other.constants["OFFSET"] = 1 << 30;
   EXPECT_EQ(result_of(source), 8);
   EXPECT_EQ(result_of(other), 5000 + (1 << 30));
-  EXPECT_EQ(result_of(source), 8) << "each kernel keeps its own values";
+  EXPECT_EQ(result_of(source), 8) << "each kernel must keep its own values";
   EXPECT_EQ(cache.get(source).binary.code_sha256, cache.get(other).binary.code_sha256);
   KernelSource compiled_in = source;
   compiled_in.run_time.clear();
@@ -408,7 +408,7 @@ TEST_F(AnyDeviceTest, DownloadsWaitForEnqueuedCommands) {
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   encoder.dispatch(*kernel, {}, 1, 0, count.data());
   device_->enqueue(encoder);
-  EXPECT_EQ(content_of<unsigned>(count)[0], 3u) << "a download waits";
+  EXPECT_EQ(content_of<unsigned>(count)[0], 3u) << "a download must wait for enqueued commands";
   device_->enqueue(CommandEncoder());
   encoder.timestamp();
   EXPECT_THROW(device_->enqueue(encoder), std::logic_error);

@@ -23,7 +23,7 @@ using test::sanitizes;
 using test::Variable;
 using test::write_text;
 
-/// The kernels of these tests store one long long where their parameter points to.
+/// The kernels of these tests store one long long at the address that their parameter holds.
 class CompileTest : public test::CpuTest {
  protected:
   long long value_of(const KernelSource& source) {
@@ -63,7 +63,8 @@ TEST(KernelSourceTest, PutsConstantsBeforeLineOne) {
             "#line 1 \"a/b.cpu.cpp\"\n");
 }
 
-// KernelSourceHash leaves out the names of headers and constants, so sources 6 and 7 may have the hash of `source`.
+// KernelSourceHash leaves out the names of headers and constants, so others[6] and others[7] may have the hash of
+// `source`.
 TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashTellsMost) {
   const KernelSource source{"path", "entry", {{"A", 1}, {"B", 2}}, {{"h", "text"}}};
   EXPECT_TRUE(source == KernelSource(source));
@@ -150,7 +151,7 @@ TEST_F(CompileTest, AMissingEntryIsAnError) {
   source.entry = "walk";
   EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
   EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
-  // A function that is declared and called is also in the module, but is not a kernel.
+  // The module also has functions that the source only declares and calls. They are not kernels.
   source = kernel_text("extern \"C\" void run(); extern \"C\" void other() { run(); }");
   EXPECT_TRUE(contains(error_of(source), "run")) << error_of(source);
 }
@@ -160,7 +161,7 @@ TEST_F(CompileTest, AMissingFunctionIsAnError) {
       "extern \"C\" int there_is_no_such_function();\n"
       "extern \"C\" void run(const void*, const Threadgroup*) { there_is_no_such_function(); }");
   EXPECT_TRUE(contains(error_of(source), "there_is_no_such_function"));
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device must still work";
 }
 
 TEST_F(CompileTest, AMissingFileIsBadInput) {
@@ -346,7 +347,7 @@ TEST_F(CompileTest, AMissingFragmentIsAnError) {
   KernelSource source = with_fragment(fragment_text(""), Linking::after_code_generation);
   source.fragments.clear();
   EXPECT_TRUE(contains(error_of(source), "part")) << error_of(source);
-  EXPECT_EQ(value_of(returns("3")), 3) << "the device still works";
+  EXPECT_EQ(value_of(returns("3")), 3) << "the device must still work";
 }
 
 TEST_F(CompileTest, AFunctionInBothKernelAndFragmentIsAnError) {
@@ -463,7 +464,7 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
 }
 
 // The test adds Metal's words (GLOBAL, LOCAL, CONSTANT, INT64) and lines under #ifdef __METAL_VERSION__ to a header.
-// They change the hash of a Metal kernel, but not the hash of a cpu kernel.
+// These additions change the hash of a Metal kernel, but not the hash of a cpu kernel.
 TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const float* of;\n  long long count;\n};\nconstexpr int inner = 1;\n");
@@ -483,7 +484,7 @@ TEST_F(SourceTreeTest, OnlyMetalsHashCoversWhatOnlyMetalReads) {
   edit("lab/inner.h",
        "#pragma once\nstruct Row {\n  const GLOBAL_TOKENS float* of;\n  long long count;\n};\nconstexpr int inner = "
        "1;\n");
-  EXPECT_NE(source_sha256(source_), hash) << "GLOBAL_TOKENS is not the word GLOBAL, so it counts";
+  EXPECT_NE(source_sha256(source_), hash) << "the hash must cover GLOBAL_TOKENS, which is not the word GLOBAL";
   edit("lab/inner.h",
        "#pragma once\n#include \"common/kernel/spaces.h\"\nstruct Row {\n  const LOCAL float* of;\n  INT64 count;\n};\n"
        "#ifdef __METAL_VERSION__\n#if 1\n#endif\nconstexpr constant int inner = 1;\n#else\n"
@@ -509,7 +510,7 @@ TEST_F(SourceTreeTest, AnEditedKernelRunsWithoutRebuilding) {
   EXPECT_EQ(value_in_a_new_run(), 12);
   edit("lab/inner.h", "#pragma once\n#include \"lab/outer.h\"\nconstexpr int inner = 1;\n");
   EXPECT_EQ(value_in_a_new_run(), 11);
-  EXPECT_EQ(cache.files().size(), 3u) << "the fourth text equals the second, so it needs no new entry";
+  EXPECT_EQ(cache.files().size(), 3u) << "the fourth text equals the second, and must need no new entry";
 }
 
 TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
@@ -522,7 +523,8 @@ TEST_F(SourceTreeTest, TheTreeMayBeNamedInAnyWay) {
   }
   fs::current_path(before);
   variable_.emplace("ATTENTION_PROTO_SOURCE", "");
-  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h")) << "empty means the program's own tree";
+  EXPECT_TRUE(fs::exists(fs::path(source_root()) / "common/kernel/cpu.h"))
+      << "an empty variable must mean the program's own tree";
 }
 
 struct Elements {

@@ -1,4 +1,4 @@
-// The processor for which the compiler makes a cpu kernel's code: this host's, or a family such as x86-64-v3 or znver4.
+// The target of a cpu kernel's code: the host's processor, or a family of processors such as x86-64-v3 or znver4.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,9 +83,11 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
     return count;
   };
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "x86-64-v2 has no multiply-add";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "a multiply-add has 4 of an iteration's 16 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "a multiply-add has 8 of an iteration's 16 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "a multiply-add has all 16 floats of an iteration";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4)
+      << "a multiply-add computes 4 of an iteration's 16 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "a multiply-add computes 8 of an iteration's 16 floats";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1)
+      << "a multiply-add computes all 16 floats of an iteration";
   // a.within(b) is `a` without the features that `b` lacks.
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);

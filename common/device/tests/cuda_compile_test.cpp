@@ -273,7 +273,7 @@ std::vector<CheckedPipeline> checked_pipelines(const std::string& path) {
     std::optional<KernelSource> source = parse_key(line.substr(mark.size(), close - mark.size()));
     const std::string rest = line.substr(close);
     if (!source || (!rest.empty() && rest != " without spills")) {
-      ADD_FAILURE() << path << ": this line has another form: " << line;
+      ADD_FAILURE() << path << ": neither \"// Checked: KEY\" nor \"// Checked: KEY without spills\": " << line;
       continue;
     }
     source->path = path;
@@ -297,7 +297,7 @@ TEST_F(CudaCompileTest, CompilesEveryKernelOfTheTree) {
                        fmt::format("{} registers, {:.0f} ms", binary.registers, 1e3 * binary.times.total_s()));
         if (without_spills) {
           EXPECT_EQ(binary.spill_bytes, 0) << source.key();
-          EXPECT_EQ(log.text(), "") << "warnings (for example that matrix products overlap no other work)";
+          EXPECT_EQ(log.text(), "") << "the compiler must not warn (for example, that it serializes wgmma)";
         }
       } catch (const CompileError& error) {
         ADD_FAILURE() << error.what();

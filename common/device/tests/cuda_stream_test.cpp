@@ -86,7 +86,7 @@ TEST_F(GpuStreamTest, RunsAfterTheProgramsCommandsOnTheStream) {
   for (int i = 0; i < 2; ++i) EXPECT_GT(device_->submit(timed).at(0), 0);
   EXPECT_EQ(counted(), 15u);
   EXPECT_THROW(device_->enqueue(timed), std::logic_error);
-  EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "the block still belongs to the program";
+  EXPECT_EQ(cuda_->cuMemFree(block), CUDA_SUCCESS) << "the block must still belong to the program";
 }
 
 TEST_F(GpuStreamTest, EnqueuedCommandsMayBeCaptured) {
@@ -139,7 +139,7 @@ TEST_F(GpuStreamTest, WorksDuringACaptureOfAnyStream) {
   check(cuda_->cuStreamEndCapture(stream_, &graph), "cuStreamEndCapture");
   CUcontext current = nullptr;
   cuda_->cuCtxGetCurrent(&current);
-  EXPECT_EQ(current, context_) << "the caller's context is as it was";
+  EXPECT_EQ(current, context_) << "the device must restore the caller's context";
   CUgraphExec executable = nullptr;
   check(cuda_->cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
   cuda_->cuGraphDestroy(graph);

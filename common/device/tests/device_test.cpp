@@ -180,7 +180,7 @@ TEST_F(DeviceTest, AFaultOfAGuardedKernelLosesTheDeviceAndNotTheProcess) {
     const std::string message = message_of<DeviceFault>(submit);
     EXPECT_EQ(message, "cpu:threads=3: run, with a user's function, " + what);
     EXPECT_TRUE(device_->lost());
-    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "later calls throw the same error";
+    EXPECT_EQ(message_of<DeviceFault>(submit), message) << "later calls must throw the same error";
   }
 }
 

@@ -145,7 +145,7 @@ TEST_F(GpuDeviceTest, GivesThreadgroupMemoryUpToTheLimit) {
     const std::string message = message_of<OutOfMemory>([&] { submit(bytes); });
     EXPECT_NE(message.find(std::to_string(bytes + 64)), std::string::npos) << message;
   }
-  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device still works";
+  EXPECT_EQ(submit(most), 3 * 3u * 256 * 7) << "the device must still work";
 }
 
 TEST_F(GpuDeviceTest, FaultyLaunchIsAnError) {
@@ -429,7 +429,7 @@ TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
   TensorMapLayout single = good;
   single.dims[1] = 1;
   single.strides_bytes = {250};
-  EXPECT_NO_THROW(make_tensor_map(single)) << "a tensor of one row may have any stride between rows";
+  EXPECT_NO_THROW(make_tensor_map(single)) << "a tensor of one row must be allowed any stride between rows";
 }
 
 // ---- ceilings

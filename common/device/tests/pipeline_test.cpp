@@ -156,7 +156,7 @@ TEST_F(PipelineCacheTest, GivesTheSamePipelineAgain) {
   EXPECT_GT(first.ready_s, 0);
   for (int i = 2; i < 200; ++i) cache.get(source_number(i));
   EXPECT_EQ(&cache.get(source_number(1)), &first)
-      << "the first pipeline keeps its address while other pipelines are added";
+      << "the first pipeline must keep its address while other pipelines are added";
   EXPECT_EQ(device_.compiled(), 199);
 }
 
@@ -261,12 +261,12 @@ TEST_F(PipelineCacheTest, WorksIfAFolderHasTheNameOfAnEntry) {
   fs::remove(entry);
   fs::create_directory(entry);
   EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(folder_.files(), files) << "an entry replaces an empty folder of its name";
+  EXPECT_EQ(folder_.files(), files) << "an entry must replace an empty folder of its name";
 
   fs::remove(entry);
   write_text(entry / "someone's", "file");
   EXPECT_EQ(origin_in_a_new_run(source), "compiled");
-  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "a folder with files in it stays";
+  EXPECT_EQ(test::read_text(entry / "someone's"), "file") << "a folder with files in it must stay";
   EXPECT_EQ(folder_.files().size(), 1u);
 }
 
@@ -372,7 +372,8 @@ TEST_F(PipelineCacheTest, TwoCachesCompileEachKeyOnce) {
   }
 }
 
-// A thread that waits while another cache compiles its source compiles the source itself if that compilation fails.
+// While one cache compiles a source, the other cache's thread waits for the result. If the compilation fails, the
+// waiting thread compiles the source itself.
 TEST_F(PipelineCacheTest, AWaitingThreadCompilesAfterAFailedCompilation) {
   device_.compile_time = std::chrono::milliseconds(50);
   device_.fail = true;
@@ -437,7 +438,7 @@ TEST_F(PipelineCacheTest, SourcesThatDifferInRunTimeValuesShareABinary) {
   PipelineCache cache(device_, folder_.path());
   EXPECT_EQ(cache.get(source).origin, "compiled");
   EXPECT_EQ(cache.get(same).origin, "disk");
-  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each source's pipeline is loaded with the source's values";
+  EXPECT_NE(&cache.get(source), &cache.get(same)) << "each source's pipeline must have the source's values";
   EXPECT_EQ(cache.get(source).binary.run_time, (FunctionConstants{{"NUMBER", 1}}));
   EXPECT_EQ(cache.get(same).binary.run_time, (FunctionConstants{{"NUMBER", 2}}));
 
@@ -453,7 +454,7 @@ TEST_F(PipelineCacheTest, DefaultFolderFollowsTheEnvironment) {
   EXPECT_EQ(PipelineCache::default_folder(), "/named");
   {
     const Variable off("ATTENTION_PROTO_CACHE", "");
-    EXPECT_EQ(PipelineCache::default_folder(), "") << "an empty variable switches the disk cache off";
+    EXPECT_EQ(PipelineCache::default_folder(), "") << "an empty variable must switch the disk cache off";
   }
   const Variable unnamed("ATTENTION_PROTO_CACHE", std::nullopt);
   EXPECT_EQ(PipelineCache::default_folder(), "/xdg/attention-proto");

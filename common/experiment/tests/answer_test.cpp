@@ -183,7 +183,7 @@ TEST_F(AnswerTest, TheRecordsOfTheDeviceCount) {
   const std::vector<Measurement> clear =
       std::exchange(results_, {tile(128, 128, 1e-3), tile(64, 64, 1.01e-3), tile(16, 64, 1.005e-3)});
   EXPECT_EQ(recorded(64, 64, Json::array()), "tile\n  f32 head_dim=64  take 64x64 (the default)\n")
-      << "the records decide what this run leaves undecided";
+      << "the records must decide what this run leaves undecided";
   results_ = clear;
   const std::string contradicted = recorded(16, 64, Json::array());
   EXPECT_NE(contradicted.find("undecided: this run says 128x128, the records say 16x64"), std::string::npos)

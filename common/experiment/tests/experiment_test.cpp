@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr double fma_tflops = 0.5, copy_rate_gbps = 20, read_rate_gbps = 40;
 
-/// The behaviour of the fake device and its problems. Every test starts with a new one.
+/// The behaviour of the fake device and its problems. Every test starts with a new World.
 struct World {
   std::function<double(const Case&)> seconds = [](const Case&) { return 1e-3; };
   std::function<void(const Case&)> on_make = [](const Case&) {};
@@ -472,7 +472,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(world.parts.size(), 3u);
   EXPECT_EQ(world.parts[0][0], "/somewhere/fake_experiment");
-  EXPECT_EQ(measurements().size(), 6u) << "the processes of --processes write no records of cases";
+  EXPECT_EQ(measurements().size(), 6u) << "the processes of --processes must write no records of cases";
   ASSERT_EQ(findings().size(), 3u);
   for (const Json& finding : findings()) {
     const Json& data = finding["data"];
@@ -548,7 +548,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheCasesOfAClaimAgain) {
   EXPECT_EQ(run({"--processes", "2"}).status, 0);
   EXPECT_EQ(world.parts.size(), 2u);
   ASSERT_EQ(findings().size(), 1u);
-  EXPECT_EQ(findings()[0]["title"], "1.0 ms") << "not the time that picked the case";
+  EXPECT_EQ(findings()[0]["title"], "1.0 ms") << "the figure must not be the time that picked the case";
   EXPECT_EQ(findings()[0]["data"]["measurements"], Json::array({measurement(64, 32)["id"]}));
 }
 
@@ -624,7 +624,8 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(world.tasks[i]["part"], i + 1);
     EXPECT_LE(world.tasks[i]["budget_s"].get<double>(), 60.0 / static_cast<double>(3 - i));
-    EXPECT_EQ(world.tasks[i]["duels"].size(), 3u) << "the pairs of the claims, not all pairs of cases";
+    EXPECT_EQ(world.tasks[i]["duels"].size(), 3u)
+        << "the processes must measure the claims' pairs, not all pairs of cases";
     EXPECT_TRUE(world.tasks[i]["groups"].empty());
   }
 }
@@ -781,7 +782,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
 
   world.correct = [](const Case&, int checks) { return checks == 0; };
   outcome = run({"--axis", "n=10", "--axis", "tile=16"});
-  EXPECT_EQ(outcome.status, 1) << "the case is checked again after it was timed";
+  EXPECT_EQ(outcome.status, 1) << "the case must be checked again after it was timed";
   EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
@@ -828,7 +829,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(steps_taken, 2u);
   ASSERT_EQ(findings().size(), 2u);
-  EXPECT_EQ(measurements().size(), 4u) << "the body measures its own cases, and not the selected cases";
+  EXPECT_EQ(measurements().size(), 4u) << "the body must measure its own cases, and not the selected cases";
 
   steps_taken = 0;
   outcome = run({"--replay", findings()[1]["id"].get<std::string>()}, body);
@@ -838,7 +839,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
 
   steps_taken = 0;
   run({"--axis", "n=32", "--axis", "tile=16,32", "--only", "verify"}, body);
-  EXPECT_EQ(steps_taken, 0u) << "nothing is measured";
+  EXPECT_EQ(steps_taken, 0u) << "nothing may be measured";
 }
 
 TEST_F(ExperimentTest, EveryStatusIsRecorded) {
@@ -938,7 +939,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_EQ(measurement(8, 16)["status"], "ok");
 }
 
-// The plan has the most work that the launches may do. Only the problem knows how much they do.
+// The plan has an upper limit of the launches' work. Only the problem knows how much work the launches do.
 TEST_F(ExperimentTest, ACaseWhoseWorkIsCountedIsSkippedAfterItIsMade) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
@@ -1022,7 +1023,7 @@ TEST_F(ExperimentTest, AFailureWhileTimingIsRecordedForTheGroup) {
   EXPECT_EQ(measurement(64, 32)["reason"], "device lost");
 }
 
-// Only the culprit is recorded. Then a new process takes over, which does not try the culprit again.
+// Only the case that loses the device fails. Then a new process takes over, and does not try this case again.
 TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   struct Loss {
     int launches;  // launches of tile 32 before the loss
@@ -1048,7 +1049,7 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
 
     std::vector<std::string> again(world.restarts[0].begin() + 1, world.restarts[0].end());
     EXPECT_EQ(run(again).status, 1);
-    EXPECT_EQ(world.restarts.size(), 1u) << "the second run needs no restart";
+    EXPECT_EQ(world.restarts.size(), 1u) << "the second run must need no restart";
     for (const int tile : {16, 64}) EXPECT_EQ(measurement(8, tile)["status"], "ok") << tile;
     EXPECT_EQ(measurement(8, 32)["status"], status);
     EXPECT_EQ(measurement(8, 32)["run_id"], measurement(8, 16)["run_id"]);
@@ -1126,7 +1127,7 @@ TEST_F(ExperimentTest, EachLaunchOfACaseHasAPhaseWithItsTime) {
   EXPECT_NE(record["phases"][1]["pipeline"]["key"], record["phases"][2]["pipeline"]["key"]);
   EXPECT_NEAR(record["time"][0]["median_s"].get<double>(), 3e-3, 3e-5);
 
-  // A record is out of date where the second kernel is not the kernel that was measured.
+  // A record is out of date if the second kernel is not the kernel that was measured.
   EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--resume"}).status, 0);
   EXPECT_EQ(measurements().size(), 1u);
   spec_.plan = [plan = spec_.plan](const Case& config, const Setting& setting) {
@@ -1351,10 +1352,10 @@ TEST_F(ExperimentTest, ARunEndsWithAnAnswerAndTheNextCommands) {
       << outcome.out;
   EXPECT_NE(end.find("records: " + path("measurements.jsonl") + " " + path("out.jsonl")), std::string::npos) << end;
   EXPECT_NE(end.find(" --replay " + id), std::string::npos) << end;
-  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "--verdicts prints verdicts";
+  EXPECT_EQ(outcome.out.find("SUPPORTED"), std::string::npos) << "only --verdicts prints verdicts";
   EXPECT_EQ(run({"--replay", id}).status, 0);
   world.seconds = [](const Case& config) { return tile_is(config, 16) ? 0.5e-3 : 1e-3; };
-  EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "another device, another answer";
+  EXPECT_NE(run(arguments).out.find("take 16; avoid"), std::string::npos) << "other times must give another answer";
 }
 
 TEST_F(ExperimentTest, NoLineOfTheEndIsWiderThanTheTerminal) {
@@ -1475,7 +1476,7 @@ TEST_F(ExperimentTest, ResumeMakesTheFindingsThatAreMissing) {
     for (const Json& finding : findings()) claims.insert(finding["claim_key"].get<std::string>());
     EXPECT_EQ(findings().size(), 6u);
     EXPECT_EQ(claims.size(), 6u);
-    EXPECT_EQ(records("out.jsonl").size(), 6u + 1u) << "the run has one header";
+    EXPECT_EQ(records("out.jsonl").size(), 6u + 1u) << "the run must have one header";
     return outcome.err;
   };
   const std::string nothing = resumed(whole);
@@ -1569,7 +1570,7 @@ TEST_F(ExperimentTest, InterruptionKeepsTheMeasurements) {
   EXPECT_NE(outcome.err.find("--resume"), std::string::npos);
   ASSERT_EQ(measurements().size(), 4u);
   EXPECT_EQ(measurements().back()["time"][0]["stop"], "interrupted");
-  EXPECT_FALSE(outcome.out.empty()) << "the table has what was measured";
+  EXPECT_FALSE(outcome.out.empty()) << "the table must have what was measured";
   EXPECT_TRUE(findings().empty());
 
   EXPECT_EQ(run({"--resume"}).status, 0);
@@ -1786,7 +1787,7 @@ TEST_F(ExperimentTest, RanksThatDoNotShareTheWorkAreReported) {
   EXPECT_FALSE(says({"--shard", "1/4"}));
   EXPECT_FALSE(says({"--resume"}));
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
-  EXPECT_FALSE(says({})) << "only rank 0 prints the line";
+  EXPECT_FALSE(says({})) << "only rank 0 may print the line";
   unsetenv("OMPI_COMM_WORLD_SIZE");
   unsetenv("OMPI_COMM_WORLD_RANK");
 }
@@ -1947,7 +1948,7 @@ FileOption file_option() {
 
 TEST_F(ExperimentTest, AFileOfAnExperimentsOwnOptionFixesAxes) {
   std::ofstream(path("extra")) << "eightbyt";
-  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "an experiment without such an option";
+  EXPECT_EQ(run({"--extra", path("extra")}).status, 2) << "the experiment has no such option";
   spec_.file_options = {file_option()};
   EXPECT_NE(run({"--help"}).out.find("--extra"), std::string::npos);
   EXPECT_EQ(cases_of(run({"--dry-run", "--extra", path("extra"), "--axis", "tile=16,32"})).size(), 2u);
@@ -1978,7 +1979,7 @@ TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
   EXPECT_EQ(record["case"]["m"], 9);
   EXPECT_EQ(record["run"]["files"]["--other"]["sha256"], sha256("x"));
   EXPECT_EQ(run({"--replay", record["id"]}).status, 0);
-  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep runs";
+  EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep must run";
 }
 
 // Some problems learn their work only from the device.
@@ -2010,7 +2011,7 @@ TEST_F(ExperimentTest, ReplayAndResumeNeedTheFileOfTheRecord) {
   EXPECT_EQ(run({"--replay", id}).status, 0);
   const size_t before = measurements().size();
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
-  EXPECT_EQ(measurements().size(), before) << "nothing is measured again";
+  EXPECT_EQ(measurements().size(), before) << "nothing may be measured again";
   std::ofstream(path("extra")) << "othertxt";
   run({"--extra", path("extra"), "--axis", "tile=16", "--resume"});
   EXPECT_GT(measurements().size(), before) << "another text makes another case";

@@ -33,7 +33,7 @@ class GpuLoopTest : public test::OpenDeviceTest {
                 test::read_text(folder_.path() / "out").c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  /// The last record of each case, by "n variant".
+  /// Returns the last record of each case. The key is "n variant".
   std::map<std::string, Json> records() const {
     std::vector<std::string> problems;
     std::map<std::string, Json> found;
@@ -76,7 +76,7 @@ TEST_F(GpuLoopTest, AHangCostsOneCaseAndAProcess) {
   ASSERT_EQ(found.size(), 8u);
   std::set<std::string> runs;
   for (const auto& [name, record] : found) runs.insert(record["run_id"].get<std::string>());
-  EXPECT_EQ(runs.size(), 1u) << "the new process goes on with the run";
+  EXPECT_EQ(runs.size(), 1u) << "the new process must go on with the same run";
   for (const char* name : {"1 good", "1 fine", "2 good", "2 fine"}) EXPECT_EQ(found.at(name)["status"], "ok") << name;
   for (const char* name : {"1 hang", "1 late_hang"}) {
     EXPECT_EQ(found.at(name)["status"], "timeout") << name;
@@ -84,7 +84,7 @@ TEST_F(GpuLoopTest, AHangCostsOneCaseAndAProcess) {
   }
   EXPECT_EQ(found.at("2 hang")["status"], "skipped");
   const std::string out = test::read_text(folder_.path() / "out");
-  EXPECT_NE(out.find("timeout"), std::string::npos) << "the table has all cases";
+  EXPECT_NE(out.find("timeout"), std::string::npos) << "the table must have all cases";
 }
 
 }  // namespace

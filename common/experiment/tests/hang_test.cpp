@@ -13,7 +13,7 @@ namespace {
 class HangProgramsTest : public test::ProgramTest {
  protected:
   HangProgramsTest() : ProgramTest("hanging_experiment") {}
-  /// The last record of each case, by "n variant".
+  /// Returns the last record of each case. The key is "n variant".
   std::map<std::string, Json> last_records() const {
     std::map<std::string, Json> found;
     for (const Json& record : records("measurements.jsonl")) {

@@ -135,7 +135,7 @@ TEST_F(TableTest, AWideTableIsFoldedToTheWidth) {
   EXPECT_NE(text().find("modifier_3=1"), std::string::npos) << text();
   EXPECT_NE(text().find("where `also` does not say otherwise:"), std::string::npos) << text();
   for (int axis = 0; axis < 12; ++axis) results_[0].config.set("modifier_" + std::to_string(axis), int64_t{2});
-  EXPECT_LE(width_of(text()), 100u) << "a cell of many axes takes several lines:\n" << text();
+  EXPECT_LE(width_of(text()), 100u) << "a cell of many axes must take several lines:\n" << text();
   options_.width = 60;
   EXPECT_LE(width_of(text()), 60u) << text();
   options_.all_columns = true;

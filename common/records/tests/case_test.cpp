@@ -44,7 +44,7 @@ TEST(ParseAxis, TakesListsAndRanges) {
   EXPECT_EQ(values_of("causal=0,1"), "0 1");
   EXPECT_EQ(values_of("variant=tuned,naive"), "tuned naive");
   EXPECT_EQ(values_of("q_len=1024:65536:pow2"), "1024 2048 4096 8192 16384 32768 65536");
-  EXPECT_EQ(values_of("q_len=3:20:pow2"), "3 6 12") << "no value is above the end of the range";
+  EXPECT_EQ(values_of("q_len=3:20:pow2"), "3 6 12") << "no value may exceed the end of the range";
   EXPECT_EQ(values_of("q_len=7:7:pow2"), "7");
   EXPECT_EQ(values_of("head_dim=64:256:64"), "64 128 192 256");
   EXPECT_EQ(values_of("head_dim=64:250:64"), "64 128 192");
@@ -132,7 +132,7 @@ TEST(Case, HoldsIntegersAndTexts) {
   EXPECT_THROW(config.integer("variant"), std::out_of_range);
   EXPECT_THROW(config.text("head_dim"), std::out_of_range);
   config.set("variant", AxisValue("naive"));
-  EXPECT_EQ(config.key(), "variant=naive head_dim=64") << "an axis keeps its place";
+  EXPECT_EQ(config.key(), "variant=naive head_dim=64") << "an axis must keep its place";
 }
 
 TEST(Case, KeySelectsAndOrders) {
@@ -207,7 +207,7 @@ TEST(Group, GathersTheCasesOfAComparison) {
     total += cases.size();
     ASSERT_EQ(cases.size(), 2u);
     EXPECT_EQ(cases[0].key({"q_len", "head_dim"}), cases[1].key({"q_len", "head_dim"}));
-    EXPECT_EQ(cases[0].text("variant"), "naive") << "in order of appearance";
+    EXPECT_EQ(cases[0].text("variant"), "naive") << "the cases of a group must keep their order";
     EXPECT_TRUE(shapes.insert(cases[0].key({"q_len", "head_dim"})).second);
   }
   EXPECT_EQ(total, some_cases().size());

@@ -163,7 +163,7 @@ TEST(Claims, APairIsFromOneGroupThatHasEnoughResults) {
   EXPECT_EQ(duel_texts(larger, results), Texts{});
   larger.takes = {};
   larger.varies = {"tile", "variant"};
-  EXPECT_EQ(duel_texts(larger, results).size(), 3u) << "any variant takes part";
+  EXPECT_EQ(duel_texts(larger, results).size(), 3u) << "results of any variant must take part";
 }
 
 TEST(Claims, WrongAndUntimedResultsAreLeftOut) {
@@ -225,7 +225,7 @@ TEST(Claims, FiguresOfTheSweep) {
   sweep.varies = {"q_len"};
   sweep.pick = steps("q_len", {{"64", "128"}});
   sweep.figure = ratio_of_medians;
-  EXPECT_TRUE(duels({sweep}, all).empty()) << "no pair is measured in turns";
+  EXPECT_TRUE(duels({sweep}, all).empty()) << "the claim must ask for no comparison";
   const std::vector<Conclusion> conclusions = conclude({sweep}, all, {});
   ASSERT_EQ(conclusions.size(), 1u);
   EXPECT_EQ(conclusions[0].estimate.value, 4);
@@ -257,7 +257,7 @@ TEST(Claims, AComparisonBecomesAConclusion) {
   comparisons.push_back(comparisons[0]);
   comparisons[1].hypothesis = "other";
   const std::vector<Conclusion> conclusions = conclude({claim()}, results, comparisons, test::steady_processes());
-  ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim does not count";
+  ASSERT_EQ(conclusions.size(), 1u) << "a comparison for another claim must not count";
   const Conclusion& found = conclusions[0];
   EXPECT_EQ(found.subject, "variant=tuned q_len=64");
   EXPECT_EQ(found.estimate.value, 1.2);
@@ -302,7 +302,7 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
       << "the figure is in per cent, so its floor is too";
 }
 
-/// A comparison by processes that measured these ratios.
+/// Returns `whole` with a part for each process; the processes measured these ratios.
 Comparison by_processes(const Comparison& whole, const std::vector<double>& ratios) {
   Comparison pooled = whole;
   for (const double ratio : ratios) {
@@ -332,7 +332,7 @@ TEST(Claims, ComparisonsOfProcessesArePooled) {
     return {100 * (value - 1), 100 * (lo - 1), 100 * (hi - 1)};
   };
   const Conclusion more = conclude({percent}, results, {by_processes(whole, {1.1, 1.2, 1.3})}, processes).at(0);
-  EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "the mean of the figures of the processes";
+  EXPECT_NEAR(more.estimate.value, 20, 1e-9) << "the figure must be the mean of the processes' figures";
   EXPECT_FALSE(more.relative);
   EXPECT_NEAR(more.parts[2].value, 30, 1e-9);
 }
@@ -374,11 +374,12 @@ TEST(Claims, FiguresOfTheSweepAreMeasuredAgainInProcesses) {
                        {result(64, 16, 1), result(128, 16, 1.8)}};
   const Conclusion found = conclude({about}, sweep, {}, processes).at(0);
   EXPECT_EQ(found.parts.size(), 3u);
-  EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9) << "not the ratio of 3 that the sweep found";
-  EXPECT_EQ(found.values["s"], 2.0) << "from the process whose figure is the median";
+  EXPECT_NEAR(found.estimate.value, std::cbrt(2 * 2.2 * 1.8), 1e-9)
+      << "the figure must not be the ratio of 3 that the sweep found";
+  EXPECT_EQ(found.values["s"], 2.0) << "the value must come from the process whose figure is the median";
   about.measured_again = false;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty());
-  EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "only the sweep gives a figure";
+  EXPECT_EQ(conclude({about}, sweep, {}, processes).at(0).parts.size(), 1u) << "only the sweep may give a figure";
   about.measured_again = true;
   about.exact = true;
   EXPECT_TRUE(cases_of_claims({about}, sweep).empty()) << "a count needs no second measurement";

@@ -134,7 +134,7 @@ TEST(MakeFinding, ARecordRendersTheSameTextsAgain) {
   const Json& data = finding["data"];
   EXPECT_EQ(finding["title"], render(data["template"]["title"], data));
   EXPECT_EQ(finding["content"], render(data["template"]["content"], data));
-  EXPECT_EQ(finding["id"], record_id(finding)) << "reading and writing again changes nothing";
+  EXPECT_EQ(finding["id"], record_id(finding)) << "writing and reading must not change the record";
 }
 
 TEST(ComparisonOf, IsTheComparisonFromWhichTheFindingWasMade) {
@@ -189,7 +189,7 @@ TEST(MakeFinding, TitleAndAdviceFollowTheVerdict) {
   c = compared();
   c.advice = {"Take it.", "Take any."};
   c.correct = false;
-  EXPECT_EQ(finding_of(c)["data"]["advice"], "") << "a wrong result advises nothing";
+  EXPECT_EQ(finding_of(c)["data"]["advice"], "") << "a wrong result must advise nothing";
 }
 
 TEST(MakeFinding, RefusesFiguresThatAreNotFinite) {

@@ -37,11 +37,11 @@ TEST(Measurement, RatesFollowTheScope) {
   EXPECT_DOUBLE_EQ(m.tflops(), 1.0);
   EXPECT_DOUBLE_EQ(m.gbps(), 4.0);
   m.time.push_back(timing(Scope::device_cold, 2e-3));
-  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "the arithmetic rate uses the hot time";
-  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "the rate of bytes uses the cold time";
+  EXPECT_DOUBLE_EQ(m.tflops(), 1.0) << "the arithmetic rate must use the hot time";
+  EXPECT_DOUBLE_EQ(m.gbps(), 2.0) << "the rate of bytes must use the cold time";
   EXPECT_EQ(m.timing(Scope::host)->median_s, 1.5e-3);
   m.time = {timing(Scope::host, 1e-3)};
-  EXPECT_EQ(m.tflops(), 0) << "a host time gives no rate of the device";
+  EXPECT_EQ(m.tflops(), 0) << "a host time must give no rate of the device";
   EXPECT_EQ(m.timing(Scope::device_hot), nullptr);
   m = measured();
   m.work.reset();
@@ -113,17 +113,17 @@ TEST(Measurement, RefusesAnotherSchemaAnUnknownScopeOrAMissingField) {
 TEST(Measurement, RefusesRatesMoreThan5PercentAboveTheCeiling) {
   Measurement m = measured();
   m.work->flops = 4.15e9;  // in 1 ms: 4.15 TFLOP/s; the bf16 ceiling is 4 TFLOP/s
-  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "no share above 100 %";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"]["pct_matrix_best"].is_null()) << "the record must have no share above 100 %";
   EXPECT_NEAR(to_json(m, ceilings)["rate"]["pct_matrix_peak"].get<double>(), 100 * 4.15 / 8, 1e-9);
   m.work->flops = 4.25e9;
   EXPECT_THROW(to_json(m, ceilings), std::runtime_error);
   m.status = "failed";
-  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a correct result has a rate";
+  EXPECT_TRUE(to_json(m, ceilings)["rate"].is_null()) << "only a correct result may have a rate";
 
   m = measured();
   m.dtype = DType::f32;
   m.work->flops = 2.2e9;
-  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype counts";
+  EXPECT_THROW(to_json(m, ceilings), std::runtime_error) << "the ceiling of the dtype must count";
   EXPECT_NO_THROW(to_json(m, {})) << "no ceiling was measured";
   m = measured();
   m.matrix_pct.reset();
@@ -151,7 +151,7 @@ TEST(Measurement, RefusesFiguresThatAreNotFinite) {
 TEST(Ceilings, ByDtype) {
   EXPECT_EQ(ceilings.matrix_tflops(DType::f32), 2);
   EXPECT_EQ((Ceilings{.f32_tflops = 2, .tf32_tflops = 7.5}.matrix_tflops(DType::f32)), 2.5)
-      << "three products of tf32 for one of f32";
+      << "one f32 product takes three tf32 products";
   EXPECT_EQ(ceilings.matrix_tflops(DType::f16), 3);
   EXPECT_EQ(ceilings.matrix_tflops(DType::bf16), 4);
   EXPECT_EQ(ceilings.json().dump(),

@@ -50,10 +50,11 @@ TEST(RecordFile, AppendsWholeLines) {
   }
   RecordFile file(path);
   file.append({{"text", "two\nlines"}});
-  EXPECT_EQ(contents(path), "{\"n\":1}\n{\"text\":\"two\\nlines\"}\n") << "visible before the file is closed";
+  EXPECT_EQ(contents(path), "{\"n\":1}\n{\"text\":\"two\\nlines\"}\n")
+      << "lines must be visible before the file is closed";
   file.append({{"text", "\xff"}});
   std::vector<std::string> problems;
-  EXPECT_EQ(read_records(path, problems).size(), 3u) << "bytes that are no UTF-8 do not end the run";
+  EXPECT_EQ(read_records(path, problems).size(), 3u) << "bytes that are no UTF-8 must not end the run";
   EXPECT_TRUE(problems.empty());
 }
 
@@ -104,7 +105,7 @@ TEST(RecordFile, APipeWithoutAReaderLosesNoRecordInSilence) {
   EXPECT_EQ(read(reader, line, sizeof line - 1), 8);
   EXPECT_STREQ(line, "{\"n\":1}\n");
   std::vector<std::string> problems;
-  EXPECT_TRUE(read_records(path, problems).empty()) << "nobody waits for a pipe to end";
+  EXPECT_TRUE(read_records(path, problems).empty()) << "read_records() must not wait for the end of a pipe";
   close(reader);
   const auto before = signal(SIGPIPE, SIG_IGN);
   EXPECT_EQ(message([&] { file.append({{"n", 2}}); }), "cannot append to '" + path + "': Broken pipe");

@@ -175,7 +175,7 @@ TEST_F(FlashReverseTest, ASweepComparesTheVariantsOfTheDevice) {
   }
   EXPECT_EQ(count.size(), 2u);
   EXPECT_GT(count["naive"], 0u);
-  EXPECT_GT(count["tuned"], 0u);  // the variant of all blocks of the sweep that name no variant
+  EXPECT_GT(count["tuned"], 0u);  // the blocks of the sweep that set no variant take `tuned`
 }
 
 class ConstantsReverseTest : public test::ProgramTest {
@@ -278,7 +278,7 @@ TEST_F(ReverseEngineTest, SaysWhatTheDeviceLacks) {
     decode.lengths = &length;
     EXPECT_EQ(message_of([&] { engine.decode(decode); }), "this device has no kernel for decoding");
   }
-  // Without tokens the engine only copies the state. The kernel for this is the kernel that copies a caller's tables.
+  // Without tokens the engine only copies the state, with the kernel that copies a caller's tables.
   Tensor none = Tensor::zeros(1, 1, 0, 8, DType::f32, Layout::bhsd);
   std::vector<float> before(64), after(64);
   LinearCall call;

@@ -47,7 +47,7 @@ class KbCliTest : public KbTest {
   }
 };
 
-/// `count` different records. Records of another seed differ from these records.
+/// Returns `count` different records. Another seed gives other records.
 std::string many_records(int count, const std::string& seed) {
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -74,14 +74,14 @@ TEST_F(KbCliTest, IngestsFilesAndStdinOnce) {
   const Json report = parse_json(outcome.out);
   EXPECT_EQ(report["added"], 0);
   EXPECT_EQ(report["known"], 3);
-  EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin is the default";
+  EXPECT_EQ(run({"ingest"}, records_).status, 0) << "stdin must be the default";
   EXPECT_EQ(ids().size(), 3u);
 }
 
 TEST_F(KbCliTest, GzipIsReadAsItsText) {
   const std::string packed = gzip(records_);
   EXPECT_NE(run({"ingest", packed}).out.find("3 added, 0 known already, 0 bad, of 3 lines"), std::string::npos);
-  EXPECT_EQ(run({"export"}).out, text_of(records_)) << "byte for byte";
+  EXPECT_EQ(run({"export"}).out, text_of(records_)) << "the export must equal the file byte for byte";
   // kb recognizes gzip by the bytes, not by the name.
   const std::string renamed = write_text("renamed.jsonl", text_of(packed));
   EXPECT_EQ(parse_json(run({"ingest", renamed, "--json"}).out)["known"], 3);
@@ -337,8 +337,8 @@ TEST_F(KbCliTest, ExportsAndTakesInAgain) {
   EXPECT_TRUE(status == 0 || status == 77) << status << "; 77: python3-jsonschema is not installed";
 }
 
-// The study is the work that this project follows. `kb export --format gpu-forge` writes commands that add findings to
-// the study's knowledge base.
+// The study is the published work whose claims this project tests. `kb export --format gpu-forge` writes commands that
+// add findings to the study's knowledge base.
 TEST_F(KbCliTest, TheStudysKnowledgeBaseTakesTheExport) {
   if (std::system("python3 -c 'import sqlite3' 2> /dev/null") != 0) GTEST_SKIP() << "python3 is not installed";
   ingest();
@@ -442,7 +442,7 @@ TEST_F(KbCliTest, VerifyFailsForProblemsAndWithStrictAlsoForContradictions) {
   outcome = run({"verify", file});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.out.find("confidence: is 0.95, computed again 0.8"), std::string::npos) << outcome.out;
-  ASSERT_EQ(run({"ingest", file}).status, 0) << "ingest takes a finding with a wrong confidence";
+  ASSERT_EQ(run({"ingest", file}).status, 0) << "ingest must take a finding with a wrong confidence";
   EXPECT_EQ(run({"verify"}).status, 1);
   EXPECT_EQ(run({"verify", write_text("torn.jsonl", "{")}).status, 1);
 }
@@ -457,10 +457,10 @@ TEST_F(KbCliTest, DedupKeepsTheHighestConfidence) {
   ASSERT_EQ(run({"add", "d", "t", "one claim", "other evidence", "", "", "", "0.2"}).status, 0);
   ASSERT_EQ(run({"add", "d", "t", "one claim", "", "https://other", "", "", "0.2"}).status, 0);
   EXPECT_NE(run({"dedup"}).out.find("2 records could be removed"), std::string::npos);
-  EXPECT_EQ(ids().size(), 7u) << "nothing is removed without --apply";
+  EXPECT_EQ(ids().size(), 7u) << "nothing may be removed without --apply";
   EXPECT_NE(run({"dedup", "--apply"}).out.find("2 records removed"), std::string::npos);
   EXPECT_EQ(ids().size(), 5u) << "other evidence, and evidence from another place, is no duplicate";
-  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of two records with equal confidence, the later one stays";
+  EXPECT_EQ(ids().count(cleaned["id"]), 1u) << "of two records with equal confidence, the later one must stay";
   EXPECT_EQ(json_lines(run({"search", "one", "claim", "--json"}).out).at(0)["confidence"], 0.9);
   EXPECT_NE(run({"dedup"}).out.find("0 records could be removed"), std::string::npos);
 }
@@ -476,7 +476,7 @@ TEST_F(KbCliTest, ComparesFilesDevicesAndCommits) {
             "head_dim         B, and B/A of time  floor\n"
             "      64  SLOWER 1.2 [1.188, 1.212]  0.02\n"
             "     128  FASTER 0.5 [0.495, 0.505]  0.02\n")
-      << "a regression comes first";
+      << "a regression must come first";
   outcome = run({"compare", a, write("c.jsonl", {measurement(shape(64), 1e-3), measurement(shape(32), 1e-3)})});
   for (const char* side : {"A", "B"}) {
     const std::string told = fmt::format("\n1 not compared: only {} has this configuration\n", side);
@@ -556,7 +556,8 @@ TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
   EXPECT_EQ(examples, 2);
 }
 
-// Readers leave no files of the write-ahead log: as files of another user they would keep the owner from writing.
+// A reader must leave no files of the write-ahead log. If another user owned these files, the database's owner could
+// not write.
 TEST_F(KbCliTest, ADatabaseThatCannotBeWrittenIsReadAndNotChanged) {
   // root may write everywhere unless it gives up the capability dac_override.
   const std::string prefix = geteuid() == 0 ? "setpriv --bounding-set=-dac_override " : "";
@@ -785,7 +786,7 @@ TEST_F(KbCliTest, ReadersDoNotWaitForAnIngester) {
     std::ofstream writer(pipe);
     writer << many_records(500, "slow") << std::flush;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    EXPECT_EQ(ids().size(), 3u) << "readers do not see uncommitted records, and do not wait for them";
+    EXPECT_EQ(ids().size(), 3u) << "readers must not see uncommitted records, nor wait for them";
   }
   EXPECT_EQ(finish(child, "slow").status, 0);
   EXPECT_EQ(ids().size(), 503u);

@@ -142,7 +142,7 @@ TEST(ExpectedWrong, SumsTheDoubtsOfDecidedClaims) {
   EXPECT_NEAR(expected_wrong({claim("supported", 0.8), claim("refuted", 0.7), claim("inconclusive", 0.5),
                               claim("supported", nullptr)}),
               0.2 + 0.3, 1e-9)
-      << "the inconclusive claim and the exact claim count nothing";
+      << "the inconclusive claim and the exact claim must count nothing";
 }
 
 TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {

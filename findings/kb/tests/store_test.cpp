@@ -126,7 +126,7 @@ TEST_F(StoreTest, RanksMatchesAndShowsSnippets) {
   take_records({content, title});
   const auto matches = store_.search("swizzle", {});
   ASSERT_EQ(matches.size(), 2u);
-  EXPECT_EQ(matches[0].record.id, title["id"].get<std::string>()) << "the title weighs more";
+  EXPECT_EQ(matches[0].record.id, title["id"].get<std::string>()) << "a match in the title must weigh more";
   EXPECT_GT(matches[0].score, matches[1].score);
   EXPECT_NE(matches[1].snippet.find("[swizzle]"), std::string::npos) << matches[1].snippet;
   EXPECT_EQ(store_.search("swizzle", {.limit = 1}).size(), 1u);
@@ -262,7 +262,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   const Record record = store_.find(id);
   EXPECT_EQ(record.ts, "2026-01-31T12:00:00Z") << "a header may come after its findings";
   EXPECT_EQ(record.run_id(), "r1");
-  EXPECT_EQ(record.json(), second) << "the line is kept as it came";
+  EXPECT_EQ(record.json(), second) << "the line must be kept as it came";
   EXPECT_EQ(record.joined()["data"]["run"]["replay"], "proto1_flash --seed 1");
   EXPECT_EQ(record.joined()["data"]["env"], run["env"]);
   EXPECT_EQ(store_.list({.kind = "finding"}).at(0).joined(), record.joined());
@@ -297,8 +297,9 @@ TEST_F(StoreTest, OneKeyForFindingsOfBothSchemas) {
   EXPECT_EQ(store_.find(first["claim_key"]).id, first["id"].get<std::string>());
   EXPECT_EQ(store_.find(second["claim_key"]).id, first["id"].get<std::string>());
   take_records({second, header("r2")});
-  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"].get<std::string>()) << "the latest finding with the key";
-  EXPECT_EQ(store_.find(first["id"]).id, first["id"].get<std::string>()) << "an id still finds its finding/1";
+  EXPECT_EQ(store_.find(second["claim_key"]).id, second["id"].get<std::string>())
+      << "the key must find the latest finding";
+  EXPECT_EQ(store_.find(first["id"]).id, first["id"].get<std::string>()) << "an id must still find its finding/1";
   EXPECT_THROW(store_.find("proto1_flash/none"), BadInput);
 }
 

@@ -79,7 +79,7 @@ TEST(Verify, ReportsEachFieldThatContradictsTheOtherFields) {
   ASSERT_EQ(record["data"]["verdict"]["state"], "inconclusive");
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{});
   record["data"]["advice"] = "Choose the tile by measuring.";
-  EXPECT_EQ(problems_of(with_id(record)).size(), 1u) << "an inconclusive verdict gives no advice";
+  EXPECT_EQ(problems_of(with_id(record)).size(), 1u) << "an inconclusive verdict must give no advice";
   record["data"].erase("advice");
   EXPECT_EQ(problems_of(with_id(record)), std::vector<std::string>{}) << "older records have no advice";
 }
@@ -196,7 +196,7 @@ TEST(Verify, TellsSpreadFromContradiction) {
   for (int i = 0; i < 20; ++i) many.push_back(finding(1.5 + 0.001 * i, fmt::format("r{}", i)));
   result = verify(store_of(many));
   ASSERT_EQ(result.contradictions.size(), 1u);
-  EXPECT_EQ(result.contradictions[0].findings.size(), 22u) << "the inconclusive finding is listed too";
+  EXPECT_EQ(result.contradictions[0].findings.size(), 22u) << "the inconclusive finding must be listed too";
   // The findings of one claim may have different schemas: finding/1 and finding/2.
   for (Json& record : many) {
     if (record["data"]["run"]["id"] == "far") record = second_finding({1.1, 1.11}, "far");
