@@ -46,7 +46,7 @@ from command_line import Parser, number  # noqa: E402
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
-# The sizes for which candidates are timed: heads and length of the quick sweep; a softmax at all lengths of the full one.
+# Candidates are timed with the heads and the length of the quick sweep, softmaxes with all lengths of the full sweep.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
 # For each work: a tensor's name in the generators' kernels, and the tensor's name in the experiment.
