@@ -57,7 +57,7 @@ Launch hand_launch(const CodegenCase& config, const DeviceInfo& device) {
 enum HalideSchedule { HALIDE_PLAIN, HALIDE_AUTO, HALIDE_TUNED };  // the constant SCHEDULE of halide_pipelines.py
 
 /// Returns the constants that a schedule gives the Halide program; halide_launch() adds the constants of the problem.
-/// If nobody searched, the tuned schedule has the register tile of the hand-written kernels.
+/// If nobody searched, the tuned schedule has the register tile of the hand-written kernels for scores and values.
 FunctionConstants halide_schedule(const CodegenCase& config, const DeviceInfo& device, HalideSchedule schedule) {
   FunctionConstants constants = {
       {"SCHEDULE", schedule}, {"BLOCK_R", halide_rows}, {"MULTIPLE", halide_rows}, {"VECTOR_WIDTH", device.simd_width}};

@@ -53,7 +53,7 @@ Work CodegenCase::amount() const {
   switch (work) {
     case WORK_SCORES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};
-    case WORK_SOFTMAX:  // 4 flops a pair: subtraction, exponential, sum, division; memory is the limit
+    case WORK_SOFTMAX:  // 4 flops a pair: subtraction, exponential, sum, division; a memory-bound case
       return {.flops = 4 * pairs, .bytes = 2 * rows * keys * element, .bound = Bound::memory, .dtype = dtype};
     case WORK_VALUES:
       return {.flops = 2 * dim * pairs, .bytes = rows * (2 * dim + keys) * element, .dtype = dtype};

@@ -21,8 +21,8 @@ namespace attn {
 std::vector<std::string> work_names();
 /// Returns the names of the generators of all devices: "hand", "search", "compiler", ...
 std::vector<std::string> generator_names();
-/// Returns the names of the generators that have kernels for the device, or would have kernels if a missing package
-/// were installed.
+/// Returns the names of the generators that a sweep of the device names. Some of them have no kernel of some works, or
+/// need a package that may be missing.
 std::vector<std::string> generators_of(const DeviceInfo& device);
 
 /// The values of a case, typed.

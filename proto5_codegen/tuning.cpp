@@ -50,8 +50,8 @@ std::vector<int64_t> range(int64_t from, int64_t to, int64_t step) {
   return values;
 }
 
-/// Returns the search space of a CUDA device: for a whole attention the tiles, for the other works constants of
-/// kernels/NAME.cuda.cu.
+/// Returns the search space of a CUDA device: for a whole attention the tiles, for another work constants of the work's
+/// hand-written kernel.
 SearchSpace cuda_search_space(const CodegenCase& config) {
   if (config.whole()) return {{"BLOCK_R", {64, 128, 192, 256}}, {"BLOCK_C", range(16, 256, 16)}};
   if (config.work == WORK_SOFTMAX) {

@@ -206,8 +206,8 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
 }
 
 // If the parent ignores SIGCHLD, the program ignores SIGCHLD from its start on. The program must stop ignoring SIGCHLD:
-// the program waits for a child process (the worker) and returns the worker's exit status, and a process that ignores
-// SIGCHLD cannot wait for its children.
+// the program returns the exit status of a child process (the worker), and a process that ignores SIGCHLD never gets
+// such a status.
 TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }

@@ -1,6 +1,6 @@
-// Compiles every kernel that the sweep runs on a Hopper GPU. The machine needs no GPU. The tests check that no kernel
-// spills registers, and that ptxas serialises no matrix products. FlashOperation::skip_reason() skips tiles that do not
-// fit into the registers; a test checks that it skips neither too many tiles nor too few.
+// Compiles every kernel that the quick sweep runs on a Hopper GPU. The machine needs no GPU. The tests check that no
+// kernel spills registers, and that ptxas serialises no matrix products. FlashOperation::skip_reason() skips tiles that
+// do not fit into the registers; a test checks that it skips neither too many tiles nor too few.
 #include <gtest/gtest.h>
 
 #include <map>

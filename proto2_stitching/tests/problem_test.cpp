@@ -227,7 +227,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
         EXPECT_EQ(calls_made, calls) << where;
       } else if (grain == "row") {
         EXPECT_EQ(calls_made, calls * device().info().simd_width) << where;
-      } else {  // a call takes a register tile of 4 to 12 keys and one or two vectors
+      } else {  // a call takes a register tile: its keys times its vectors are 4 to 24
         EXPECT_GE(calls_made, calls * 4 * device().info().simd_width) << where;
         EXPECT_LE(calls_made, calls * 12 * 2 * device().info().simd_width) << where;
       }

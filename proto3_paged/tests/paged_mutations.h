@@ -27,9 +27,10 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
   if (cuda) {
     const char* const position = "query.exists ? first_new(here) + query.query : -1;";
     const char* const last = "end = min(here.keys, first_key + TEAM_KEYS);\n    if (first >= end)";
-    add("does not turn queries", position, "-1;");
-    add("turns queries for the previous position", position, "query.exists ? first_new(here) + query.query - 1 : -1;");
-    add("turns keys for the previous position", "return first + row; });", "return first + row - 1; });");
+    add("does not rotate queries", position, "-1;");
+    add("rotates queries for the previous position", position,
+        "query.exists ? first_new(here) + query.query - 1 : -1;");
+    add("rotates keys for the previous position", "return first + row; });", "return first + row - 1; });");
     add("takes the page of the block's first key for each key", "unit == thread ? first_page : page_of(here, key);",
         "page_of(here, first_key);");
     add("takes head 0 of the cache for each head", "here.kv_head * strides.head + slot_of(key)",
@@ -38,10 +39,10 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
         "end = min(min(here.keys, first_key + TEAM_KEYS), first + 1);\n    if (first >= end)");
     add("writes no token", "if (here.tile != 0) return;", "return;");
   } else {
-    add("does not turn queries", "position >= 0) turn_at", "false) turn_at");
-    add("turns queries for the previous position", "first_new() + query_of(row); position",
+    add("does not rotate queries", "position >= 0) turn_at", "false) turn_at");
+    add("rotates queries for the previous position", "first_new() + query_of(row); position",
         "first_new() + query_of(row) - 1; position");
-    add("turns keys for the previous position", "turn_at(values, first_new() + token);",
+    add("rotates keys for the previous position", "turn_at(values, first_new() + token);",
         "turn_at(values, max(first_new() + token - 1, 0));");
     add("writes to the previous slot", "to_place = place_of(key);", "to_place = place_of(key > 0 ? key - 1 : 0);");
     add("writes no token", "if (first_row > 0) continue;", "continue;");

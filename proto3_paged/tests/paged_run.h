@@ -95,7 +95,7 @@ inline std::string difference_with(const PagedConfig& config, double garbage, bo
   return check.ok ? "" : check.worst;
 }
 
-/// Returns a configuration that turns new tokens (RoPE) and appends them to a cache on pages in random order.
+/// Returns a configuration that rotates new tokens (RoPE) and appends them to a cache on pages in random order.
 inline PagedConfig appending_config(const std::string& append) {
   PagedConfig config = paged_config();
   config.append = append;

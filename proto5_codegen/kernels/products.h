@@ -26,8 +26,8 @@ NOINLINE void product_tile(float* out, long out_step, const float* a, long row_s
       UNROLL for (int v = 0; v < TILE_VECTORS; ++v) acc[r][v] = load<Floats>(out + r * out_step + v * VECTOR_WIDTH);
     }
   }
-  // One pointer serves three rows, at distances of 0, row_step and 2 row_step. Pointers to all rows would not fit into
-  // the registers.
+  // One pointer serves three rows, at distances of 0, row_step and 2 row_step. Pointers to all rows of a tall tile
+  // would not fit into the registers.
   const float* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)

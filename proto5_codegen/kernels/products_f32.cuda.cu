@@ -8,8 +8,8 @@
 // panels, one of the high parts and one of the low parts. A panel's rows run along the dimension of the sum, as wgmma
 // needs it for tf32. Q and P go through registers. The sum over a block of V is computed on its own, and then added to
 // O in f32: tensor cores round towards zero, and the errors of this rounding would add up over thousands of keys. A
-// threadgroup computes STRIPE tiles of S side by side: while one tile is stored, the blocks of the next tile are
-// copied. A multiprocessor has two threadgroups: one works while the other waits.
+// threadgroup computes STRIPE adjacent tiles of S one after another: while one tile is stored, the blocks of the next
+// tile are copied. A multiprocessor has two threadgroups: one works while the other waits.
 //
 // Function constants: WORK, HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128, at most HEAD_DIM for O),
 // STAGES (at least 2), STRIPE (1 for O), WHOLE_UNITS (1: rows of S and P are multiples of 16 bytes). Grid: (stripes of

@@ -1,6 +1,6 @@
-// S = scale Q K^T in 16 bits, written by hand for Hopper's tensor cores (wgmma). The time to write S to memory is the
-// limit. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block is
-// multiplied and its scores are stored, the next block is copied. A multiprocessor has two threadgroups: one works
+// S = scale Q K^T in 16 bits, written by hand for Hopper's tensor cores (wgmma). The writes of S make the kernel
+// memory-bound. A threadgroup keeps BLOCK_R rows of Q, and walks through STRIPE blocks of BLOCK_C keys: while one block
+// is multiplied and its scores are stored, the next block is copied. A multiprocessor has two threadgroups: one works
 // while the other waits.
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (a multiple of 32), STRIPE, IN_TYPE. kv_len is

@@ -2,7 +2,7 @@
 // ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row
 // synchronize only once.
 //
-// The first limit is memory, the second is the issue of instructions. Three things save instructions. One instruction
+// The first limit is memory bandwidth, the second is instruction issue. Three things save instructions. One instruction
 // updates the maxima of two 16-bit elements. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly
 // outside, so its elements need no test of their own. The multiplication by log2(e) is part of the exponent's
 // multiply-add.

@@ -1,6 +1,6 @@
-// O = P V in 16 bits, written by hand for Hopper's tensor cores (wgmma). The time to read P from memory is the limit. A
+// O = P V in 16 bits, written by hand for Hopper's tensor cores (wgmma). The reads of P make the kernel memory-bound. A
 // threadgroup computes BLOCK_R rows; blocks of BLOCK_C keys pass through STAGES buffers of P and V. Threads load P from
-// a buffer into registers, and wgmma reads P there. wgmma reads V by columns from the buffer.
+// a buffer into registers, and wgmma reads P there. wgmma reads V from the buffer (MN major, wgmma.h).
 //
 // Function constants: HEAD_DIM (64 or 128), BLOCK_R (64 or 128), BLOCK_C (64 or 128), STAGES (at least 2), IN_TYPE.
 // kv_len is a multiple of 8. Grid: (row tiles, heads); BLOCK_R * 2 threads; (BLOCK_R + HEAD_DIM) * BLOCK_C * 2 bytes of

@@ -110,8 +110,8 @@ TEST(CodegenFindings, EveryClaimIsJudgedByTheFigures) {
   }
 }
 
-// A claim does not judge a case by the samples that picked the case. The claim `generation` is an exception: it picks
-// cases by run times, but judges compile times.
+// A claim does not judge a case by the samples that picked the case, so other processes measure the case again. The
+// claim `generation` needs no new samples: it picks cases by run times, but judges compile times.
 TEST(CodegenFindings, OtherProcessesMeasureThePickedCasesAgain) {
   for (const Claim& claim : codegen_claims()) {
     EXPECT_EQ(claim.measured_again, claim.hypothesis.id != "generation") << claim.hypothesis.id;

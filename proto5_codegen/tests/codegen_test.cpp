@@ -21,7 +21,7 @@ constexpr CodegenWork works[] = {WORK_SCORES, WORK_SOFTMAX, WORK_VALUES, WORK_AT
 using CodegenTest = test::OnDevice<testing::Test>;
 
 /// Returns the generators that have a kernel for a work on `tokens` tokens on the device under test. On a GPU some
-/// generators take only multiples of 8 or 16 tokens.
+/// generators take only multiples of 4, 8 or 16 tokens.
 std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
   std::vector<std::string> able;
   for (const std::string& generator : generators_of(test::device().info())) {

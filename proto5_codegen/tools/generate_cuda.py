@@ -46,7 +46,7 @@ from command_line import Parser, number  # noqa: E402
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
-# The sizes for which candidates are timed. They are the sizes of the experiment's sweeps.
+# Candidates are timed with the heads and the length of the quick sweep, softmaxes with all lengths of the full sweep.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
 # For each work: a tensor's name in the generators' kernels, and the tensor's name in the experiment.
@@ -160,7 +160,8 @@ def compile_all(options):
     generator, = options.generator
     options.candidates.mkdir(parents=True, exist_ok=True)
     made, start = [], time.perf_counter()
-    # Only the pool's processes import generators. They end by os._exit, because some generators crash at a normal end.
+    # Only the pool's processes import generators. These processes end by os._exit, because some generators crash at a
+    # normal end.
     with concurrent.futures.ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), atexit.register,
                                                 (os._exit, 0)) as pool:
         try:
@@ -342,9 +343,9 @@ def in_turn(kernels):
 
 def tune_some(candidates, log_path, generator, minutes):
     """Times candidates until all were tried, or the time is over. Before a candidate runs, the log gets an entry that
-    says that the candidate failed. The candidate's result replaces this entry. If the candidate ends this process, the
-    entry stays: an alarm ends the process if the kernel hangs, and after a fault of the kernel the process has no CUDA
-    context any more."""
+    says that the candidate failed. The candidate's result replaces this entry. If the kernel hangs, an alarm ends this
+    process, and the entry stays. After a fault of the kernel the CUDA context is lost, so the process logs the error,
+    and ends."""
     import torch
     index, log = json.loads((candidates / f"{generator}.json").read_text()), json.loads(log_path.read_text())
     cuda = Cuda()

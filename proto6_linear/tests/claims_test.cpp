@@ -167,8 +167,8 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
     }
     ++counts[hypothesis.id];
   }
-  // On this device memory limits only the variant `recurrent`, so only its results have a share of the rate of a copy.
-  // The claim `floor` is about such results of the other variants.
+  // On this device only the variant `recurrent` is memory-bound, so only its results have `copy_pct`. The claim `floor`
+  // needs memory-bound results of the other variants.
   const std::set<std::string> limited_by_memory = {"floor"};
   for (const Claim& claim : claims) {
     EXPECT_EQ(counts[claim.hypothesis.id] == 0, limited_by_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;

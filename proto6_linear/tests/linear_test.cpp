@@ -474,7 +474,7 @@ Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs
 }
 
 // A kernel that loses tokens computes the same as a kernel that gets keys of 0 for these tokens. A kernel whose decays
-// are off by one computes with the gate of the next token, or with a gate by head (GATE_HEAD) of the next head.
+// are off by one computes with the gate of the next token or, under GATE_HEAD, with the gate of the next head.
 TEST_F(LinearTest, FaultsAmongManyTokensAreCaught) {
   test::Some some(3);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {

@@ -209,8 +209,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   EXPECT_GE(all.size(), 30u);
 }
 
-// Memory limits a copy, so the main time of a copy is its time with cold caches. The main time of attention is its time
-// with hot caches. The claim expand_share compares the times of both with hot caches.
+// A copy is memory-bound, so the main time of a copy is its time with cold caches. The main time of attention is its
+// time with hot caches. The claim expand_share compares the times of both with hot caches.
 TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {
