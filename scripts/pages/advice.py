@@ -143,8 +143,8 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns the values that some findings have on the first axis that separates these findings from the rest and whose
-    values make a short text. Returns "" if there is no such axis."""
+    """Returns the values that some findings have on the first axis that separates these findings from the rest and
+    whose values make a short text. Returns "" if there is no such axis."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -162,9 +162,9 @@ def impurity(mine, total):
 
 
 def counted(some, everything, axes):
-    """Returns a text that says, for each value of one axis in the findings `some`, how many of all cases with this value
-    are in `some`. Takes the axis that lowers impurity() most. Returns "" if no axis lowers impurity() by more than the
-    share LEAST_GAIN."""
+    """Returns a text that says, for each value of one axis in the findings `some`, how many of all cases with this
+    value are in `some`. Takes the axis that lowers impurity() most. Returns "" if no axis lowers impurity() by more
+    than the share LEAST_GAIN."""
     best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)
