@@ -69,8 +69,8 @@ if(ATTN_TESTS)
 endif()
 
 # Finds LLVM and clang as libraries, for the CPU device and the emulated Metal device. The project is tested with
-# version 19. The build uses any version from 18 on that CMake finds (-DLLVM_DIR=... names the version's folder). Sets
-# ATTN_HAS_CPU. Without LLVM the build leaves both devices out.
+# version 19. The build takes the version that -DLLVM_DIR=... names, or the first one in /usr/lib/llvm-{19,20,21,18};
+# versions before 18 do not count. Sets ATTN_HAS_CPU. Without LLVM the build leaves both devices out.
 function(attn_find_llvm)
   foreach(prefix "" /usr/lib/llvm-19 /usr/lib/llvm-20 /usr/lib/llvm-21 /usr/lib/llvm-18)
     if(prefix)

@@ -61,7 +61,7 @@ MODES = {"plain": lambda device: contextlib.nullcontext(), "no_grad": lambda dev
          "autocast": lambda device: torch.autocast(torch.device(device).type, torch.bfloat16)}
 CHANGES = {"parameter": lambda x: torch.nn.Parameter(x, requires_grad=False), "negative view": lambda x: torch._neg_view(-x),
            "subclass": lambda x: x.as_subclass(Subclass)}  # changes of q
-# The call gets a copy of q. If rows of q overlap, the copy has another order in memory.
+# In these ways the call gets a copy of q. If rows of q overlap, the copy has another order in memory.
 COPIES = ("vmap", "negative view", "autocast")
 TRACES = ("fake", "fx", "fx fake", "fx symbolic", "compile", "compile dynamic", "vmap", "jvp")
 

@@ -70,7 +70,7 @@ class DropIn(unittest.TestCase):
         rows = tensors[0].shape[-2]
         for_each_query = mask is not None and mask.dim() > 1 and mask.shape[-2] > 1 and mask.stride(-2) != 0
         if for_each_query and mask.is_cuda and rows > 16 and mask.dtype != torch.bool:
-            served = False  # the kernels take boolean masks, as bits
+            served = False  # of these masks the kernels take only boolean ones, as bits
         attn_proto.reset_reasons()
         try:
             with attn_proto.enable():
@@ -94,7 +94,7 @@ class DropIn(unittest.TestCase):
         self.assertTrue(torch.allclose(got.to(want.dtype), want, rtol=0, atol=bound, equal_nan=not served))
 
     def test_cases_of_scaled_dot_product_attention(self):
-        """The inputs of PyTorch's own operator tests: ranks, masks, causal, lengths that differ, dropout, heads."""
+        """The inputs of PyTorch's own operator tests: ranks, masks, causal, scale, lengths that differ, heads."""
         for device in DEVICES:
             for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128), (33, 75, 64)):
                 for lead in ((), (4,), (4, 4), (2, 3, 4)):
@@ -150,8 +150,9 @@ class DropIn(unittest.TestCase):
                 self.compare(True, *(drawn(2, 7, n, 64, device=device) for n in (150, 300, 300)), attn_mask=heads)
 
     def test_finite_masks_are_added_to_the_scores(self):
-        """For any size, in each type: a row whose keys all have finfo.min is the mean of their values. A key that
-        -inf or False hides has no weight for any key and value. A row that sees no key is 0."""
+        """The sum is in float32. There finfo.min of float32 or bfloat16 absorbs a score, so a row whose keys all have
+        it is the mean of their values. A key that -inf or False hides has weight 0, whatever its elements of K and V
+        are. A row that sees no key is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
@@ -303,7 +304,7 @@ class Again(torch.Tensor):
 
 
 class Halves(torch.Tensor):
-    """A subclass that takes some functions for attention and halves their scale. It calls every function."""
+    """A subclass that calls every function as it is, but halves the scale of functions that it takes for attention."""
     knows = None
 
     @classmethod

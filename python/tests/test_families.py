@@ -147,7 +147,7 @@ class Families(unittest.TestCase):
                 self.assertEqual(torch.cuda.current_device(), 0)
 
     def test_explain(self):
-        """Each line says where calls go, and why. The second model has a width that the kernels lack. The third
+        """Each line says where calls go, and why. The second model has a width that the kernels lack. The last
         model has another implementation."""
         device = DEVICES[0]
 

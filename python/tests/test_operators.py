@@ -189,8 +189,8 @@ class Flash(Case):
             self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
 
     def test_huge_scores(self):
-        """Scores of 10^11, where neighbouring float32 numbers are 8192 apart. On a GPU the kernels of prompts take
-        scores up to 10^9."""
+        """Scores of 1.4 * 10^11, where neighbouring float32 numbers are 16384 apart. On a GPU the kernels of prompts
+        take scores up to 10^9."""
         for device, dtype in self.on_each(torch.float32, torch.bfloat16):
             for rows in (1, 9) if device == "cuda" else (1, 9, 40):
                 q, k = (torch.full((1, 2, n, 64), 133120.0, dtype=dtype, device=device) for n in (rows, 300))
@@ -198,8 +198,8 @@ class Flash(Case):
                 self.near(attn_proto.flash(q, k, v), v.double().mean(2, keepdim=True).expand(1, 2, rows, 64), dtype)
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """A score that is not finite makes its whole row not finite. A value that is not finite makes only its column
-        of the row not finite. A bias of -inf hides a key's score and value."""
+        """A score of NaN or +inf makes its whole row NaN. A value that is not finite makes only its column of the row
+        not finite. A score of -inf has weight 0. A bias of -inf hides a key's score and value."""
         for device, dtype in self.on_each(*TOLERANCE):
             own = torch.arange(70, device=device)
             bias = torch.zeros(1, 1, 70, 72, device=device)
@@ -492,7 +492,7 @@ class Caches(Case):
             self.refuses("20; 0 to 16", lambda: attn_proto.check_cache(k[:2], whole))
 
     def test_numbers_that_are_not_finite_reach_the_rows_that_see_them(self):
-        """Like the test of this name in the class Flash, over a cache. Free slots and pages hold NaN."""
+        """Like the test of this name in the class Flash, over a cache. Slots after a sequence's last token hold NaN."""
         for device, dtype in self.on_each(*TOLERANCE):
             for special in (math.nan, math.inf):
                 k, v, table, lengths = self.cache(device, dtype)

@@ -85,7 +85,7 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_structure_has_the_elements_of_the_mask(self):
-        """Every mask function of transformers, with all offsets of a cache and padding on each side and between tokens."""
+        """Every mask function of transformers, with offsets of a cache, and padding on each side and between tokens."""
         found = collections.Counter()
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 8), (0, 3)):
             end = max(q_offset + q_length, kv_offset + kv_length)
@@ -602,7 +602,7 @@ class Compiled(Case):
 
     def test_steps(self):
         """A prompt and steps with padding, in both kinds of cache. The trace includes the code that makes the masks.
-        The kernels serve all calls. A cache that grows is traced again, for all its lengths."""
+        The kernels serve all calls. With a cache that grows PyTorch traces a second time, for any length."""
         ids = tokens(2, 24)
         left = torch.ones(2, 24, dtype=torch.long)
         left[1, :3] = 0

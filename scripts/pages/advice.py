@@ -7,8 +7,8 @@ import json
 
 import records as rec
 
-# The topics of the recommendations, in the order in which a person meets them. Other names of this file call them
-# questions. A claim belongs to the first pattern that fits it.
+# The topics of the recommendations, in the order in which a user meets them. QUESTIONS and `question` mean these topics
+# too. A claim belongs to the topic of the first pattern that fits it.
 TOPICS = (
     ("Tile", ("proto1_flash/default_tile", "proto1_flash/worst_tile", "proto1_flash/best_tile", "proto1_flash/bc80")),
     ("Element type", ("proto1_flash/bf16", "proto1_flash/ceiling_16_bit", "proto1_flash/ceiling")),
@@ -143,8 +143,8 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns the values that some findings have in the first axis that separates these findings from the rest. Returns
-    "" if there is no such axis whose values make a short text."""
+    """Returns the values that some findings have on the first axis that separates these findings from the rest and
+    whose values make a short text. Returns "" if there is no such axis."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -162,9 +162,9 @@ def impurity(mine, total):
 
 
 def counted(some, everything, axes):
-    """Returns a text that says, for each value that the findings `some` have on one axis, how many of all cases with
-    this value they have. Takes the axis that lowers impurity() most. Returns "" if no axis lowers it by more than the
-    share LEAST_GAIN."""
+    """Returns a text that says, for each value of one axis in the findings `some`, how many of all cases with this
+    value are in `some`. Takes the axis that lowers impurity() most. Returns "" if no axis lowers impurity() by more
+    than the share LEAST_GAIN."""
     best, least = "", (1 - LEAST_GAIN) * impurity(len(some), len(everything))
     for axis in axes:
         total = collections.Counter(axis_values(finding).get(axis) for finding in everything)

@@ -199,7 +199,7 @@ def pooled(findings):
 
 
 def latest_measurements(measurements, case=lambda record: (record["experiment"], record["device"], case_key(record["case"]))):
-    """Returns the latest measurement of each case: of each configuration on each device, or what `case` tells apart.
+    """Returns the latest measurement of each case. `case` is the key of a case, by default configuration and device.
     Records that say only that a run's budget did not reach the case are left out."""
     return list(latest([record for record in measurements if record["reason"] != BUDGET_SPENT], case).values())
 
@@ -219,7 +219,7 @@ def time_of(record, scopes=("device_hot", "device_cold", "host")):
 
 def scopes_of(record):
     """Returns the scopes, the preferred scope first: the first scope that was timed gives the case's time. Cold caches
-    are preferred if memory limits the case."""
+    are preferred for a memory-bound case."""
     hot, cold = "device_hot", "device_cold"
     memory = (record["work"] or {}).get("bound") == "memory"
     return (cold, hot, "host") if memory else (hot, cold, "host")

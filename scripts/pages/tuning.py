@@ -81,8 +81,8 @@ def best_tiles(measurements):
 
 
 def rate_of_form(record):
-    """Returns the rate in TFLOPS, with its interval. If memory limits the case, this is the rate with cold caches, as
-    in the comparisons of forms."""
+    """Returns the rate in TFLOPS, with its interval. For a memory-bound case this is the rate with cold caches, as in
+    the comparisons of forms."""
     return rec.rate(record, rec.scopes_of(record)[:2])
 
 

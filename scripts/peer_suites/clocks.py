@@ -31,7 +31,7 @@ except ModuleNotFoundError:
 WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
 PAUSE_CYCLES = 400_000  # the GPU pauses before each launch, so that every side starts on an equally busy device
-FLUSH_BYTES = 256 << 20  # more than the caches of a CPU hold
+FLUSH_BYTES = 256 << 20  # more than the caches of most CPUs hold
 WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
           "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
           "events.")

@@ -4,8 +4,8 @@ The rows compute attention with 32 heads: without a modifier, with ALiBi, with a
 which a query sees its own key and the 1024 keys before it. Other rows only rotate Q and K (RoPE). FlexAttention gets
 each modifier as a score function or a block mask. The peer in the rows with RoPE is a function that reads cosines and
 sines from tables in f32. torch.compile compiles this function and FlexAttention. FlashAttention-3 takes part in the rows
-without a modifier and in the rows with a soft cap. Results are compared with FlexAttention's and this function's, or
-with the results of the first side if these are left out.
+without a modifier and in the rows with a soft cap. Results are compared with FlexAttention's; in the rows with RoPE,
+with this function's. If that side is left out, results are compared with the first side's.
 """
 
 from . import clocks, pages, sides
