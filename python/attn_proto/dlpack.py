@@ -1,4 +1,4 @@
-"""The kernels for tensors of any library that supports DLPack: NumPy, JAX, CuPy. Nothing is copied.
+"""The kernels for tensors of any library that supports DLPack: NumPy, JAX, CuPy. Arrays are passed without a copy.
 
     from attn_proto import dlpack
     o = dlpack.flash(q, k, v, causal=True)

@@ -157,7 +157,7 @@ std::string in_schema(const char* name, T off) {
 attn_layout layout_of(bool bshd) { return bshd ? ATTN_BSHD : ATTN_BHSD; }
 
 /// Checks the number of dimensions of a tensor from whose sizes an output is made; attn.h checks the rest. The message
-/// gets the number as text: in a process with PyTorch for CUDA, to write a number to an output stream crashes, because
+/// gets the number as text: in a process with PyTorch for CUDA, writing a number to an output stream crashes, because
 /// parts of the stream come from another libstdc++.
 void check_rank(const char* op, const char* name, const Tensor& tensor) {
   TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
