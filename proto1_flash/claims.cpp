@@ -84,10 +84,10 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 // Returns a claim about the share of the matrix ceiling (the rate of products that touch no memory) that the tuned
-// kernel reaches. The claim has a conclusion for each head_dim, layout and dtype, on the longest sequence. Only cases
-// that fill the device count: cases with at least 8 query heads, at least 1024 queries, as many keys as queries, and a
-// head_dim of at least 64. If `f32`, the claim is about inputs in f32, else about inputs in 16 bits. If `causal`, the
-// claim is about cases with a causal mask, else about cases without a mask.
+// kernel reaches. The claim has a conclusion for each head_dim, layout, dtype and out_dtype, on the longest sequence.
+// Only cases that fill the device count: cases with at least 8 query heads, at least 1024 queries, as many keys as
+// queries, and a head_dim of at least 64. If `f32`, the claim is about inputs in f32, else about inputs in 16 bits. If
+// `causal`, the claim is about cases with a causal mask, else about cases without a mask.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {
       .hypothesis = hypothesis,

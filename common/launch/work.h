@@ -13,7 +13,7 @@ enum class Bound { matrix, memory };
 std::string_view name(Bound bound);
 
 /// The work of one launch, or of all launches of a plan. In causal attention only unmasked pairs of query and key count
-/// (about half of all pairs).
+/// (about half of all pairs if there are as many queries as keys).
 struct Work {
   double flops = 0;
   double bytes = 0;  // each input read once, each output written once

@@ -15,8 +15,8 @@
 namespace attn {
 namespace {
 
-// A request for more values of an axis, or for more cases of a block, is surely a typing error. Without these limits it
-// would fill the memory instead of ending with a message.
+// A request for more values of an axis, or for more cases of a block, is surely a typing error. Without these limits
+// such a request would fill the memory instead of ending with a message.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 

@@ -16,7 +16,7 @@ namespace attn {
 namespace {
 
 constexpr const char* also = "also";  // the head of the column that several axes share
-constexpr size_t room_for_also = 24;  // at most so many characters of this column count for the width of the table
+constexpr size_t room_for_also = 24;  // only so many characters of `also` count for the width of the table
 constexpr double almost_all = 0.75;   // an axis with one value in at least this share of the rows needs no column
 
 /// The most common value of an axis, and the share of the rows that have it.
@@ -106,7 +106,7 @@ std::string case_table(CaseTable table) {
   size_t columns = table.heads.size();
   const auto text = [&] { return text_of(table, axes, folded, columns); };
   const auto too_wide = [&] { return !table.any_width && width_of(text()) > table.width; };
-  // Folds the axis whose most common value has the most rows, if its share of the rows is at least `share`.
+  // Folds the axis whose most common value has the largest share of the rows, if this share is at least `share`.
   const auto fold = [&](double share) {
     const auto most =
         std::ranges::max_element(axes, {}, [&](const std::string& axis) { return common_value(rows, axis).second; });

@@ -20,7 +20,7 @@ struct CaseTable {
   std::vector<std::string> heads;
   std::vector<CaseRow> rows;
   size_t width = 100;      // characters of a line
-  bool any_width = false;  // true: shows all columns, however wide the table gets
+  bool any_width = false;  // true: the table may be wider than `width`
   std::string remedy;      // how to see columns that are left out: "--columns all shows them"
 };
 

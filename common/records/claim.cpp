@@ -57,7 +57,7 @@ std::vector<Evidence> gathered(const Claim& claim, const std::vector<Measurement
         for (const Measurement& result : results) {
           if (result.config != *config) continue;
           if (result.status == "ok") timed = &result;
-          evidence.correct &= result.status == "ok";  // a timed case may have a second record: it failed later
+          evidence.correct &= result.status == "ok";  // a timed case may have a second record, of a later failure
         }
         if (!timed) return;
         evidence.results.push_back(timed);
@@ -330,7 +330,7 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   const bool has_figure = claim.figure || !sweep.comparisons.empty();
   const std::vector<Evidence> parts = by_process(claim, sweep, processes);
   if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
-  // The texts quote the process with the median figure. If there are comparisons, they quote the pooled comparison.
+  // With comparisons, the texts quote the pooled comparison; without, they quote the process with the median figure.
   Evidence evidence = sweep;
   if (has_figure && sweep.comparisons.empty()) {
     std::vector<size_t> order(parts.size());

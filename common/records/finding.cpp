@@ -17,7 +17,8 @@
 namespace attn {
 namespace {
 
-/// The value at a dotted path; the path names elements of arrays by index. Throws std::out_of_range if there is none.
+/// The value at a dotted path; the path names elements of arrays by index. Throws std::out_of_range if `data` has no
+/// such value.
 const Json& at_path(const Json& data, std::string_view path) {
   std::string pointer = fmt::format("/{}", path);
   std::replace(pointer.begin(), pointer.end(), '.', '/');

@@ -76,8 +76,8 @@ struct Measurement {
   Estimate gbps_interval() const;
 };
 
-/// Returns the hash of a kernel's machine code, which the kernel's `pipeline` in a record has. If `pipeline` lacks this
-/// hash: the kernel's key and the hash of its source.
+/// Returns the hash of a kernel's machine code, a field of the kernel's `pipeline` in a record. If `pipeline` lacks
+/// this field, returns the kernel's key and the hash of the kernel's source.
 std::string code_identity(const Json& pipeline);
 
 using Results = std::vector<const Measurement*>;

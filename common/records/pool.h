@@ -4,8 +4,8 @@
 // machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance
 // B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
 // variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
-// The sigma^2 of a claim is unknown. Its prior is a scaled inverse chi-squared distribution (`Spread`) for the claims
-// with the same device, experiment and kind of figure; `kb fit` computes the prior from recorded runs.
+// The sigma^2 of a claim is unknown. Its prior is a scaled inverse chi-squared distribution (`Spread`). All claims with
+// the same device, experiment and kind of figure share one prior, which `kb fit` computes from recorded runs.
 // docs/measuring.md has the formulas, also for a figure that is pooled without logarithms.
 #pragma once
 
