@@ -45,10 +45,10 @@ class Activity {
   /// The case that the worker is at, as an index into the notes' list of cases; -1 if the worker is at no case.
   void at(int number);
   int at() const;
-  /// The last case that the worker was at; null if there was none.
+  /// The last case that the worker left, by note() or at(-1). If it left none, is_discarded() of the result is true.
   Json last_case() const;
-  /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
-  /// with this status and reason.
+  /// Ends the worker at once: its data may be corrupt, or a compiler in its process takes too long or too much memory.
+  /// The next worker records the case with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
   /// The status and the reason that the worker gave to end_case(); empty if the worker did not call end_case().
   std::pair<std::string, std::string> end_of_case() const;
