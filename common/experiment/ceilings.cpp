@@ -37,8 +37,8 @@ const CeilingOperation& ceilings_of(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
-/// Returns a kernel of the ceilings; the pipeline cache owns it. A constant of `changed` replaces
-/// the usual constant of the same name, if there is one.
+/// Returns a kernel of the ceilings; the pipeline cache owns the kernel. A constant of `changed` replaces the usual
+/// constant of the same name, if there is one.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());
