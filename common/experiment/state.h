@@ -178,8 +178,8 @@ struct Experiment::State {
   }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
-  /// Appends samples/1 to the file of samples: `what` names the case or the pair. `process` is 0 for
-  /// samples of the sweep, else the number (from 1) of the process that measured a case again or a pair.
+  /// Appends samples/1 to the file of samples: `what` names the case or the pair. `process` is 0 for samples of
+  /// the sweep, else the number (from 1) of the process that measured a pair, or a case again.
   void keep_samples(int process, const Json& what, const Json& samples);
   void print_json(const Json& json) const;
   /// The axes in which the cases of this run differ, with the values of this case. For progress messages.
