@@ -67,7 +67,7 @@ struct Before {
   std::string run_id;          // empty for the first worker
   bool resumed = false;        // whether the user gave --resume
   Json lost;                   // the case that ended the last worker, or null
-  std::string status, reason;  // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
+  std::string status, reason;  // of `lost`: "the process of the run was ended by signal 11 (Segmentation fault)"
   bool compile_ahead = true;   // false after a worker ended while it compiled several kernels at once
   bool interrupted = false;    // true: the worker only shows what was measured
 };
