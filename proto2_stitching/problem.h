@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of several forms. The problem has the kernel and the
-// tensors of proto1_flash. A hook says how the kernel reaches the function.
+// One attention problem whose kernel calls a score function in one of several forms. The problem has a kernel and the
+// tensors of proto1_flash. The score hook says how the kernel reaches the function.
 #pragma once
 
 #include <cstdint>
@@ -81,8 +81,8 @@ struct StitchCase {
 /// Returns the plan of a case, with its StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
-/// The tensors of one shape, and the outputs of `monolithic` that are known so far. The cases of a comparison share the
-/// tensors and these outputs.
+/// The tensors of one shape, and the outputs of `monolithic` that are known so far. Cases of one shape share these
+/// tensors and outputs, except that A', the second baseline of a comparison, has its own.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
   std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id

@@ -48,7 +48,7 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   const Axis forms = texts("form", forms_of(device));
   const Axis grains = texts("grain", {"element", "row", "tile"}), elements = texts("grain", {"element"});
   const std::vector<std::string> variants = stitch_variants(device);
-  // With the small load the cases have one head, so that a launch takes about ten milliseconds on the cpu.
+  // With the small load (SweepSpan::Load) a case has one head, so a launch takes about ten milliseconds on the cpu.
   const Block common = {texts("variant", variants.empty() ? std::vector{default_variant(device)} : variants),
                         integers("batch", {large ? 4 : 1}),
                         integers("q_heads", {large ? 16 : 1}),

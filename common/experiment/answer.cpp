@@ -21,7 +21,7 @@ namespace {
 
 constexpr double worth_avoiding = 1.05;  // the least ratio (time / fastest time) at which a line says "avoid"
 constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
-constexpr size_t most_values = 4;        // the most values of an axis that a line names
+constexpr size_t most_values = 4;        // the most values of an axis, or good or unclear options, that a line names
 
 using Names = std::set<std::string>;
 

@@ -66,22 +66,23 @@ struct AnswerInput {
   std::function<void(Case&)> complete = {};
 };
 
-/// Returns the answer as {"choices": [...], "claims": [...], "undecided": [...], "counts": {...}}.
+/// Returns the answer: an object with "device", "records" (the number of recorded claims), "choices", "claims",
+/// "undecided" (claims) and "counts" (of the results, by status).
 ///
-/// A choice has the members "where" (the cases), "of" (the number of options), "take" (the option to take), "as_good"
-/// (the other options that are as good as the fastest), "avoid" (the slower options, with their ratios), "unclear"
-/// (options), "default" if there is one, and "undecided" (the reason why there is no option to take). An option is
-/// unclear if it is not as good as the fastest option, but the interval of its time reaches the interval of the fastest
-/// option's time. A ratio comes from the comparison of the option with the fastest option. If the two were not
-/// compared, the ratio is the quotient of their medians. If a choice is about several shapes, the option to take is as
-/// good as the fastest in all of these shapes, and in the records of these shapes.
+/// A choice has, among others, the members "where" (the cases), "of" (the number of options), "take" (the option to
+/// take), "as_good" (the other options that are as good as the fastest), "avoid" (the slower options, with their
+/// ratios), "unclear" (options), "default" if there is one, and "undecided" (the reason why there is no option to
+/// take). An option is unclear if it is not as good as the fastest option, but the interval of its time reaches the
+/// interval of the fastest option's time. A ratio comes from the comparison of the option with the fastest option. If
+/// the two were not compared, the ratio is the quotient of their medians. If a choice is about several shapes, the
+/// option to take is as good as the fastest in all of these shapes, and in the records of these shapes.
 ///
 /// A claim has the advice, the range of the claim's figures, and the cases for which the advice holds. If this run and
 /// the records contradict each other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as about `most_lines` lines of at most `width` characters. If the whole answer has more lines, the names
-/// of the last choices and claims replace their texts.
+/// The answer as about `most_lines` lines of at most `width` characters. If the whole answer has more lines, it names
+/// fewer undecided claims, and the last choices and claims have only their names.
 std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

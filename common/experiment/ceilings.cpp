@@ -19,15 +19,14 @@
 namespace attn {
 namespace {
 
-// The length of a repetition is long compared with a launch's overhead, and short compared with a time slice. On a
-// shared machine, some of many short repetitions run while no other program disturbs them. Of a few long repetitions
-// perhaps none runs undisturbed.
+// A repetition is long compared with a launch's overhead, and short compared with a time slice: on a shared machine
+// some of many short repetitions run undisturbed by other programs, but perhaps none of a few long repetitions.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// The number of parts of a launch. Parts are small: a unit that starts late or loses its core does not delay the other
-/// units for long.
+/// The number of parts of a launch. Each unit gets several small parts, so that a unit that starts late or loses its
+/// core does not delay the launch for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
 /// Throws BadInput where the device has no kernels for ceilings.
@@ -38,8 +37,8 @@ const CeilingOperation& ceilings_of(const DeviceInfo& info) {
 
 CeilingKernels kernels_of(const DeviceInfo& info) { return ceilings_of(info).kernels(info); }
 
-/// Returns a kernel of the ceilings; the pipeline cache owns it. The constants of `changed` are added to the usual
-/// constants, or replace them.
+/// Returns a kernel of the ceilings; the pipeline cache owns the kernel. A constant of `changed` replaces the usual
+/// constant of the same name, if there is one.
 const Kernel* ceiling_kernel(const Device& device, PipelineCache& pipelines, std::string entry,
                              FunctionConstants changed = {}) {
   CeilingKernels kernels = kernels_of(device.info());

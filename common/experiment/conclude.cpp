@@ -18,7 +18,7 @@
 namespace attn {
 namespace {
 
-/// Returns so many of the first digits of a record's id that no other result's id begins with these digits.
+/// Returns the shortest prefix of `id`, of at least min_replay_digits digits, with which no other result's id begins.
 std::string short_id(const std::string& id, const std::vector<Measurement>& results) {
   size_t digits = std::min(min_replay_digits, id.size());
   const auto ambiguous = [&] {

@@ -24,10 +24,10 @@ std::string host_compiler();
 Json git_state(const std::string& folder);
 
 /// {commit, diff, machine, files}. Runs of one session have equal values. `commit` is the commit of the work tree
-/// `folder`, and `diff` a hash of the work tree's uncommitted changes. `commit` is null without a commit, and `diff` is
-/// null without uncommitted changes. `machine` is a hash of the CPU's model, the number of cores and the boot: it tells
-/// machines apart and does not name them. `folders` are folders inside `folder`; for each of them, `files` has one hash
-/// of all its files.
+/// `folder`, and `diff` a hash of the uncommitted changes to tracked files. `commit` is null without a commit, and
+/// `diff` is null without uncommitted changes. `machine` is a hash of the CPU's model, the number of cores and the
+/// boot: it tells machines apart and does not name them. `folders` are folders inside `folder`; for each of them,
+/// `files` has one hash of all its files.
 Json session(const std::string& folder, const std::vector<std::string>& folders = {});
 
 }  // namespace attn

@@ -145,11 +145,11 @@ class Experiment {
   /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group take turns while they
   /// are measured.
   std::vector<std::vector<Case>> groups();
-  /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends with
-  /// status 2.
+  /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends, with
+  /// status 2 if the run has no results yet.
   void compile(const std::function<void()>& step);
-  /// Returns the cases that have a record neither in this run nor in the run that --resume continues. The `body` of
-  /// run_experiment() uses this function for cases that are not in groups().
+  /// Takes over the records of these cases from the run that --resume continues, and returns the cases that still have
+  /// no record. The `body` of run_experiment() uses this function for cases that are not in groups().
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
@@ -161,8 +161,8 @@ class Experiment {
   /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding this function still measures all of `duels`; compare() without a share then measures only the
-  /// finding's pair.
+  /// replay of a finding this function still measures all of `duels`; compare() without a share then measures the
+  /// finding's pair in place of its `duels`.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
   /// hypothesis.
@@ -202,9 +202,9 @@ int run_part_process(const std::vector<std::string>& arguments, const std::funct
 /// run. These three functions also throw after a loss of the device: the loss is recorded, and the run goes on in a new
 /// process.
 ///
-/// The run is in a worker process, which this process watches (watch.h). With `restart`, which is for tests, the run is
-/// in this process. After a loss of the device `restart` gets the command line that continues the run. `run_part` runs
-/// the processes of --processes.
+/// The run is in a worker process, which this process watches (watch.h). With --part, and with `restart`, which is
+/// for tests, the run is in this process. After a loss of the device `restart` gets the command line that continues the
+/// run. `run_part` runs the processes of --processes.
 int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec,
                    const std::function<int(Experiment&)>& body = &Experiment::run,
                    const DeviceOpener& open_device = &Device::open, const Restarter& restart = {},

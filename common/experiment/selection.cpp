@@ -331,7 +331,7 @@ void Experiment::State::resume() {
                        [&](const char* field) { return condition(record.at("run"), field) == run[field]; })) {
         continue;
       }
-      // The user asked for a new run, and this worker goes on with that run: earlier runs in the file do not count.
+      // If the user started this run without --resume, earlier runs in the file do not count.
       const Before* const before = options.worker ? &options.worker->before : nullptr;
       if (before && !before->run_id.empty() && !before->resumed && record.at("run_id") != before->run_id) continue;
       for (const char* field : session_fields) {

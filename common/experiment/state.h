@@ -147,7 +147,7 @@ struct Experiment::State {
   /// The reason of too_large() or too_long(), as far as the plan alone gives it; nothing if the case may run.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
-  /// Measures the ceilings. A run with fewer samples of a case than by default takes as many times less time.
+  /// Measures the ceilings. If --samples is below its default, the measurement takes proportionally less time.
   Ceilings new_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
@@ -178,8 +178,8 @@ struct Experiment::State {
   }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
-  /// Appends samples/1 to the file of samples: `what` names the case or the pair. Process 0 is the process of the
-  /// sweep.
+  /// Appends samples/1 to the file of samples: `what` names the case or the pair. `process` is 0 for samples of
+  /// the sweep, else the number (from 1) of the process that measured a pair, or a case again.
   void keep_samples(int process, const Json& what, const Json& samples);
   void print_json(const Json& json) const;
   /// The axes in which the cases of this run differ, with the values of this case. For progress messages.

@@ -29,7 +29,7 @@ bool has_value(const Case& config, const Axis& axis);
 /// there is one line for each reason why cases were skipped, and the whole reason of each case that failed.
 std::string table(const std::vector<Measurement>& results, const Ceilings& ceilings, const TableOptions& options);
 
-/// Returns all cases that options.filter selects, with all columns, as CSV. Times are in seconds.
+/// Returns all cases that options.filter selects, as CSV. Times are in seconds.
 std::string csv(const std::vector<Measurement>& results, const TableOptions& options);
 
 }  // namespace attn

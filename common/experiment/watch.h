@@ -45,10 +45,10 @@ class Activity {
   /// The case that the worker is at, as an index into the notes' list of cases; -1 if the worker is at no case.
   void at(int number);
   int at() const;
-  /// The last case that the worker was at; null if there was none.
+  /// The last case that the worker left, by note() or at(-1). If it left none, is_discarded() of the result is true.
   Json last_case() const;
-  /// Ends the worker at once, because no data of its process can be trusted any more. The next worker records the case
-  /// with this status and reason.
+  /// Ends the worker at once: its data may be corrupt, or a compiler in its process takes too long or too much memory.
+  /// The next worker records the case with this status and reason.
   [[noreturn]] void end_case(std::string_view status, std::string_view reason);
   /// The status and the reason that the worker gave to end_case(); empty if the worker did not call end_case().
   std::pair<std::string, std::string> end_of_case() const;
@@ -67,7 +67,7 @@ struct Before {
   std::string run_id;          // empty for the first worker
   bool resumed = false;        // whether the user gave --resume
   Json lost;                   // the case that ended the last worker, or null
-  std::string status, reason;  // of this case: "the process of the run was ended by signal 11 (Segmentation fault)"
+  std::string status, reason;  // of `lost`: "the process of the run was ended by signal 11 (Segmentation fault)"
   bool compile_ahead = true;   // false after a worker ended while it compiled several kernels at once
   bool interrupted = false;    // true: the worker only shows what was measured
 };

@@ -5,8 +5,8 @@
 //   SCORE_FORM   one of the forms of forms.h
 //   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE). The order
 //                of the scores is described in common/attention/kernels/score.h
-//   KERNEL_GRAIN the scores that the kernel passes to this file at once. SCORE_ROW: a row (or a tile with CALL_GRAIN
-//                SCORE_TILE), even if CALL_GRAIN is SCORE_ELEMENT. SCORE_ELEMENT: only single scores
+//   KERNEL_GRAIN the scores that the kernel passes to this file at once. SCORE_ELEMENT: one score. SCORE_ROW: a tile if
+//                CALL_GRAIN is SCORE_TILE, else a row
 //   SCORE_LANES  a number of scores. With CALL_GRAIN SCORE_ROW: the scores of one call. With CALL_GRAIN SCORE_TILE: on
 //                the cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
 #pragma once
@@ -170,7 +170,7 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// Changes one score. A kernel calls this function when it computes some scores of a row a second time. The call takes
+// Changes one score. A kernel calls this function where it computes a row anew (repair.h, exact_row.h). The call takes
 // SCORE_LANES scores, but only the first score, `s`, counts.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
