@@ -71,8 +71,7 @@ class DecodeOperation {
 };
 
 /// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
-/// the tiles more evenly. The result is at most the number of blocks of all tiles, counted for sequences of kv_len
-/// keys.
+/// the tiles more evenly. The result is at most the number of blocks of all tiles, each sequence with kv_len keys.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns why no launch of decoding or prefill appends tokens to the configuration's cache; an empty text if a launch
