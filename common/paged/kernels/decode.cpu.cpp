@@ -119,7 +119,7 @@ struct Line {
     const ScoreContext context = context_of(batch, 0, keys);
     const int end = max(min(visible_keys(p.q_len - 1, context).end, keys), 0);
     const int begin = min(max(visible_keys(0, context).begin, 0), end);
-    // New tokens that no query sees have blocks too, so that a worker writes them to the cache.
+    // New tokens before the first visible key have blocks too, so that a worker writes them to the cache.
     const int first_key = APPENDS ? min(begin, max(keys - p.q_len, 0)) : begin;
     const int first_block = first_key / static_cast<int>(BLOCK_C);
     const int blocks = max((end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C) - first_block, 1);
