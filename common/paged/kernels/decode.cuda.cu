@@ -95,7 +95,7 @@ struct Line {
     const ScoreContext context = context_of(place.batch, 0, place.keys);
     const int end = min(place.keys, visible_keys(p.q_len - 1, context).end);
     int first_key = max(0, min(visible_keys(0, context).begin, end));
-    // New tokens that no query sees have blocks too, so that a worker writes them to the cache.
+    // New tokens before the first visible key have blocks too, so that a worker writes them to the cache.
     if (APPENDS) first_key = min(first_key, max(place.keys - p.q_len, 0));
     place.first_block = KEYS_BEGIN_AT_ZERO ? 0 : first_key / BLOCK_C;
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
