@@ -676,7 +676,7 @@ Check PagedProblem::check() {
   std::vector<float> lse(lse_.bytes() / sizeof(float));
   lse_.download(lse.data(), lse_.bytes());
   const std::vector<ReferenceRows>& reference = inputs_->reference(hooks_ ? &*hooks_ : nullptr);
-  const DType multiplied =  // cache elements of 8 bits are converted to this type
+  const DType multiplied =  // kernels convert elements of 8 bits to this type or to a finer one
       has_scales(config_.decode.cache_dtype) ? config_.decode.dtype : config_.decode.cache_dtype;
   const bool hooked = hooks_ && hooks_->change != ScoreChange::none;
   // The kernel may round a turned query or key to a neighbour of the oracle's rounded number. With an 8-bit cache the

@@ -9,9 +9,9 @@
 namespace attn {
 
 /// Returns a plan with the launches "prefix_attend", "attend" and "merge", and with "prefix_join" and "join" unless
-/// config.join_last. `keys` is the sum of the lengths of all sequences, each with the prefix; the plan's work reads the
-/// prefix once. The plan has a reason in `unable` if the cache is contiguous, if a sequence has more than one query, or
-/// if tokens are appended. The prefix must be a whole number of pages, at least one, and less than kv_len tokens.
+/// config.join_last. `keys` is the sum of the lengths of all sequences, each with the prefix; plan.work counts one read
+/// of the prefix. The plan has a reason in `unable` if the cache is contiguous, if a sequence has more than one query,
+/// if tokens are appended, or if the prefix is empty, is not whole pages, or is not shorter than kv_len.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
 /// One CascadeLaunch must not run twice at the same time. Its device and pipelines must outlive it.

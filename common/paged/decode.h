@@ -26,7 +26,7 @@ struct DecodeConfig {
   int64_t page_size = 0;                                                       // tokens; 0: contiguous
   int64_t block_c = 64;                                                        // keys of a block
   int64_t workers = 0;                                                         // 0: decode_workers()
-  bool join_last = true;  // the last worker of a tile joins the tile's parts; false: a second launch does
+  bool join_last = true;  // the last worker of a tile to arrive joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
   /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
   /// scales, a separate, earlier launch rotates and writes (AppendScaledLaunch).
@@ -71,7 +71,7 @@ class DecodeOperation {
 };
 
 /// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
-/// the tiles more evenly. The result is at most the number of all tiles' blocks if each sequence has kv_len keys.
+/// the tiles more evenly. The result is at most the number of blocks of all tiles, each sequence with kv_len keys.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns why no launch of decoding or prefill appends tokens to the configuration's cache; an empty text if a launch
@@ -103,7 +103,7 @@ struct DecodeTensors {
   int64_t max_pages = 0;
   int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
   const float *k_scales = nullptr,
-              *v_scales = nullptr;  // finite; of a cache of 8 bits: [pages, kv_heads], or [batch, kv_heads]
+              *v_scales = nullptr;  // finite; of a cache of 8 bits: [pages, kv_heads]; contiguous: [batch, kv_heads]
   /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
   /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
   const int* lengths = nullptr;
@@ -142,8 +142,8 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 /// a cache with scales.
 class AppendScaledLaunch {
  public:
-  /// encode() runs the launch "append" of `plan`, which must be a plan of decoding or of prefill, of `config`. Throws
-  /// as AppendLaunch does, and OutOfMemory.
+  /// encode() runs the launch "append" of `plan`, which must be the plan of `config` for decoding or for prefill.
+  /// Throws as AppendLaunch does, and OutOfMemory.
   AppendScaledLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
   /// Returns the tensors of the launch that attends. Their queries may be in memory of this object.
   DecodeTensors encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;

@@ -46,8 +46,7 @@ class PrefillLaunch {
   /// encode() uploads data(tensors) if an address, a stride or max_pages in it differs from the previous call's; no
   /// launch may run during the upload.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// Does the same without the upload: the caller has written data(tensors) to `data` on the device, in the order of
-  /// its stream.
+  /// Does the same without the upload: in stream order, the caller has written data(tensors) to `data` on the device.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
   /// Whether all counters are 0, as between two launches, and no guard band was overwritten.

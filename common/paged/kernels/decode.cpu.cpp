@@ -119,7 +119,7 @@ struct Line {
     const ScoreContext context = context_of(batch, 0, keys);
     const int end = max(min(visible_keys(p.q_len - 1, context).end, keys), 0);
     const int begin = min(max(visible_keys(0, context).begin, 0), end);
-    // New tokens that no query sees have blocks too, so that a worker writes them to the cache.
+    // New tokens before the first visible key have blocks too, so that a worker writes them to the cache.
     const int first_key = APPENDS ? min(begin, max(keys - p.q_len, 0)) : begin;
     const int first_block = first_key / static_cast<int>(BLOCK_C);
     const int blocks = max((end + static_cast<int>(BLOCK_C) - 1) / static_cast<int>(BLOCK_C) - first_block, 1);
@@ -152,7 +152,7 @@ struct Line {
   }
 };
 
-/// The rows of a block's keys in K and in V, their scales, and their number.
+/// The keys of a block: their number, and for each key its rows in K and V and the scales of these rows.
 struct Block {
   int first_key = 0, keys = 0;
   const char *k[BLOCK_C], *v[BLOCK_C];
@@ -523,7 +523,7 @@ struct Worker {
               [&](int d, float output) { store_float<OUT_TYPE>(p.o, at + d, output); });
   }
 
-  /// Writes the tile's rows to the part, for the worker that joins the parts.
+  /// Writes the tile's rows to the part, for the worker or the launch that joins the parts.
   INLINE void leave(long long part) const {
     float *part_o = p.part_o + part * ROWS * HEAD_DIM, *stats = p.part_stats + part * ROWS * 2;
     for (int row = 0; row < rows; ++row) {

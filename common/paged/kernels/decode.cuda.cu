@@ -95,7 +95,7 @@ struct Line {
     const ScoreContext context = context_of(place.batch, 0, place.keys);
     const int end = min(place.keys, visible_keys(p.q_len - 1, context).end);
     int first_key = max(0, min(visible_keys(0, context).begin, end));
-    // New tokens that no query sees have blocks too, so that a worker writes them to the cache.
+    // New tokens before the first visible key have blocks too, so that a worker writes them to the cache.
     if (APPENDS) first_key = min(first_key, max(place.keys - p.q_len, 0));
     place.first_block = KEYS_BEGIN_AT_ZERO ? 0 : first_key / BLOCK_C;
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
@@ -787,8 +787,8 @@ struct Worker {
   // Turns scores into weights exp2(s - shift), or exp(s - shift), and adds up the weights. A warp raises its rows'
   // shifts to the rows' maxima only when some row's maximum exceeds the row's shift by more than 8 in base 2. So
   // outputs are seldom rescaled (FlashAttention-4, 2025), and weights are at most 2^8. With a cache of 8 bits the
-  // maximum is taken of the scores plus the logarithms of V's scales. So the products of weights and V's scales fit
-  // f16.
+  // maximum is taken of the scores plus the logarithms of V's scales. So the products of weights and V's scales,
+  // not the weights, are at most 2^8, and fit f16.
   DEVICE void softmax(int number) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2, smallest_scale = 1e-30f;
     float largest[HALVES];

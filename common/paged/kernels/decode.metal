@@ -1,12 +1,13 @@
 // Paged attention for a few queries of each sequence, with simdgroup matrices of 8 x 8. This kernel has not run on
 // Apple hardware yet. decode.h says how workers share the work: each worker takes an equal share of the line of blocks,
-// and the last worker of a tile, or a second launch, joins the tile's parts.
+// and the last of a tile's workers to arrive, or a second launch, joins the tile's parts.
 //
 // The kernel reads a key once for all rows of the tile. A simdgroup keeps the outputs, scores and weights of 8 rows in
 // registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row becomes NaN if it sees a key on
 // a page that does not exist, or if the length of its sequence is not allowed. A row is computed anew
-// (exact_row_metal.h) if an element that it sees, a score or a result is not finite. Threadgroup memory has 0 in place
-// of such an element, and a flag says so.
+// (exact_row_metal.h) if an element that it sees or a result is not finite, or if a score or the sink is NaN or has a
+// magnitude of MOST_SCORE or more. But a score of -infinity hides its key, and a sink of -infinity has no effect.
+// Threadgroup memory has 0 in place of an element that is not finite, and a flag says so.
 //
 // A cache may have a narrower type than q: the kernel converts the cache's elements to q's type on the way to
 // threadgroup memory. With a cache of 8 bits the kernel multiplies a score by the scale of the key. It multiplies an

@@ -5,7 +5,7 @@
 
 /// A tile has `rows` rows, a multiple of 8. A team is rows / 8 simdgroups, each of which has 8 rows of the tile. Each
 /// team takes 8 keys at a time. The teams join their results at the tile's end. Each team has memory for a block of 8
-/// keys, [8][row] elements: the block holds the keys' rows of K, and then their rows of V. Q, [rows][row], stays in
+/// keys, [8][row] elements: first for the keys' rows of K, later for their rows of V. Q, [rows][row], stays in
 /// threadgroup memory only if a lane has too few registers for its part of Q.
 struct MetalDecodeLayout {
   int row;           // elements of a row in threadgroup memory: head_dim, and 16 bytes more against bank conflicts

@@ -50,7 +50,7 @@ constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
-// The units of work for a token and head: two runs of K that are rotated together, another run of K, a run of V.
+// How many units a token and head have. A unit: two runs of K that are rotated together, another run of K, a run of V.
 constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
 constexpr int units = turning + resting + values;
 
