@@ -12,7 +12,7 @@ namespace {
 
 // The rule: if a variant compiles in less than this time, compile it when it is needed; else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // Claim::limit: the cases of a pair have at most this number of variants
+constexpr int64_t most = 10;  // Claim::limit: with Claim::longest, pairs of at most this number of variants
 
 using Takes = std::function<bool(const Measurement&)>;
 
@@ -249,8 +249,8 @@ std::vector<Claim> constants_claims() {
               1,
               {"Get {threshold:.3g} variants within 1 s of start-up.",
                "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
-      // The claims from here on compare pairs. The first pairs of all claims are measured in the order of the claims,
-      // the slowest pairs last, then the second pairs, and so on (in_turn()).
+      // The claims from here on compare pairs. The claims with the slowest pairs come last: the first pairs of all
+      // claims are measured in the order of the claims, then the second pairs, and so on (in_turn()).
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
                       study + " measured 0 % at run time for its function constants against code written for one "

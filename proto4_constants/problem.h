@@ -20,7 +20,7 @@ namespace attn {
 /// launch of the first variant.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
-/// Makes launches with constants that are read at run time. Launches of one shape share their tensors.
+/// Makes the launches of task=run. Launches on equal tensors (FlashConfig::same_tensors) share the tensors.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> constants_launches();
 /// Makes the problems of the host. The files that these problems find on disk are made once a run, in a temporary
 /// folder.

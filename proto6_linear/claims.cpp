@@ -64,8 +64,8 @@ Claim compared(const Hypothesis& hypothesis, std::function<bool(const Measuremen
       .advice = advice};
 }
 
-/// Returns a claim about `figure`. The figure is computed from one result or from several results of the sweep. These
-/// results are not measured in turn.
+/// Returns a claim about `figure`. The figure is computed from one result or from several results. The cases of these
+/// results are not measured in turn (Claim::compared).
 Claim figured(const Hypothesis& hypothesis, std::function<bool(const Measurement&)> takes,
               const std::set<std::string>& varies, Pick pick, Figure figure, const std::string& title,
               const std::string& content, const Advice& advice) {

@@ -32,7 +32,7 @@ struct LinearCase {
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
-  /// Returns the typed values of a case. Throws BadInput for a case that makes no sense on any device.
+  /// Returns the typed values of a case. Throws BadInput for a value that is not allowed, and as function_of_case().
   static LinearCase from(const Case& config, const Files& files = {});
   /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
   /// sequence has `linear.tokens` tokens, the others have 1 to `linear.tokens`; but if there are several sequences, the
@@ -109,7 +109,7 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// encode() runs `plan`, the plan of `config`. Throws as LinearLaunch does.
+  /// encode() encodes `plan`, which must be the plan of `config`. The constructor throws as LinearLaunch's does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }

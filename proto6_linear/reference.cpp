@@ -136,10 +136,10 @@ struct RunningSums {
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
 // one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least
 // eight elements. The root mean square of eight independent errors reaches 2.5 standard deviations in one of 2e7 rows.)
-// The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If one score, or one q_d S_d, is
-// much larger than the others, its error alone may reach 5 standard deviations in the whole row. In this case
-// over_rows, over_keys, over_terms and |o| are equally large, and the tolerance has a term for each of them. So the
-// tolerance is large enough.
+// The errors of scores, of f(q) and of f(k) are the same in all elements of a row. If a few scores, or a few q_d S_d,
+// are much larger than the others, their errors may exceed 2.5 standard deviations in the whole row. In this case
+// over_rows, over_keys, over_terms and |o| are about equally large, and the tolerance has a term for each of them. So
+// the tolerance is large enough.
 //
 // Sums are computed in f32. A sum over n tokens, rounded to nearest with an error of u of the sum for each token, errs
 // by about sqrt(n) u (Higham and Mary 2019); twice this error is allowed. If decays make the sum forget old tokens, n
@@ -150,7 +150,7 @@ struct RunningSums {
 // tf32, and tensor cores compute three products of these numbers in the place of one product of f32. A step then takes
 // 8 terms in the place of 16 terms. With inputs of f32 the state is never an accumulator of tensor cores. A dot product
 // over head_dim errs by about sqrt(head_dim) u; twice this error is allowed, and 16 u more. All these errors are
-// relative to the sizes of partial sums, which are as large as the roots above and the result.
+// relative to the sizes of partial sums, which are about as large as the roots above and the result.
 //
 // A chunk's decay is an exponential of a sum of logarithms, or a product of up to 256 decays. The exponential itself
 // errs by 2^-20. The error of the sum, 8 u of its value, adds 88 * 8 u at a sum of -88, which is 4.2e-5 of the weight.

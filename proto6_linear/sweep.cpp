@@ -76,7 +76,7 @@ std::vector<std::string> linear_compared_axes() {
 Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   const bool full = profile == "full", large = device.operations->span.large();
   Sweep sweep;
-  // Adds a block with the axes in `own`. Of the usual axes of the shape, adds those that `own` lacks.
+  // Adds a block with the axes `own`, and with those usual axes (batch, heads and so on) that `own` lacks.
   const auto add = [&](Block own) {
     for (Axis& axis : Block{integers("batch", {large ? 4 : 1}), integers("heads", {device.operations->span.heads}),
                             integers("q_len", {4096}), integers("head_dim", {64}),

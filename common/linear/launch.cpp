@@ -336,8 +336,9 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   ChunkParams params{};  // for rows_of_sequence() on the host
   params.starts = starts.empty() ? nullptr : starts.data();
   params.tokens = static_cast<int>(config_.tokens);
-  // For one row of the state, which has `width` elements: replaces what each chunk adds by the row before the chunk.
-  // `current` has the row before the first chunk, and after the call the row after the last chunk.
+  // For one row of the state, or one element of the key sum, with `width` elements: replaces what each chunk adds by
+  // the row before the chunk. `current` has the row before the first chunk, and after the call the row after the last
+  // chunk. If not causal, the first chunk gets the row after the last chunk instead.
   const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
                             int64_t decay_step, int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c) {

@@ -47,8 +47,8 @@ struct LinearConfig {
   int64_t key_width() const { return gate == GATE_CHANNEL ? head_dim : 1; }  // numbers in the decay of one chunk
 };
 
-/// The memory and the dispatch of a kernel that takes parameters of its own device (Hopper's fused kernel:
-/// FusedParams). A LinearLaunch with a workspace has no buffers of its own.
+/// The memory and the dispatch of a kernel that takes a parameter struct of its own in place of SpanParams (Hopper's
+/// fused kernel: FusedParams). A LinearLaunch with a workspace has no buffers of its own.
 class LinearWorkspace {
  public:
   virtual ~LinearWorkspace() = default;
@@ -71,7 +71,7 @@ class LinearOperation {
   /// Returns how many threadgroups of a scan in passes keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
   virtual Bound bound(const LinearConfig& config) const = 0;
-  /// Returns the value of linear_chunk() for `variant`, which is "phases" or "fused".
+  /// Returns the value of linear_chunk() for `variant`. Only "phases" and "fused" have chunks.
   virtual int64_t chunk(const std::string& variant) const = 0;
   /// Sets the constants, grid, threads and threadgroup memory that depend on the device. The launch's entry names the
   /// kernel.
@@ -119,7 +119,7 @@ struct LinearTensors {
 /// the bytes of the initial and the final states are added.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
-/// Returns the reason why no launch has these widths (head_dim of Q and K, value_dim of V), or an empty text if a
+/// Returns the reason why no launch can have these widths (head_dim of Q and K, value_dim of V), or an empty text if a
 /// launch can have them.
 std::string linear_unable(int64_t head_dim, int64_t value_dim);
 

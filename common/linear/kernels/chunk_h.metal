@@ -5,7 +5,7 @@
 // chunk's last token to its first. Thread d copies element d of each key, and multiplies the element by the decay from
 // the token to the chunk's end.
 //
-// Threadgroup memory: MetalChunkLayout. Grid: (chunk numbers, heads); metal_linear_threads threads. Accumulators a
+// Threadgroup memory: MetalChunkLayout. Grid: (chunk numbers, heads); metal_linear_threads threads. Accumulators of a
 // lane: VALUE_DIM / 4, so at most 64 registers.
 #include "common/linear/kernels/phases_metal.h"
 #include "common/linear/kernels/tokens_metal.h"

@@ -1,15 +1,15 @@
 // Computes the outputs of each chunk from the state before the chunk and from the chunk's tokens: linear.h has the
-// contract. The kernel runs on tensor cores of sm_80 and later. The kernel computes 64 rows of Q at a time, 16 for each
+// contract. The kernel runs on tensor cores of sm_80 and later. It computes up to 64 rows of Q at a time, 16 for each
 // warp, with their outputs in registers.
 //
 //   o_t = scale (decay_t f(q_t)) S + sum over j <= t of scale (decay_jt f(q_t) f(k_j)) v_j
 //
 // decay_t is the decay from the chunk's start to token t, and decay_jt is the decay from token j to token t.
-// Decays are exponentials of sums of logarithms; the sums are never above 0. If the gate is by head or by token, the
-// kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q and K by decays (GLA, Yang et
-// al. 2024): a key is multiplied by the decay from the key to the end of its group of 16 keys, and a query by the decay
-// from this end to the query. So Q is scaled anew for each group of 16 keys. Among the 16 tokens at the diagonal the
-// kernel computes the score of each pair separately.
+// Decays are exponentials of sums of logarithms; a sum may be above 0 only for pairs that the mask hides. If the gate
+// is by head or by token, the kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q
+// and K by decays (GLA, Yang et al. 2024): a key is multiplied by the decay from the key to the end of its group of 16
+// keys, and a query by the decay from this end to the query. So Q is scaled anew for each group of 16 keys. Among the
+// 16 tokens at the diagonal the kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
 // the exponents of f32. So the state cannot overflow; in f16 it could. Weights (decayed scores) are rounded to IN_TYPE,
@@ -211,7 +211,7 @@ struct ChunkO {
     UNROLL for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= scale;
   }
 
-  // Turns scores into weights: decay, scale and mask. `key`: number of the first key in the chunk.
+  // Turns scores into weights: decay, scale and mask. The first of the SPAN keys has number `key` in the chunk.
   DEVICE void weigh(float (&s)[SPAN / 8][4], int key, bool masked) {
     [[maybe_unused]] float2 own[2];
     if constexpr (BY_ROW) {

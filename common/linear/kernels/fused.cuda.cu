@@ -2,7 +2,7 @@
 // registers.
 //
 // A threadgroup computes 64 value columns of a sequence and head at a time. Chunks of 64 tokens pass through STAGES
-// buffers; one thread fills them by tensor copies. One warpgroup has the state, the other computes the outputs:
+// buffers; one thread fills them by tensor copies. One warpgroup has the state, one computes the outputs:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
@@ -10,7 +10,7 @@
 // G_i is the sum of the logarithms of the decays of the chunk's tokens 0 to i; G_end is G of the last token (Dao and Gu
 // 2024, Mamba-2; Yang et al. 2024). S lies in registers. Shared memory has a copy of S, rounded to 16 bits, for the
 // product Q S. So one warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In
-// f16 an element of the copy is infinite if the element of S is 65520 or more.
+// f16 an element of the copy is infinite if the absolute value of the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
 // last, first reads the segment's keys and values, and publishes the segment's own state: what it adds to S. Then each
@@ -315,7 +315,7 @@ struct Warpgroup {
 
   // ---- gates
 
-  // Loads the next chunk's gates, and does not use them yet. So the thread does not wait for the loads.
+  // Loads a chunk's gates, and does not use them yet. So the thread does not wait for the loads.
   DEVICE void read_gates(const Task& task, int chunk) {
     if constexpr (GATED) {
       if (chunk >= task.end) return;
@@ -370,7 +370,7 @@ struct Warpgroup {
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
   }
   // Applies the feature map to the chunk's tiles, and clears rows of other sequences. Both warpgroups call prepare()
-  // for each chunk, in the same order.
+  // for each chunk with something to change, in the same order.
   DEVICE void prepare(const Task& task, int chunk, unsigned char* stage, bool with_q, bool with_k) {
     const int rows = task.tokens - chunk * CHUNK;
     const bool clears = p.linear.starts && rows < CHUNK;

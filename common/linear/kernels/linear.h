@@ -6,7 +6,7 @@
 //   S_t = decay_t S_{t-1} + f(k_t) v_t^T        z_t = decay_t z_{t-1} + f(k_t)
 //   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), and 0 for 0 / 0
 //
-// The formulas without decays are from Katharopoulos et al. 2020. Those with decays are RetNet (Sun et al. 2023),
+// The formulas without decays are from Katharopoulos et al. 2020. Those with decays are from RetNet (Sun et al. 2023),
 // Mamba-2 (Dao and Gu 2024) and GLA (Yang et al. 2024). Without CAUSAL every o_t reads the state after the last token,
 // and there is no gate. A token's decay is at most 1, and is given as its natural logarithm. A decay applies to the
 // state before the token, not to the token itself. "The state takes up token t" means: the state changes from S_{t-1}

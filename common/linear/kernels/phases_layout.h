@@ -83,7 +83,8 @@ struct ChunkHLayout {
 
  private:
   constexpr void place(int head_dim, int chunk, int element_bytes, int gate) {
-    // f32 is read by words, four successive rows at once. The rows begin eight banks apart, so they share no bank.
+    // f32 is read by words, eight words of four successive rows at once. Each row begins 8 or 24 banks after the row
+    // before it, so the four rows share no bank.
     k_row_bytes = element_bytes == 4 ? k_columns * 4 + 32 : odd_row_bytes(k_columns, 2);
     v_row_bytes = element_bytes == 4 ? stage_v_columns * 4 + 32 : odd_row_bytes(stage_v_columns, 2);
     v = block * k_row_bytes;

@@ -7,15 +7,16 @@
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
 //                  sequence in turn. If there are few heads, several spans fill the device. If CAUSAL, the passes then
 //                  read each chunk's sum twice
-//   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). A span
-//                  first publishes its sum: what the span adds to the state. Then the span combines the published sums
-//                  of the spans before it, back to the nearest span that has published the state after itself. Let
-//                  d1 be the logarithm of a span's decay and S1 its sum, and d2 and S2 the logarithm and the sum of the
-//                  next span. Both spans together have d1 + d2 and exp(d2) S1 + S2. A span of at most held_chunks
-//                  chunks is read once. Of a longer span the chunks after the first held_chunks are read twice.
-// With look-back a threadgroup takes the number of its span from a counter, its ticket. So all spans for which it waits
-// have begun. A flag also has the number of its launch (Board), so no flag has to be cleared between launches. DELAY:
-// nanoseconds that every second span waits before it sets a flag.
+//   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). Each
+//                  span of a sequence, except the first and the last, first publishes its sum: what the span adds to
+//                  the state. Then the span combines the published sums of the spans before it, back to the nearest
+//                  span that has published the state after itself. Let d1 be the logarithm of a span's decay and S1 its
+//                  sum, and d2 and S2 the logarithm and the sum of the next span. Both spans together have d1 + d2 and
+//                  exp(d2) S1 + S2. Registers hold the first held_chunks chunks of a span. A span that publishes its
+//                  sum reads its other chunks twice.
+// With look-back a threadgroup draws a ticket from a counter. The ticket gives the number of its span. So all spans for
+// which the threadgroup waits have begun. A flag also has the number of its launch (Board), so no flag has to be
+// cleared between launches. DELAY: nanoseconds that every second span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);

@@ -58,7 +58,7 @@ struct OutputSteps : Steps {
     ahead.add(p.o, o_row + (first + STEP) * p.o_strides.row, p.o_strides.row, VALUE_DIM, OUT_TYPE, true);
   }
 
-  /// Transposes keys to [HEAD_DIM][KEYS], with zeros after the last key.
+  /// Transposes keys to [DIMS][KEYS], with zeros after the last key, up to the end of its vector.
   INLINE void turn_keys(int rows) {
     for (int i = rows; i % VECTOR_WIDTH != 0; ++i) {
       for (int d = 0; d < DIMS; d += VECTOR_WIDTH) store(k + i * DIMS + d, Floats{});
@@ -134,7 +134,7 @@ struct OutputSteps : Steps {
     }
   }
 
-  /// Writes the outputs of a step. Its queries, and if causal its keys and scores, are already in threadgroup memory.
+  /// Writes the outputs of a step. Its queries, and if causal its scores and values, are already in threadgroup memory.
   INLINE void write_outputs(int first, int rows) {
     product(o, VALUES, nullptr, q, DIMS, 1, state, VALUES, rows, VALUES, HEAD_DIM).run<false, false>();
     if constexpr (CAUSAL) {

@@ -9,7 +9,7 @@
 #include "common/linear/kernels/feature.h"
 #include "common/linear/kernels/linear.h"
 
-/// Copies the members that place_of_chunk() and rows_of_sequence() read from constant memory to the thread's memory.
+/// Copies from constant memory to the thread's memory: the members that place_of_chunk() and rows_of_sequence() read.
 INLINE LinearParams lengths_of(constant LinearParams& p) {
   LinearParams lengths = {};
   lengths.starts = p.starts;
