@@ -24,6 +24,6 @@ struct ExpandParams {
   int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the largest number of threads of a threadgroup, and the number of rows of each of which a thread copies 16
+/// On a GPU: the largest number of threads of a threadgroup, and the number of rows from which a thread copies 16
 /// bytes.
 constexpr CONSTANT int expand_threads = 256, expand_rows = 4;
