@@ -24,6 +24,5 @@ struct ExpandParams {
   int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the largest number of threads of a threadgroup, and the number of rows from which a thread copies 16
-/// bytes.
+/// On a GPU: the most threads of a threadgroup, and the number of rows from which a thread copies 16 bytes each.
 constexpr CONSTANT int expand_threads = 256, expand_rows = 4;
