@@ -98,7 +98,8 @@ class VariantsProblem : public Problem {
   std::optional<Work> counted_;
 };
 
-/// Makes the experiment's problems. Cases of one shape share their tensors and the oracle's answer.
+/// Makes the experiment's problems. Cases of one shape share their tensors. If they also have the same modifiers, they
+/// share the oracle's results.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems();
 
 }  // namespace attn

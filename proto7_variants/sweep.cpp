@@ -11,8 +11,8 @@ namespace attn {
 
 namespace {
 
-// Returns the axes of shapes. A launch takes some milliseconds on a cpu and on a GPU. A GPU gets 32 query heads, as in
-// the published study (docs/study.md).
+// Returns the axes of shapes on which a launch takes some milliseconds, on a cpu as on a GPU. A GPU gets 32 query
+// heads, as in the published study (docs/study.md).
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
   const bool large = device.operations->span.large();
   const std::string& dtype = device.operations->span.dtype;

@@ -119,7 +119,7 @@ ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of prepared launches that the engine holds, each for the calls of one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
 /* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
- * for each call that has rows. A replay of a CUDA graph launches without the engine, so it does not count. */
+ * for each call that has rows. A replay of a CUDA graph launches without the engine, so the replay does not count. */
 ATTN_API uint64_t attn_launches(attn_engine* engine);
 /* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
@@ -309,9 +309,9 @@ ATTN_API attn_status attn_prefill(attn_engine* engine, void* stream, const DLTen
 /* Checks the values of lengths and table: every length fits the cache, and every page that holds a token is a page of
  * k. It reads lengths, table and cache_layout of the options. If the options have new_k, k_scales and v_scales, it
  * also reads layout, and checks the scales of pages that get tokens. On the cpu attn_decode and attn_prefill check the
- * values in each call. On a GPU they do not, because the values are in device memory; attn_check_cache waits for the
- * stream, which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the message
- * names the value. */
+ * values in each call. On a GPU they do not, because the values are in device memory. There attn_check_cache waits for
+ * the stream, which must not be captured. attn_check_cache returns ATTN_BAD_INPUT at the first wrong value, and the
+ * message names the value. */
 ATTN_API attn_status attn_check_cache(attn_engine* engine, void* stream, const DLTensor* k,
                                       const attn_cache_options* options);
 

@@ -1,7 +1,7 @@
 // Engine: the project's kernels for a program that has its own tensors and streams, such as a framework. A call names
 // tensors. The engine finds the launch that it prepared for the shapes of these tensors, or prepares a launch, and puts
 // the launch on the stream. A call copies the tables of its modifiers, and prefill() makes a copy of a cache of 8 bits,
-// converted to Q's type. No call copies another tensor.
+// converted to Q's type. No call copies any other tensor.
 #pragma once
 
 #include <atomic>
@@ -108,7 +108,7 @@ struct RopeCall {
 struct EngineOptions {
   std::string cache_folder = {};  // the folder of compiled kernels; empty: PipelineCache::default_folder()
   std::string archive = {};       // a file of compiled kernels that was shipped; empty: none
-  Caller caller = {};             // the program's threads; a child process after a fork does without them
+  Caller caller = {};             // the program's threads; a child process after a fork does not use them
 };
 
 /// Several threads may use an engine at the same time. On a GPU a call returns when the kernel is on the stream; on the

@@ -1,5 +1,5 @@
-// Engine::State: how a call finds its launch, and which launches the engine keeps. The engine's files, one for each
-// operation, share this header.
+// Engine::State: how a call finds its launch, and which launches the engine keeps. The source files of the engine's
+// operations share this header.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The most rows with which Engine::flash gives a call to the kernel of decoding, if this kernel takes the call's types,
-// width and options. PyTorch's operator few_rows() gives the limits to the Python code (python/attn_proto/dropin.py).
+// Engine::flash runs a call of at most these rows on the decoding kernel, if this kernel takes the call's types, sizes
+// and options. PyTorch's operator few_rows() gives the limits to the Python code (python/attn_proto/dropin.py).
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ void complete_modified(Case& config, const DeviceInfo& device, const TileHints& 
 CasePlan flash_plan(const Case& config, const Setting& setting);
 
 /// Returns the axes whose values follow from the tensors q, k and v of a safetensors file: the shape axes and the
-/// dtype. Throws BadInput for a file that does not have these tensors, or has them in shapes or types that do not fit.
+/// dtype. Throws BadInput if one of these tensors is missing, or if their shapes or types do not fit together or are
+/// not allowed.
 std::vector<Axis> flash_input_axes(const std::string& path);
 
 }  // namespace attn

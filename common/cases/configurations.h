@@ -7,7 +7,7 @@
 
 namespace attn {
 
-// Both functions throw BadInput if kv_heads does not divide q_heads, or if a type or layout has no known name.
+// Both functions throw BadInput if kv_heads does not divide q_heads, or if the name of a type or layout is unknown.
 FlashConfig flash_config_of(const Case& config);
 DecodeConfig decode_config_of(const Case& config);
 

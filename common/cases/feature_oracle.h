@@ -11,7 +11,7 @@
 
 namespace attn {
 
-/// Applies the function to each value, in place. Only one thread at a time may call the function.
+/// Applies a feature map to each value, in place. Only one thread at a time may call a FeatureFunction.
 using FeatureFunction = std::function<void(std::span<double> values)>;
 /// Returns the function of a feature map: the formula of a named map, or a user's map that runs on `device`. The
 /// function of a user's map keeps references to `device` and `pipelines`.

@@ -20,8 +20,8 @@ namespace attn {
 ///            drawn from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
 ///            weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down
 ///            to almost nothing. Second, every block of 64 keys has its own signature: for each column of V, 1 or -1 is
-///            added to all rows of the block. A kernel that leaves out, repeats or replaces a block changes the outputs
-///            of the queries without a needle, with signatures five times as much as without.
+///            added to all rows of the block. If a kernel leaves out, repeats or replaces a block, the error in the
+///            outputs of queries without a needle is five times as large as it would be without signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {
@@ -32,8 +32,8 @@ AttentionInputs make_inputs(const FlashConfig& config, uint64_t seed, InputKind 
 /// The number of rows that the oracle checks: all rows of a small shape, else a sample.
 int64_t rows_checked(const AttentionShape& shape);
 
-/// Returns the memory that `copies` FlashInputs, their outputs and the oracle take. A case with random values and with
-/// needles needs two FlashInputs.
+/// Returns the memory that `copies` FlashInputs, their outputs and the oracle take. A case that runs on both kinds of
+/// inputs needs two FlashInputs.
 Memory flash_memory(const FlashConfig& config, int copies);
 
 class FlashInputs {

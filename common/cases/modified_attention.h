@@ -1,4 +1,4 @@
-// Modifiers of attention with drawn tables: as hooks for the kernels, and as functions in double precision for the
+// Modifiers of attention with random tables: as hooks for the kernels, and as functions in double precision for the
 // oracle.
 #pragma once
 

@@ -30,8 +30,8 @@ Rotary rotary_of(const Case& config);
 /// an empty text if all values have an effect. A sweep that crosses axes contains cases with pointless values.
 std::string pointless(const Modifiers& modifiers, const Case& config);
 
-/// Returns the configuration of the attention that the hooks modify. With a prefix this attention is not causal: the
-/// hook does all of the masking. Throws as flash_config_of() does.
+/// Returns the configuration of the attention that the hooks modify. With a prefix this attention is not causal,
+/// because the hook of the prefix also applies the causal mask. Throws as flash_config_of() does.
 FlashConfig modified_config(const Case& config);
 
 }  // namespace attn

@@ -25,20 +25,20 @@ namespace attn {
 //    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling, and
 //    rounding log2(e) s - shift, add some u of |s|. An error of a score is a relative error of its weight, in the
 //    numerator and the denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp
-//    or tanh may add an error of 1e-5 to the weight, and the share of the score that the hook states (`score_error`) to
-//    the score.
+//    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
+//    (`score_error`).
 // 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
 // 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first
 //    to the last or from the last to the first. With rounding to nearest, n errors of at most u of the partial sum add
 //    up to about sqrt(n) u of the sum (Higham and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in
-//    the same direction, by at most 2 u. (With f32, `mma_sync` adds up blocks in f32; 64 u cover the steps within a
-//    block.) The 64 u also cover the reciprocal, the logarithm and the few u of a rescaling. Lazy rescaling moves only
+//    the same direction, by at most 2 u. (With f32, `mma_sync` adds up blocks in f32.) The tolerance adds 64 u for the
+//    steps within such a block, the reciprocal, the logarithm and the few u of a rescaling. Lazy rescaling moves only
 //    exponents, which adds no error.
 // 5. A weight far below the sum that it is added to is lost completely; it is not rounded in a random direction. Each
-//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have
-//    hardly any such weights. Where one key takes most of the row's weight, almost all other weights are lost.
+//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have hardly any such
+//    weights. Where one key takes most of the row's weight, almost all other weights are lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels

@@ -1,5 +1,5 @@
 // Parameters of the kernels that copy key/value heads for each query head. The host and the kernels of every dialect
-// share this header. This header includes no other header, so that kernels compile without a standard library.
+// share this header. It includes only headers of kernels, so that kernels compile without a standard library.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -24,5 +24,5 @@ struct ExpandParams {
   int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the largest number of threads of a threadgroup, and the number of rows that a thread loads at once.
+/// On a GPU: the most threads of a threadgroup, and the number of rows from which a thread copies 16 bytes each.
 constexpr CONSTANT int expand_threads = 256, expand_rows = 4;

@@ -228,8 +228,8 @@ double cap_of(double given) {
   return bits > 0 && bits < int64_t{1} << 52 ? static_cast<double>(bits) : given;
 }
 
-/// Returns a call over a cache of `sequences` sequences. Only k, and the lengths, table, scales and new tokens of
-/// `options`, are set.
+/// Returns a call over a cache of `sequences` sequences. Sets only q.batch, k, and the lengths, table, scales and new
+/// tokens of `options`.
 CacheCall cache_call(const attn_engine& engine, int64_t sequences, const DLTensor* k,
                      const attn_cache_options& options) {
   CacheCall call;
@@ -363,7 +363,7 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // any sizes: -1 for bias and for sequences + 1
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1: any size; sequences + 1 is -1
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
 #define ATTN_TABLE(element, name, ...) \
