@@ -291,7 +291,8 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
                     return None
                 turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
-                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)  # a sequence of padding alone has no keys
+                # A sequence of padding alone has no keys.
+                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)
         if "positions" not in rules and one_chunk:
             begin = padding + (q_offset - padding).div(size, rounding_mode="floor") * size - kv_offset
             starts = _later(starts, begin.expand(batch))
