@@ -689,8 +689,8 @@ def difference(got, want, tolerance):
 
 
 def judge(seed, number, device, tell):
-    """Runs a case. Returns the operator's name, and the error of the case or an empty text. Before the call runs, passes
-    the call in words to `tell`."""
+    """Runs a case. Returns the operator's name, and the error of the case or an empty text. Passes the call in words to
+    `tell` before the call runs."""
     case = Case(seed, number, device)
     name = case.choices(list(OPERATORS), WEIGHTS)[0]
     call, right = OPERATORS[name](case)
