@@ -10,16 +10,16 @@
 namespace attn::kb {
 
 /// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. If the record follows
-/// the schema, also checks two rules that the schema does not have: the integers of axes have no fraction, and a record
-/// of an emulated device has no times. Never throws.
+/// the schema, also checks two rules that the schema does not have: the integers of axes have no fraction, and an
+/// emulated device has no findings and no times, rates or clocks. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
 /// Returns whether `device`, a device's name in a record, names an emulated device. Configurations of an emulated
 /// device are compared only with configurations of the same emulated device.
 bool is_emulated(std::string_view device);
 
-/// Returns "path: ..." for each number whose name contains a quantity (time, memory, ...) but does not end with a unit,
-/// or with a word for a figure without a unit (ratio, ...).
+/// Returns "path: ..." for each number whose name contains a quantity (time, memory, ...) and ends neither with a unit
+/// nor with a word for a figure without a unit (ratio, ...).
 std::vector<std::string> check_units(const Json& record);
 
 }  // namespace attn::kb

@@ -55,8 +55,8 @@ kb COMMAND --help describes a command. Write '--' before words that begin with '
 
 volatile std::sig_atomic_t stopped = 0;
 
-/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing. A second signal of the same kind has
-/// its usual effect.
+/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing of its file. A second signal of the
+/// same kind has its usual effect.
 void heed_signals() {
   struct sigaction action{};
   action.sa_handler = [](int) { stopped = 1; };
@@ -129,7 +129,7 @@ std::string one_of(const std::string& option, const std::string& text, const std
 
 /// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
-  // A file that is no file of records may have very many bad lines.
+  // A file of another kind may have very many bad lines.
   constexpr size_t most_shown = 10, most_bad = 100'000;
   const bool standard_input = name == "-";
   const std::string place = standard_input ? "stdin" : name;

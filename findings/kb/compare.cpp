@@ -94,9 +94,9 @@ class Floors {
   double typical_ = 0;
 };
 
-/// The machines of a side that have a device with one name: the machines' ids, and the ceilings of these machines by
-/// unit and dtype, one for each measurement with a rate. A ceiling is the measurement's rate / the recorded share of
-/// the ceiling.
+/// Those machines of a side whose device has a given name: the machines' ids, and their ceilings by name ("TFLOP/s of
+/// bf16", "GB/s of a copy"). Each measurement with a rate gives a ceiling: the rate / its recorded share of the
+/// ceiling.
 struct Machines {
   std::set<std::string> ids;
   std::map<std::string, std::vector<double>> ceilings;

@@ -26,8 +26,8 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
 /// and commit, and the command that measures the result again.
 std::string citation(const Record& record);
 
-/// Parses a confidence: a number from 0 to 1, or one of the words above, which stands for the least confidence of that
-/// word. Throws BadInput.
+/// Parses a confidence: a number from 0 to 1, or a word of to_gpu_forge(). A word stands for the least confidence to
+/// which to_gpu_forge() gives this word. Throws BadInput.
 double parse_confidence(const std::string& text);
 
 }  // namespace attn::kb

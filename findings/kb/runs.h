@@ -33,7 +33,7 @@ struct Run {
   Session ratio;         // the ratio of the recorded comparison; empty without a comparison
   bool relative = true;  // the figure is pooled in logarithms
   bool exact = false;    // the figure has no error
-  double unit = 1;       // if not `relative`: the derivative of the figure by the logarithm of its ratios
+  double unit = 1;       // if not `relative`: the figure's derivative with respect to the logarithm of its ratios
 };
 /// Returns the run of a finding. Takes Run::code from the finding's data.code, else from `codes`. If `codes` then lacks
 /// a measurement of the finding, Run::code has the measurement's id instead, and so equals the code of no other run.

@@ -227,7 +227,7 @@ std::string run_id_of(const Json& record, const std::string& kind) {
 namespace {
 
 /// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only claims about a ceiling
-/// have a selection (q_len and kv_len), because they are about the longest case of a run.
+/// have a selection (q_len and kv_len), because such a claim is about the longest case of a run.
 std::string selection_of(const Json& data) {
   if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
   const Json& values = data.at("values");

@@ -17,12 +17,12 @@ struct RecordedKernel {
 };
 
 /// Returns the kernels of the record files, plain or gzip. Each kernel comes once per device. Throws BadInput for a
-/// file that cannot be read.
+/// file that cannot be opened, for a line that is no JSON, and for a device that no finding describes.
 std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& files);
 
 struct CodeComparison {
   SameCode same;                    // kernels whose old and new texts give the same code on every device
-  std::vector<std::string> others;  // one line for each other kernel: the kernel, its device, and the difference
+  std::vector<std::string> others;  // a line for each kernel with other code or no comparison: key, device, reason
   int64_t current = 0;              // kernels with the recorded text, or already known to have the same code
   int64_t unknown = 0;              // kernels whose key lacks a part of the source: replaced headers, run-time values
 };

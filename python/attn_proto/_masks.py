@@ -192,7 +192,7 @@ def _rules_in_trace(function, local_size, config, skip, use_vmap):
         return {"causal": True}
     if function is bidirectional_mask_function:
         return {}
-    only_local = skip and not use_vmap and local_size  # then the model adds no rule, documents or blocks
+    only_local = skip and not use_vmap and local_size  # then the model adds no rule, no documents and no blocks
     if only_local and local_size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None):
         return {"causal": True, "left": local_size - 1}
     return None
@@ -291,7 +291,8 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
                     return None
                 turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
-                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)  # all padding: no keys
+                # A sequence of padding alone has no keys.
+                ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)
         if "positions" not in rules and one_chunk:
             begin = padding + (q_offset - padding).div(size, rounding_mode="floor") * size - kv_offset
             starts = _later(starts, begin.expand(batch))

@@ -22,8 +22,8 @@ from attn_proto.dropin import (_bias_of, _decide, _known, _slower, _under_autoca
                                mask_options, tell)
 
 NAME = "attn_proto"
-# Arguments that eager attention ignores too, because the mask contains them, or because no result depends on them.
-# Models pass these arguments to every implementation, or pass them on from their callers.
+# Arguments that eager attention ignores too, because the mask already follows from them, or because no result depends
+# on them. Models pass these arguments to every implementation, or pass them on from their callers.
 _harmless = {"cache_position", "deterministic", "grid_thw", "input_ids", "is_causal", "labels", "logits_to_keep",
              "mm_token_type_ids", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_ids",
              "return_dict", "sliding_window", "token_type_ids", "use_cache"}

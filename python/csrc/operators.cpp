@@ -117,7 +117,7 @@ DLDataType type_of(const char* name, at::ScalarType type) {
   }
 }
 
-/// Points to the tensor's own sizes and strides, so it must not outlive the tensor.
+/// A DLTensor that points to a tensor's own sizes and strides, and so must not outlive the tensor.
 struct Described : DLTensor {
   Described(const char* name, const Tensor& tensor) : DLTensor{} {
     TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), name, " is on ", tensor.device(),
@@ -163,7 +163,8 @@ void check_rank(const char* op, const char* name, const Tensor& tensor) {
   TORCH_CHECK(tensor.dim() == 4, op, ": ", name, " has ", std::to_string(tensor.dim()), " dimensions; 4 are wanted");
 }
 
-/// Whether a is certainly larger than b. In a trace sizes may be unknown; a comparison that depends on them is false.
+/// Whether a is certainly larger than b. In a trace sizes may be unknown; a comparison that depends on unknown sizes is
+/// false.
 template <typename Size>
 bool larger(const Size& a, const Size& b) {
 #ifdef TORCH_GUARD_OR_FALSE
@@ -623,8 +624,8 @@ constexpr size_t no_cache = SIZE_MAX;
 
 /// The autocast keys run the operator with its first `TOKENS` arguments cast to autocast's type, as in PyTorch's own
 /// attention. If argument number `CACHE` (from 0) is a cache of f32, f16 or bf16, the first `TOKENS` arguments are cast
-/// to the cache's type instead, so that the cache is not copied. Tables keep their types. Tensors of float64 keep their
-/// type too, and the operator refuses them.
+/// to the cache's type instead, so that the cache is not copied. The other arguments keep their types. Tensors of
+/// float64 keep their type too, and the operator refuses them.
 template <c10::DeviceType DEVICE, auto* OPERATOR, const char* NAME, size_t TOKENS, size_t CACHE = no_cache,
           typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Autocast;

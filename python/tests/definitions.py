@@ -5,7 +5,7 @@ either. If a tolerance is not finite, any result passes.
 
 These rules hold for all attention. A hidden pair of query and key has weight 0 for any key, value and bias. A bias of
 -inf hides its pair. A finite bias is added to the score. A row that sees no key is 0, and its lse is -inf or the sink.
-A score of NaN or +inf makes its whole row NaN. An element of V that is not finite makes NaN of its column alone, in the
+A score of NaN or +inf makes its whole row NaN. An element of V that is not finite makes only its own column NaN, in the
 rows that see its key.
 """
 

@@ -141,7 +141,7 @@ class Case(random.Random):
         return min(self.choice((1, 2, self.randint(1, 20), self.randint(1, most), near, near)), most)
 
     def number(self, name, most):
-        """A number from 0 to `most` + 1, or a number larger than the kernels' integers. A negative number is wrong."""
+        """A number from 0 to `most` + 1, or a number near or above the largest int32. A negative number is wrong."""
         if self.spoilt(25, f"a negative {name}"):
             return self.choice((-2, -5, -2 ** 31, -2 ** 63))
         return self.choice((0, 1, self.randint(0, most), self.randint(0, most), most, most + 1, self.choice(BEYOND)))
@@ -477,7 +477,8 @@ def over_cache(case, appends):
                 x = x[i, :, row].double()
                 if eight:
                     x = quantised(x / each[slot[0]][:, None], cache_dtype)
-                    # Near the middle of two numbers of the type, the rotation in f32 decides which of the two is stored.
+                    # Near the midpoint of two neighbouring numbers of the type, the rotation in f32 decides which of
+                    # the two is stored.
                     step[slot[0], :, slot[1]] = 1 if cache_dtype == torch.int8 else x.abs().nan_to_num(0) / 7 + 2 ** -9
                 cache[slot[0], :, slot[1]] = x
         full = stored
@@ -688,8 +689,8 @@ def difference(got, want, tolerance):
 
 
 def judge(seed, number, device, tell):
-    """Runs a case. Returns the operator's name, and the error of the case or an empty text. Tells the call in words
-    before it runs."""
+    """Runs a case. Returns the operator's name, and the error of the case or an empty text. Passes the call in words to
+    `tell` before the call runs."""
     case = Case(seed, number, device)
     name = case.choices(list(OPERATORS), WEIGHTS)[0]
     call, right = OPERATORS[name](case)

@@ -1,5 +1,5 @@
 """Runs the models of transformers with attn_implementation="attn_proto" and with eager attention, in float32, and
-compares them.
+compares their outputs.
 
     python3 python/tests/models.py             # all: some minutes on two cores
     python3 python/tests/models.py llama t5    # these types
@@ -8,8 +8,8 @@ compares them.
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
 matter. A model with tokens runs a prompt without padding, with padding on each side, and in three parts. It also
 generates tokens with its own growing cache, and with its own static cache. Other models run with pictures or sound, if
-the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, the process dies, or
-the process gives no answer.
+the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, a call fails without
+a refusal by attn_proto, or the process dies or gives no answer.
 """
 
 import argparse

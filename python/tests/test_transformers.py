@@ -561,7 +561,7 @@ class Generates(Case):
                 part = ids[:, at:at + 1]
                 masks = masking.create_masks_for_generate(ours.config, ours.get_input_embeddings()(part), padding[:, :at + 1], cache)
                 before = attn_proto.launches()
-                place = torch.full((2, 1), at)  # a tensor, which a graph takes for every step
+                place = torch.full((2, 1), at)  # a tensor, so that one graph serves every step
                 got.append(step(part, attention_mask=masks, cache=cache, position_ids=place).logits)
                 self.assertEqual(attn_proto.launches() - before, 2)
                 prepared.append(torch.ops.attn.prepared(ids))

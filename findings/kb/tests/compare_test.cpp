@@ -35,7 +35,7 @@ TEST(JudgeChange, ByIntervalAndFloor) {
   EXPECT_EQ(judged(1.5, 0.02, 0.6), Change::same);
 }
 
-// A result of an emulated device is compared only with results of an emulated device.
+// A result of an emulated device is compared only with results of the same emulated device.
 TEST(Compare, EmulatedResultsStayApart) {
   Json emulated = measurement(shape(64), 1e-3, "emulated, 1 units");
   emulated["time"] = Json::array();
