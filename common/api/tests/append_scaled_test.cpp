@@ -127,7 +127,7 @@ class DeviceAppendTest : public test::EngineOnDevice {
     for (const auto& [what, view, cached] : {std::tuple{"K", &call.k, &k}, {"V", &call.v, &v}}) {
       Tensor& after = cached->after;
       after.data = values(static_cast<const std::byte*>(view->data), static_cast<int64_t>(after.data.size()));
-      Tensor old = after;  // with the old bytes in the places of new tokens
+      Tensor old = after;  // but with the old bytes in the slots of the new tokens
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t h = 0; h < kv_heads; ++h) {
           for (int64_t i = std::max<int64_t>(0, -first[static_cast<size_t>(b)]); i < rows; ++i) {
@@ -302,7 +302,7 @@ TEST_F(DeviceAppendTest, RefusesBadScalesAndOtherTypesOfNewTokens) {
   refused("new_v: bf16 is not allowed; it must have the type of q, f16", wrong, true);
 }
 
-// Kernels that are broken on purpose.
+// A change that breaks a kernel on purpose, and the case that must then fail.
 struct Fault {
   const char* what;
   std::string file, from, to;

@@ -278,7 +278,7 @@ TEST_F(AttnTest, SaysWhatIsWrong) {
   refused("", attn_open("cuda:99", nullptr, &none), ATTN_NO_DEVICE);
 }
 
-/// A dense table of 32 bits.
+/// A dense table of 32-bit numbers.
 struct Table : DLTensor {
   Table(const void* values, std::vector<int64_t> sizes_of_table, bool integer)
       : DLTensor{}, sizes(std::move(sizes_of_table)) {
@@ -336,7 +336,7 @@ TEST_F(AttnTest, ChecksCaches) {
   const auto check = [&] { return said(attn_check_cache(engine_, nullptr, &k, &options)); };
   EXPECT_EQ(check(), "lengths is missing");
   options.lengths = &of_lengths;
-  options.table = &none;  // a table of 0 pages a sequence; the cache is still paged
+  options.table = &none;  // a table without columns; the cache is still paged
   EXPECT_EQ(decode(), "the cache has no room for a token");
   options.table = &table;
   EXPECT_EQ(check(), "well");
@@ -413,7 +413,7 @@ TEST_F(LibraryTest, LeavesTheTerminalToTheProgram) {
       << text_of(path("cache/log.txt"));
 }
 
-// ---- a framework that gets attention
+// ---- WithAttention adds attention to a framework
 
 struct HostFramework {
   using Tensor = attn::Tensor;

@@ -518,7 +518,7 @@ TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
   }
 }
 
-// The second sequence's new tokens begin in the block of keys before the block of its start.
+// The new tokens of the second sequence begin one block of keys before the block with the sequence's start.
 TEST_F(DeviceModifiersTest, NewTokensBeforeTheStartAreStored) {
   for (const auto& [name, starts] :
        {std::pair{"at the end", std::vector{37, 130, 1, 0}}, {"at the last", {36, 129, 0, 0}}}) {
@@ -578,7 +578,7 @@ TEST_F(DeviceModifiersTest, RefusesModifiersThatAreNotAllowed) {
   EXPECT_THROW(engine_->flash(flash), BadInput);
 }
 
-// Texts of modifiers that are broken on purpose, in kernels over a cache.
+// A change that breaks a modifier's text on purpose, and rules that use the modifier over a cache.
 struct Mutation {
   const char *what, *file, *from, *to;
   Rules rules;

@@ -361,8 +361,8 @@ TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
 
 using MaskCudaCompileTest = test::CudaCompilerTest;
 
-// With the default tiles of the shapes, kernels do not spill registers, and the compiler does not warn that it
-// serialises matrix products. Only mma_sync may spill, if it has no lists.
+// The kernels have the default tiles of the shapes. Only mma_sync without lists may spill registers. The compiler must
+// not warn that it serialises matrix products.
 TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {

@@ -308,7 +308,7 @@ TEST_F(RopeTest, MoreTilesThanAGridHas) {
   expect_right(test);
 }
 
-// Some rows of a longer cache are rotated, the other rows stay as they are.
+// The kernel writes the rotated rows of K into a longer cache. The other rows of the cache stay as they are.
 TEST_F(RopeTest, WritesIntoACache) {
   constexpr int64_t capacity = 50, rows = 7, first = 20, heads = 2, dim = 64;
   const RopeConfig config = rope_of(dim, dim);

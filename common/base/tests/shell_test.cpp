@@ -14,7 +14,7 @@ TEST(ShellTest, ALabelledCommandFitsTheWidth) {
   EXPECT_EQ(labelled_command("run: ", {"a_long_word", "x"}, 6), "run:\n  a_long_word \\\n    x\n");
 }
 
-// A shell takes the lines as one command, also if an argument has blanks.
+// A shell takes the lines as one command, even if an argument has blanks.
 TEST(ShellTest, AShellTakesALabelledCommand) {
   const std::vector<std::string> arguments = {"printf", "[%s]", "one two", "it's", "three"};
   for (const size_t width : {5, 15, 20, 100}) {

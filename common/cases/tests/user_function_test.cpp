@@ -86,7 +86,7 @@ TEST_F(FunctionFileTest, ForbiddenWordsAreAllowedInCommentsAndLiterals) {
 TEST_F(FunctionFileTest, AFileThatIsNoTextIsReportedInOneLine) {
   EXPECT_NE(refusal_of(std::string("float score\n\0(", 13)).find("line 2 has the byte 0x00"), std::string::npos);
   EXPECT_NE(refusal_of("float \xFF").find("0xff"), std::string::npos);
-  EXPECT_NE(refusal_of("// \xC3").find("0xc3"), std::string::npos) << "the last character is cut off";
+  EXPECT_NE(refusal_of("// \xC3").find("0xc3"), std::string::npos) << "a character that is cut off must be refused";
   EXPECT_NE(refusal_of("\x7F"
                        "ELF\x02")
                 .find("no text"),

@@ -248,7 +248,7 @@ TEST(TensorTest, ImpossibleSizesAreRefused) {
 }
 
 TEST(RandomTensorTest, ValuesAreStandardNormal) {
-  // head_dim is odd: values are made in pairs, and a row's last value is the half of a pair.
+  // random_tensor() makes values in pairs. The head_dim is odd, so a row's last value is one half of a pair.
   const Tensor tensor = random_tensor(2, 4, 1000, 65, DType::f32, Layout::bhsd, 1, 0);
   double mean = 0, square = 0, fourth = 0, beyond_2 = 0, largest = 0;
   for (int64_t i = 0; i < tensor.count(); ++i) {

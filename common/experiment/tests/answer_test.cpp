@@ -217,7 +217,8 @@ TEST_F(AnswerTest, AnExperimentThatNamesNoClaimsAdvisesByAllClaims) {
 
 TEST_F(AnswerTest, RecordsAndRunDecideTogether) {
   known_.claims = {record("head_dim=64", "supported", 0.5)};
-  EXPECT_EQ(text(), "- Say that the mask is causal: 0.50x [causal]\n") << "a claim that this run did not judge";
+  EXPECT_EQ(text(), "- Say that the mask is causal: 0.50x [causal]\n")
+      << "a recorded claim must advise, though this run did not judge it";
   whole_ = false;
   EXPECT_EQ(text(), "nothing: these cases have no options to compare, and decide no claim\n");
   findings_ = {finding("head_dim=64", "inconclusive", 0.6)};

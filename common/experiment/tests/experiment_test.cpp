@@ -485,7 +485,7 @@ TEST_F(ExperimentTest, ProcessesMeasureTheComparisons) {
     EXPECT_NEAR(data["estimate"]["tau"].get<double>(), 0.0098, 1e-3);
   }
   EXPECT_EQ(run({"--resume", "--processes", "3"}).status, 0);
-  EXPECT_EQ(world.parts.size(), 3u) << "all pairs are in the findings";
+  EXPECT_EQ(world.parts.size(), 3u) << "the findings have all pairs, so no process may start";
 }
 
 TEST_F(ExperimentTest, TheSamplesGiveTheFiguresAgain) {
@@ -744,7 +744,8 @@ TEST_F(ExperimentTest, ACaseIsPlannedOnceARun) {
 
 TEST_F(ExperimentTest, CasesOfTheHost) {
   world.on_host = true;
-  // These times are longer than the longest launch that is allowed; the limit does not hold for work of the host.
+  // These measured times are longer than the longest launch that is allowed. The limit holds for a launch's measured
+  // time, not for the measured time of the host's work.
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2.0 : 4.0; };
   Outcome outcome = run({"--axis", "n=8", "--axis", "tile=16,32"}, [](Experiment& lab) {
     for (const auto& cases : lab.groups()) lab.measure(lab.verify(cases));
@@ -776,7 +777,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   outcome =
       run({"--axis", "n=9", "--axis", "tile=16,32", "--resume"}, [](Experiment& lab) { return lab.conclude({}); });
   EXPECT_NE(outcome.err.find("cases recorded 2, left 0"), std::string::npos) << outcome.err;
-  EXPECT_EQ(world.makes, makes) << "the plan tells whether the source is the same";
+  EXPECT_EQ(world.makes, makes) << "the plan must tell whether the source is the same, without a problem";
   outcome = run({"--replay", measurement(9, 32)["id"]});
   EXPECT_NE(outcome.out.find("AGREES"), std::string::npos) << outcome.out;
 
@@ -904,7 +905,8 @@ TEST_F(ExperimentTest, ARunWhoseCasesAreAllSkippedSaysWhy) {
   EXPECT_NE(outcome.err.find("needs 65536 bytes"), std::string::npos) << outcome.err;
   EXPECT_EQ(world.makes, 0);
   EXPECT_EQ(run({"--axis", "n=4096", "--axis", "tile=16", "--resume"}).status, 0) << "nothing is left to do";
-  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--budget", "0"}).status, 0) << "the case could run";
+  EXPECT_EQ(run({"--axis", "n=8", "--axis", "tile=16", "--budget", "0"}).status, 0)
+      << "status 4 is only for cases that cannot run";
 }
 
 TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
@@ -918,7 +920,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_NE(reason.find("would take 1000 ms or more"), std::string::npos) << reason;
   EXPECT_NE(reason.find("at most 500 ms are allowed"), std::string::npos) << reason;
 
-  world.on_host = true;  // the host's work may be calls that launch
+  world.on_host = true;  // the limit holds for the predicted time, because the host's work may launch kernels
   fs::remove(path("measurements.jsonl"));
   EXPECT_EQ(run(arguments).status, 4);
   EXPECT_EQ(world.makes, 0);
@@ -939,7 +941,7 @@ TEST_F(ExperimentTest, ACaseThatWouldTakeTooLongIsSkippedBeforeItIsMade) {
   EXPECT_EQ(measurement(8, 16)["status"], "ok");
 }
 
-// The plan has an upper limit of the launches' work. Only the problem knows how much work the launches do.
+// The plan gives only an upper limit of the launches' work. The problem counts the work.
 TEST_F(ExperimentTest, ACaseWhoseWorkIsCountedIsSkippedAfterItIsMade) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
@@ -1294,7 +1296,7 @@ TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
   EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
-// A full disk costs records, and no result.
+// If the disk is full, records are lost, but no result is lost.
 TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
   fs::create_symlink("/dev/full", path("full.jsonl"));
   fs::create_symlink("/dev/full", path("measurements.samples.jsonl"));
@@ -1996,7 +1998,8 @@ TEST_F(ExperimentTest, ALossWhileMakingIsNotTriedAgain) {
     if (tile_is(config, 32)) throw DeviceFault("an illegal address");
   };
   run({"--axis", "n=8", "--axis", "tile=16,32"});
-  EXPECT_FALSE(measurement(8, 32)["pipeline"].is_null()) << "--resume knows the case by its kernels";
+  EXPECT_FALSE(measurement(8, 32)["pipeline"].is_null())
+      << "the record must name the kernels, by which --resume knows the case";
   const size_t before = measurements().size();
   run({"--axis", "n=8", "--axis", "tile=16,32", "--resume"});
   EXPECT_EQ(measurements().size(), before);
@@ -2069,7 +2072,7 @@ TEST_F(ExperimentTest, RecordsHaveTheValuesOfTheProblemAndTheContentsOfTheCode) 
   EXPECT_EQ(measurement_from_json(measurement(8, 16)).values["tile_area"], 16 * 8);
   Json old = measurement(8, 16);
   old.erase("values");
-  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record that is older than the field `values`";
+  EXPECT_TRUE(measurement_from_json(old).values.is_null()) << "a record older than the field `values` must be read";
 }
 
 TEST_F(ExperimentTest, AnExperimentWithoutInputAxesRefusesAnInput) {

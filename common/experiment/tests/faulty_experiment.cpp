@@ -1,5 +1,5 @@
-// An experiment whose kernels fault or hang, for gpu_loop_test.cpp. The axis `variant` says what a kernel does. Each
-// case writes 42 into a tensor that the cases of a group share.
+// An experiment in which some kernels fault or hang, for gpu_loop_test.cpp. The axis `variant` says what a kernel does.
+// Each case writes 42 into a tensor that the cases of a group share.
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// An experiment about the host whose cases hang, for hang_test.cpp. The axis `variant` says how a case hangs, and in
-// which process.
+// An experiment about the host in which some cases hang, for hang_test.cpp. The axis `variant` says how a case hangs,
+// and in which process.
 #include <csignal>
 #include <memory>
 #include <string>

@@ -142,7 +142,8 @@ TEST_F(TableTest, AWideTableIsFoldedToTheWidth) {
   EXPECT_GT(width_of(text()), 100u);
 }
 
-// The rate and the copy took turns, so the share is not the rate over a rate that was measured at another time.
+// The case and the copy took turns. So the table shows the recorded share, and does not divide the rate by a copy rate
+// that was measured at another time.
 TEST_F(TableTest, TheTableAndCsvHaveTheRecordedShareOfTheCopyRate) {
   results_[0].copy_pct = Estimate{87.5, 87, 88};
   EXPECT_NE(text().find(" 87.5"), std::string::npos) << text();

@@ -351,9 +351,9 @@ TEST(ValidatePageTableTest, TheCachesOwnTableIsSound) {
   validate_page_table(cache.table(), cache.lengths(), 4, 6, cache.holders());
 }
 
-/// Makes the same operations on the cache, on a simulated device and on a simple model. The model has each sequence's
-/// tokens as a list. The device has the slots of the pool, and a copy of the page table to which only the changes are
-/// uploaded.
+/// Performs the same operations on the cache, on a simulated device and on a simple model. The model has each
+/// sequence's tokens as a list. The device has the slots of the pool, and a copy of the page table to which only the
+/// changes are uploaded.
 class Simulation {
  public:
   Simulation(const CacheSizes& sizes, uint64_t seed)
@@ -363,7 +363,7 @@ class Simulation {
         slots_(sizes.pages * sizes.page_size, nothing),
         mirror_(cache_.table()) {}
 
-  /// Makes one random operation, or one append to each sequence, and checks all results.
+  /// Performs one random operation, or one append to each sequence, and checks all results.
   void step() {
     switch (below(8)) {
       case 0:

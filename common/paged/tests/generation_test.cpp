@@ -35,7 +35,7 @@ enum class Mistake {
   none,
   stale_page,       // the table still names the page that was copied on write
   no_copy,          // a page is not copied on write
-  freed_too_early,  // a sequence's pages are given back while its row is still attended to
+  freed_too_early,  // a sequence's pages are given back while launches still attend to its row
   stale_length      // a length is not advanced
 };
 

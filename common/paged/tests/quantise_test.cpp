@@ -40,7 +40,7 @@ TEST(QuantiseTest, ValuesComeBackWithinHalfAStep) {
           const double scale = scales[static_cast<size_t>((b * 3 + token / 8) * 3 + h)];
           for (int64_t d = 0; d < 16; ++d) {
             const double value = values.at(b, h, token, d);
-            // e4m3 has 8 steps in each power of 2; numbers below 2^-6 have the step of the numbers from 2^-6 on.
+            // e4m3 has 8 steps from a power of 2 to the next; below 2^-6 the step is the same as just above 2^-6.
             const double half = dtype == DType::int8 ? 0.5 * scale : std::max(std::abs(value) / 16, 0x1p-10 * scale);
             EXPECT_LE(std::abs(back.at(b, h, token, d) - value), half * 1.0001);
             most = std::max(most, std::abs(stored.at(b, h, token, d)));

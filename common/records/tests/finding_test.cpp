@@ -126,7 +126,7 @@ TEST(JoinRuns, CopiesTheHeaderOfARunIntoTheFindingsOfTheRun) {
   join_runs(records);
   EXPECT_EQ(records[0]["data"]["run"]["seed"], 7);
   EXPECT_EQ(records[0]["data"]["env"]["compiler"], "c");
-  EXPECT_EQ(records[2]["data"]["run"], "r2") << "the header of r2 is missing";
+  EXPECT_EQ(records[2]["data"]["run"], "r2") << "without a header of r2, the id must stay";
 }
 
 TEST(MakeFinding, ARecordRendersTheSameTextsAgain) {

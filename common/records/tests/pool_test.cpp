@@ -74,8 +74,8 @@ TEST(PoolTest, SessionsThatDisagreeWidenTheIntervals) {
 
 TEST(PoolTest, OnePartIsPooledWithThePriorAndItsOwnError) {
   const Pooled exact = pool_one(session_of({1}, 0)), rough = pool_one(session_of({1}, 0.1));
-  // The 0.975 quantile of t with 4 degrees of freedom is 2.776. Two runs of one process each differ with a variance of
-  // 2 * (Spread::between + 1) = 6.
+  // The 0.975 quantile of t with 4 degrees of freedom is 2.776. The difference of two runs of one process each has a
+  // variance of 2 * (Spread::between + 1) = 6 times the variance between processes.
   EXPECT_NEAR(std::log(exact.next_hi), 2.776 * 0.01 * std::sqrt(6), 1e-4);
   EXPECT_GT(rough.next_hi, exact.next_hi);
   EXPECT_EQ(exact.tau, 0);

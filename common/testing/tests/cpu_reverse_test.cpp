@@ -191,8 +191,8 @@ TEST_F(ConstantsReverseTest, NewProcessesKnowTheDevice) {
   EXPECT_EQ(expect_honest(records("measurements.jsonl")), (std::map<std::string, size_t>{{"ok", 3}}));
 }
 
-/// A user's function. The oracle evaluates the function in double on the cpu, because the reverse device has no kernel
-/// for it.
+/// A user's function. The oracle evaluates a score function in double on the cpu, because the reverse device has no
+/// kernel that evaluates the function alone. A mask function cannot run without such a kernel.
 struct Function {
   const char *program, *option, *text, *narrowed;
   const char* reason;  // why no case with the function runs; empty: some of these cases run

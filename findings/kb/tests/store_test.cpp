@@ -269,7 +269,7 @@ TEST_F(StoreTest, AFindingGetsTheHeaderOfItsRun) {
   EXPECT_EQ(store_.list({.kind = "finding", .device = "a cpu"}).at(0).joined(), record.joined());
   take_records({second_finding({1.4}, "r1"), second_finding({1.4}, "r2")});
   EXPECT_EQ(store_.list({.kind = "finding"}).at(1).ts, "2026-01-31T12:00:00Z") << "a header may come first";
-  EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "another run";
+  EXPECT_EQ(store_.list({.kind = "finding"}).at(2).header, nullptr) << "a header must not join findings of another run";
   const auto runs = store_.list({.kind = "run"});
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].device, "A CPU, 2 units");

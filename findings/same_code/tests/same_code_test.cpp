@@ -136,7 +136,7 @@ TEST_F(SameCodeTest, ReadsGzipAndTheRecordedRuns) {
       << packed.err;
   std::filesystem::create_directories(path("new/findings/recorded/device"));
   std::filesystem::rename(path("records.jsonl.gz"), path("new/findings/recorded/device/run.jsonl.gz"));
-  EXPECT_EQ(run({"--old", path("old")}).out, packed.out) << "no FILE is named";
+  EXPECT_EQ(run({"--old", path("old")}).out, packed.out) << "without FILE, same_code must read the recorded runs";
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST(MetalEmulatorTest, Races) {
   const std::string lost = head +
                            "  threadgroup float x[64];\n  x[t] = in[t];\n"
                            "  simdgroup_barrier(mem_flags::mem_threadgroup);\n  out[t] = x[t < 32 ? t + 32 : t];\n}\n";
-  // A barrier of the simdgroup is not enough. In order 0 the reader comes first.
+  // A barrier of the simdgroup is not enough. In order 0, thread 0 is the first to read another thread's word.
   EXPECT_FAULT(
       (Case{.text = lost, .threads = 64}), "race",
       "thread 0 (simdgroup 0, lane 0) reads word 32 (byte 128) of x, which thread 32 (simdgroup 1, lane 0) wrote");

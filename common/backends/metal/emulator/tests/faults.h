@@ -121,7 +121,7 @@ inline std::vector<MetalFault> metal_faults() {
       "task=decode append=none q_len=1 q_heads=6 kv_heads=2 batch=3 kv_len=70 head_dim=40 lengths=equal page_size=5 "
       "page_order=random reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1 shared_pct=25 cascade=0 "
       "cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
-  const char* const appends_to_empty =  // the tokens of an empty sequence have no keys
+  const char* const appends_to_empty =  // an empty sequence: its tokens would lie before key 0
       "task=decode append=chain q_len=2 q_heads=6 kv_heads=2 batch=2 kv_len=70 head_dim=40 lengths=ragged page_size=0 "
       "page_order=identity reduce=launch block_c=32 workers=4 dtype=f32 cache_dtype=f32 causal=1 shared_pct=25 "
       "cascade=0 cache_layout=nhd alibi=0 soft_cap=0 window_left=-1";
@@ -325,7 +325,7 @@ inline std::vector<MetalFault> metal_faults() {
        "if (there) simdgroup_multiply_accumulate(o[e], q, of_state, o[e]);", "proto6_linear", phases},
       {"chunk_o_tokens_that_do_not_exist", outside, chunk_o, "const bool there = token < rows;",
        "const bool there = true;", "proto6_linear", one_chunk},
-      // This launch runs in order 1: the last threadgroup comes first, and leaves the buffer before there is a race.
+      // This launch runs in order 1, the last threadgroup first. Its access outside of the buffer precedes any race.
       {"scan_an_element_too_many", outside, scan, "i < SCAN_ROWS * VALUE_DIM;", "i <= SCAN_ROWS * VALUE_DIM;",
        "proto6_linear", phases},
       {"scan_without_decay", oracle, scan, "was * fast::exp2(log * log2_e)", "was", "proto6_linear", phases},
