@@ -151,7 +151,7 @@ typedef struct {
   int64_t window_right;
   /* with causal: how many first keys every query sees in addition */
   int64_t prefix;
-  /* with a window: how many first tokens see all keys, and are seen by all queries */
+  /* with a window: how many first tokens see all keys, and are seen by all queries, as far as causal allows */
   int64_t global_tokens;
   /* 1: slope times (own key's number - key's number) is subtracted from a score */
   int alibi;
