@@ -151,7 +151,7 @@ typedef struct {
   int64_t window_right;
   /* with causal: how many first keys every query sees in addition */
   int64_t prefix;
-  /* with a window: how many first tokens see all keys, and are seen by all queries */
+  /* with a window: how many first tokens see all keys, and are seen by all queries, as far as causal allows */
   int64_t global_tokens;
   /* 1: slope times (own key's number - key's number) is subtracted from a score */
   int alibi;
@@ -178,11 +178,11 @@ typedef struct {
    * Queries and keys keep their positions. With causal, queries before the first key see nothing */
   const DLTensor* starts;
   /* cu_seqlens_q and cu_seqlens_k are int32 [sequences + 1]; a call sets both or neither. With both, the batch is 1,
-   * and its tokens belong to several sequences, one after the other. Queries cu_seqlens_q[i] to before cu_seqlens_q[i +
-   * 1], and the keys between the same elements of cu_seqlens_k, are sequence i. The first element is 0, and no element
-   * is less than the previous element. A query sees only keys of its sequence. The last query of a sequence stands at
-   * the sequence's last key; prefix counts from the sequence's first key. Tokens after the last element belong to no
-   * sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and starts */
+   * and its tokens belong to several sequences, one after the other. Sequence i has the queries [cu_seqlens_q[i],
+   * cu_seqlens_q[i + 1]), and the keys between the same elements of cu_seqlens_k. The first element is 0, and no
+   * element is less than the previous element. A query sees only keys of its sequence. The last query of a sequence
+   * stands at the sequence's last key; prefix counts from the sequence's first key. Tokens after the last element
+   * belong to no sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and starts */
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;
   /* bool or uint8 [batch, q_heads, q_len, kv_len] with any strides, where each size may also be 1: a query sees a key
@@ -236,7 +236,7 @@ typedef struct {
   const DLTensor* v_scales;
   /* The q_len tokens that the call appends, in the type of q; NULL: the cache has them already. Token i becomes key
    * (length - q_len + i); if this number is negative, the token is left out. Two entries of the table that get new
-   * tokens must not name one page; the cpu checks this. */
+   * tokens must not name the same page; the cpu checks this. */
   const DLTensor* new_k;
   const DLTensor* new_v;
   /* Queries and new keys are rotated by their positions (RoPE): float32 [positions, half of the elements that are

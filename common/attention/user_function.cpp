@@ -10,7 +10,7 @@ namespace attn {
 namespace {
 
 // Adapters. An adapter stands after a user's text. Kernels call functions with a context as the last argument. If the
-// user's function has no such parameter, an overload in the adapter takes the call. Else the compiler ignores the
+// user's function has no such parameter, an overload in the adapter takes the call. Otherwise the compiler ignores the
 // overload.
 constexpr const char* score_adapter = R"(
 template <typename S, typename Context>

@@ -1,7 +1,8 @@
 // The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with the
 // vector extensions of clang and gcc. It has no standard library, so a kernel compiles in tens of milliseconds.
 //
-// A kernel is extern "C" void NAME(const Params*, const Threadgroup*). One call is one threadgroup, on one host thread.
+// A kernel is a function extern "C" void NAME(const Params*, const Threadgroup*). One call computes one threadgroup, on
+// one host thread.
 #pragma once
 
 #include "common/kernel/types.h"
@@ -14,8 +15,8 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
-// The compiler unrolls or vectorizes a loop only if one of these macros stands before it. Clang compiles the kernels;
-// gcc may compile host code that includes this file.
+// Clang compiles the kernels. It unrolls or vectorizes only loops with a pragma, for example one of these macros. Gcc
+// may compile host code that includes this file.
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define VECTORIZE _Pragma("clang loop vectorize(enable)")

@@ -1,8 +1,8 @@
 // The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
 // variant compiles quickly.
 //
-// A kernel is extern "C" __global__ void NAME(const __grid_constant__ Params). ampere.h adds functions for Ampere and
-// later, wgmma.h functions for Hopper.
+// A kernel is a function extern "C" __global__ void NAME(const __grid_constant__ Params). ampere.h adds functions for
+// Ampere and later, wgmma.h functions for Hopper.
 #pragma once
 
 #include "common/kernel/types.h"

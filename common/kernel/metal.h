@@ -1,9 +1,9 @@
 // The Metal dialect (Metal Shading Language 3.1 or later): functions for kernels that run on Apple's GPUs. No kernel of
 // this dialect has run on Apple hardware yet.
 //
-// A kernel is kernel void NAME(constant Params& p [[buffer(0)]], threadgroup float* memory [[threadgroup(0)]], ...). It
-// leaves out `memory` if the launch has no threadgroup memory. Pointers in Params are addresses on the device. Kernels
-// use no lambda, no `double` and no `long long`, which Metal does not have.
+// A kernel is a function kernel void NAME(constant Params& p [[buffer(0)]], threadgroup float* memory
+// [[threadgroup(0)]], ...), without `memory` if the launch has no threadgroup memory. Pointers in Params are addresses
+// on the device. Kernels use no lambda, no `double` and no `long long`, which Metal does not have.
 //
 // Metal's default mathematics assumes that no number is infinite or NaN. So kernels find such numbers by their bits
 // (is_finite), write them by their bits (store_nan, store_lse), and hide a pair by a weight of 0, not by a score of

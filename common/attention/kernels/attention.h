@@ -49,7 +49,7 @@ typedef ScoreContext HookContext;         // for members of structs and results 
 #define SCORE_ROW 1
 #define SCORE_TILE 2
 
-/// Keys of a sequence from `begin` to before `end`; no keys if end <= begin.
+/// The keys [begin, end) of a sequence; no keys if end <= begin.
 struct KeyRange {
   int begin, end;
 };

@@ -57,8 +57,8 @@ DEVICE unsigned without_hidden(unsigned seen, int query, int key, const ScoreCon
   return seen;
 }
 
-/// Writes the words of the block that begins at `first_key`, for the rows from `first_row` to before `end_row`. Sets
-/// `some` if some pair takes part, and clears `all` if some pair does not.
+/// Writes the words of the block that begins at `first_key`, for the rows [first_row, end_row). Sets `some` if some
+/// pair takes part, and clears `all` if some pair does not.
 template <bool EIGHTS>
 DEVICE void look_at_block(const MaskBitsParams& p, const ScoreContext& context, int first_key, int first_row,
                           int end_row, bool& some, bool& all) {

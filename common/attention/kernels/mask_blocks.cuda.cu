@@ -2,9 +2,8 @@
 // of its warps looks at one block of keys at a time. A warp leaves a block as soon as it has found a pair of a query
 // and a key that takes part, and a pair that does not.
 //
-// The texts of the keys hook and of the mask hook are part of the kernel. Grid: (tiles, query heads, sequences), with 1
-// in place of the heads if all heads share lists, and 1 in place of the sequences if all sequences share lists. 1024
-// threads.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads or all sequences
+// share lists, the grid has 1 in their place. 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"

@@ -6,9 +6,9 @@
 // warps walk the blocks from the last key to the first, so that the blocks that need a mask come first.
 //
 // A number x of f32 is split into two numbers of tf32, x = high + low, of 11 bits each. A product x y is computed as
-// three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). Each block's contribution to the
-// outputs is summed separately, and then added in f32. Tensor cores round towards zero, and over thousands of keys
-// these errors would add up.
+// three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). With f32 inputs each block's
+// contribution to the outputs is summed separately, and then added in f32. Tensor cores round towards zero, and over
+// thousands of keys these errors would add up.
 //
 // The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
 // of the block) or by tile (the scores that a thread has of the 16 rows of a product). The kernel rotates Q and K in

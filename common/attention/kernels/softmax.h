@@ -16,7 +16,7 @@ INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
 }
 
-// Kernels compute powers of 4, not of 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base
+// exp4() computes powers of 4, not of 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base
 // 4 does not overflow if s does not overflow.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 

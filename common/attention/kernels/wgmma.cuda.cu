@@ -5,10 +5,10 @@
 // multiprocessor may run two threadgroups. One thread of the producer issues the tensor copies (if K and V lie on pages
 // shorter than a block, three warps issue them). Another thread hands out tiles; a tile is BLOCK_R query rows of one
 // head. Each consumer computes 64 of these rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers
-// of K and the buffers of V have barriers of their own. A consumer multiplies Q K^T for the next block while it does
-// the softmax of the current block (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take
-// turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile walks its blocks from the
-// last key to the first, so that the blocks that need a mask come first.
+// of K and the buffers of V have barriers of their own. A consumer issues Q K^T of a block and then P V of the previous
+// block, and does the softmax of the block while P V runs (Shah et al. 2024, FlashAttention-3, algorithm 2). With
+// PING_PONG consumers take turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile
+// walks its blocks from the last key to the first, so that the blocks that need a mask come first.
 //
 // Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
 //
@@ -546,8 +546,8 @@ struct Consumer {
 #endif
   }
 
-  // Reads the block's scores, and applies the score hook and the masks of ranges. Blocks from `hidden` to before
-  // `visible` need no mask: all rows see all keys of these blocks.
+  // Reads the block's scores, and applies the score hook and the masks of ranges. The blocks [hidden, visible) need no
+  // mask: all rows see all keys of these blocks.
   DEVICE void read_scores(const WgmmaTile& tile, int block, int hidden, int visible) {
     const AttentionParams& a = p.attention;
     const int query = tile.first_query + index * 64 + row;

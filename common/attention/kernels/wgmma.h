@@ -25,7 +25,7 @@ struct WgmmaParams {
   TensorMap q, k, v, o;
   AttentionParams attention;
   float scale_log2;        // scale * log2(e)
-  const WgmmaTile* tiles;  // in the order in which threadgroups take them; the times of causal tiles differ
+  const WgmmaTile* tiles;  // in the order in which threadgroups take them (common/backends/cuda/wgmma_schedule.h)
   unsigned tile_count;
   /// [0] counts the tiles that were taken, without the first tile of each threadgroup. [1] counts the threadgroups that
   /// are done. Both counters are 0 before and after every launch.

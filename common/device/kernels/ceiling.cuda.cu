@@ -2,8 +2,8 @@
 // memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs).
 //
 // Function constants: NON_TEMPORAL (1: the caches drop the data early), ACCUMULATORS (independent chains of
-// multiply-adds in a thread; the chains of a scheduler's warps must be at least as many as a multiply-add's latency has
-// cycles), IN_TYPE (the element type of the matrices; F32 stands for tf32). Launch: ceiling_threads threads per
+// multiply-adds in a thread; all warps of a scheduler together need at least as many chains as a multiply-add's latency
+// has cycles), IN_TYPE (the element type of the matrices; F32 stands for tf32). Launch: ceiling_threads threads per
 // threadgroup (ceiling_copy and ceiling_read: copy_threads), no dynamic shared memory.
 //
 // Checked: ceiling_copy[ACCUMULATORS=8,IN_TYPE=2,NON_TEMPORAL=1] without spills

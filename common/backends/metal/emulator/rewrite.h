@@ -8,6 +8,7 @@ namespace attn::msl {
 
 /// Returns the text with these changes:
 /// - A Metal attribute becomes an annotation that clang keeps: [[buffer(0)]] becomes [[clang::annotate("buffer", 0)]].
+///   But function_constant(NAME) of a parameter is left out: the emulator always passes the parameter.
 /// - A variable that a function declares in threadgroup memory becomes static, because all threads of a threadgroup
 ///   share the variable.
 /// - A parameter `constant int a[2]` becomes `constant int* a`.
