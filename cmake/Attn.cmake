@@ -190,8 +190,8 @@ endfunction()
 
 # Filters of tests that only `scripts/test --all` runs. The tests of `scripts/test` include the same kernels with other
 # function constants, or compiled for another host.
-set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */x86_64_v2 */x86_64_v4 */cascadelake
-                     */znver4)
+set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */x86_64_v2 */x86_64_v3 */x86_64_v4
+                     */cascadelake */znver4)
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [GPU_PARTS N] [ALONE]
 # [LONG FILTERS...] [SOME FILTERS...] [NO_DEVICE]):

@@ -153,7 +153,7 @@ TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableIsPrinted) {
 
 TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
   const Outcome outcome =
-      run_line(one_tile + std::string("--axis block_r=32 --axis head_dim=8 --axis q_len=2097152 --quiet"));
+      run_line(one_tile + test::few_samples + "--axis block_r=32 --axis head_dim=8 --axis q_len=2097152 --quiet");
   EXPECT_EQ(outcome.status, 4) << outcome.err;
   EXPECT_NE(outcome.err.find("one launch would take"), std::string::npos) << outcome.err;
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
@@ -163,7 +163,7 @@ TEST_F(CliTest, ACaseThatWouldTakeTooLongIsSkipped) {
 // The program writes its measurements even if some of its streams are closed or full.
 TEST_F(CliTest, StreamsThatCannotBeWritten) {
   const std::string one =
-      one_tile + std::string("--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --budget 0.2 --processes 1 ");
+      one_tile + test::few_samples + "--axis head_dim=64 --axis q_len=64 --axis block_r=16,32 --processes 1 ";
   struct Streams {
     const char* redirections;
     int status;
@@ -185,9 +185,9 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
 
 // The records cannot be written, as on a full disk. No case counts as wrong or failed because its record is missing.
 TEST_F(CliTest, AFullDiskFailsNoCase) {
-  const Outcome outcome = run_shell(one_tile + std::string("--axis head_dim=64 --axis q_len=64,128,256 --axis "
-                                                           "block_r=16,32 --budget 0.2 --processes 2"),
-                                    "ulimit -f 4; ");
+  const Outcome outcome = run_shell(
+      one_tile + test::few_samples + "--axis head_dim=64 --axis q_len=64,128,256 --axis block_r=16,32 --processes 2",
+      "ulimit -f 4; ");
   EXPECT_EQ(outcome.status, 1) << outcome.err;
   EXPECT_NE(outcome.err.find("cannot append to"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.out.find(" ok, 0 wrong, "), std::string::npos) << outcome.out;

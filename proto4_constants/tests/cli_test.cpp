@@ -42,8 +42,9 @@ TEST_F(ConstantsCliTest, EveryTaskRuns) {
 
 TEST_F(ConstantsCliTest, CompilingIsTimedOnTheHost) {
   const Outcome outcome = run_line(
-      "--device cpu:threads=2 --budget 0.1 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
-      "--axis workers=1");
+      "--device cpu:threads=2 --axis task=compile --axis kernel=naive --axis dtype=f32 --axis variants=1 "
+      "--axis workers=1" +
+      test::few_samples);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   ASSERT_EQ(records("measurements.jsonl").size(), 1u) << outcome.out;
   const Json record = records("measurements.jsonl")[0];

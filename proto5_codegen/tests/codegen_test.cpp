@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/testing/mutated_sources.h"
+#include "common/testing/some.h"
 #include "proto5_codegen/tests/codegen_mutations.h"
 #include "proto5_codegen/tests/codegen_run.h"
 #include "proto5_codegen/tuning.h"
@@ -33,6 +34,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
 
 // The lengths are 1 row, fewer rows than a tile, a multiple of 64, and a number that no tile divides.
 TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
+  test::Some some(5);
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
       for (const std::string& generator : generators(work, tokens)) {
@@ -40,7 +42,7 @@ TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
           if (work == WORK_SOFTMAX && head_dim == 128) continue;
           for (const bool causal : {false, true}) {
             const CodegenCase one = codegen_case(work, generator, tokens, head_dim, causal);
-            if (causal && !one.whole()) continue;
+            if ((causal && !one.whole()) || some.skips()) continue;
             const Check check = checked(one);
             EXPECT_TRUE(check.ok) << tuning_key(one) << " " << generator << ", " << tokens
                                   << " tokens: " << check.worst;

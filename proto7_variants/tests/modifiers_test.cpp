@@ -137,7 +137,7 @@ class KernelModifiers : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, KernelModifiers, testing::ValuesIn(kernels()), [](const auto& i) { return i.param; });
 
 TEST_P(KernelModifiers, EachIsRightOnOddShapes) {
-  test::Some some(7);
+  test::Some some(17);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {1, 130}, {270, 283}}) {
     for (const bool causal : {false, true}) {
       config_.shape.q_len = q_len;
@@ -170,7 +170,7 @@ TEST_P(KernelModifiers, AllAtOnce) {
 }
 
 TEST_P(KernelModifiers, ALaunchOrTheKernelRotatesRows) {
-  test::Some some(5);
+  test::Some some(11);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {33, 20}, {65, 65}}) {
     for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
       for (const char* by : {"before", "query", "kernel"}) {
@@ -208,7 +208,7 @@ std::vector<Modifiers> of_the_score() {
 }
 
 TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
-  test::Some some(5);
+  test::Some some(13);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 1}, {33, 20}, {270, 283}}) {
     for (Modifiers modifiers : of_the_score()) {
       for (const char* form : {"run_time", "noinline"}) {
@@ -257,7 +257,7 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
       expect_right(modifiers, functions);
     }
   }
-  test::Some some(7);
+  test::Some some(17);
   for (const Switch& one : switches()) {
     Modifiers modifiers;
     one.turn_on(modifiers);

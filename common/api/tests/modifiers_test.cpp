@@ -377,7 +377,7 @@ class DeviceModifiersTest : public test::EngineOnDevice {
 double tolerance(DType dtype) { return dtype == DType::f32 ? 1e-4 : 3e-2; }
 
 TEST_F(DeviceModifiersTest, StartsHideTheKeysBeforeThem) {
-  test::Some some(5);
+  test::Some some(11);
   for (const auto& [q_len, kv_len] : {std::pair{70, 83}, {1, 90}, {3, 130}, {200, 200}, {1, 1}, {30, 17}}) {
     const int last = static_cast<int>(kv_len);
     const Rules rules{.starts = {0, last / 2, last - 1, last}};
@@ -476,7 +476,7 @@ TEST_F(DeviceModifiersTest, EachModifierOverACache) {
 }
 
 TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
-  test::Some some(5);
+  test::Some some(11);
   const std::vector<CacheCase> cases = {
       {.q_len = 1, .page = 0},
       {.q_len = 16, .dtype = DType::bf16, .cache_dtype = DType::bf16},

@@ -137,7 +137,7 @@ TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   const Tensors tensors = test::random_tensors(setup.config);
   std::vector<double> scales = {0.54, 0.593, 0.839, 0.892, 1 / std::sqrt(200.0), 0, -0.3, 1e-30, 1e-42, 3};
   for (double scale = 0.03; scale < 2; scale *= 1.09) scales.push_back(scale);
-  test::Some some(7);
+  test::Some some(17);
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     for (const double scale : scales) {
       if (some.skips()) continue;
@@ -278,7 +278,7 @@ TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;
   const double huge = setup.config.dtype == DType::f16 ? 6e4 : 1e36;
-  test::Some some(5);
+  test::Some some(13);
   for (const Hooks& hooks : ways_to_hide(shape, takes_score_hooks())) {
     for (const double garbage : {huge, infinity, -infinity, nan_value}) {
       for (const int64_t key : {int64_t{3}, cut - 1, cut, shape.kv_len - 1}) {

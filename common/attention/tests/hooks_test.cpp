@@ -68,7 +68,7 @@ class HooksTest : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, HooksTest, testing::ValuesIn(kernels()), [](const auto& test) { return test.param; });
 
 TEST_P(HooksTest, KeysOfEveryRule) {
-  test::Some some(5);
+  test::Some some(13);
   for (const KeysHook& hook : keys_hooks()) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}, {130, 129}}) {
       for (const bool causal : {false, true}) {
@@ -89,7 +89,7 @@ TEST_P(HooksTest, KeysOfEveryRule) {
 // The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
 // mma_sync, and panels on a cpu. The cases here have more queries than a tile has rows.
 TEST_P(HooksTest, KeysOfLargerTiles) {
-  test::Some some(5);
+  test::Some some(13);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
     for (const int64_t rows : {64, 128, 192}) {
       for (const bool causal : {false, true}) {
@@ -258,7 +258,7 @@ std::string pages_difference(const std::string& name, Tested setup, int64_t page
 }
 
 TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
-  test::Some some(7);
+  test::Some some(17);
   for (const int64_t page_keys : {1, 8, 16, 24, 32, 64}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}}) {
       for (const bool causal : {false, true}) {
@@ -402,7 +402,7 @@ bool takes_rotate_hook(const std::string& name) { return name != "amx" && name !
 
 TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
   if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes no rotate hook";
-  test::Some some(5);
+  test::Some some(13);
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
       for (const bool causal : {false, true}) {

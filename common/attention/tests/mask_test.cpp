@@ -190,7 +190,7 @@ TEST_P(MaskVariants, OddShapes) {
 
 // A kernel that hides a score by a large negative number, not by -infinity, is wrong only at some scales.
 TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
-  test::Some some(5);
+  test::Some some(13);
   for (double scale = 0.05; scale < 1.5; scale *= 1.17) {
     if (some.skips()) continue;
     FlashConfig config = config_of(path());
@@ -202,7 +202,7 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
 // The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
 // mma_sync, and panels on a cpu. The queries take several tiles.
 TEST_P(MaskVariants, LargerTiles) {
-  test::Some some(5);
+  test::Some some(13);
   for (const char* name : {"stripes", "tokens", "blocks"}) {
     for (const int64_t rows : {128, 192}) {
       for (const bool causal : {false, true}) {

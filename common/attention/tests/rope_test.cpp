@@ -226,7 +226,7 @@ constexpr DType rope_dtypes[] = {DType::f32, DType::f16, DType::bf16};
 constexpr RopePairing rope_pairings[] = {RopePairing::half_split, RopePairing::interleaved};
 
 TEST_F(RopeTest, DimensionsPairingsAndTypes) {
-  test::Some some(7);
+  test::Some some(17);
   for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64},
                                              {128, 128},
                                              {96, 64},

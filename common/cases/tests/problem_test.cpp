@@ -63,7 +63,7 @@ class Variants : public OnDevice<testing::TestWithParam<std::string>> {
 INSTANTIATE_TEST_SUITE_P(All, Variants, testing::ValuesIn(variants()), [](const auto& test) { return test.param; });
 
 TEST_P(Variants, HeadDimsUpTo256) {
-  test::Some some(3);
+  test::Some some(7);
   for (int64_t dim = 8; dim <= 256; dim += GetParam() == variants().back() ? 8 : 56) {
     if (some.skips()) continue;
     FlashConfig config = small(GetParam());
@@ -74,7 +74,7 @@ TEST_P(Variants, HeadDimsUpTo256) {
 }
 
 TEST_P(Variants, EveryTypeAndLayout) {
-  test::Some some(5);
+  test::Some some(11);
   for (const DType in : {DType::f32, DType::f16, DType::bf16}) {
     for (const DType out : {DType::f32, DType::f16, DType::bf16}) {
       for (const Layout layout : {Layout::bhsd, Layout::bshd}) {
@@ -155,7 +155,7 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
 // A launch has many blocks of keys, and a GPU runs the launch many times, so that a thread out of step makes a wrong
 // result likely.
 TEST_P(Variants, RowsBeyondTheEnd) {
-  test::Some some(3);
+  test::Some some(7);
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {
     for (const int64_t rows : {128, 192}) {
       if (some.skips()) continue;
@@ -173,7 +173,7 @@ TEST_P(Variants, RowsBeyondTheEnd) {
 // memory that the previous tile has used. The last tile of a head may reach beyond the head's last row. With a causal
 // mask the first tile may begin before the head's first row.
 TEST_P(Variants, OutputsOfManyTiles) {
-  test::Some some(3);
+  test::Some some(7);
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
       if (!on_cuda && rows > 64) continue;  // a cpu thread computes many tiles in turn with any number of rows
@@ -212,7 +212,7 @@ TEST_P(Variants, LargeScores) {
 }
 
 TEST_P(Variants, RandomShapes) {
-  test::Some some(7);
+  test::Some some(17);
   std::mt19937 random(42);
   const auto pick = [&](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(random); };
   for (int i = 0; i < 40; ++i) {
@@ -242,7 +242,7 @@ TEST_P(Variants, RandomShapes) {
 
 // Rows whose running maximum jumps far from its first value, and a V whose mean differs from block to block of keys.
 TEST_P(Variants, NeedlesAmongManyKeys) {
-  test::Some some(2);
+  test::Some some(5);
   for (const bool causal : {false, true}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       if (some.skips()) continue;

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/testing/some.h"
+
 namespace attn {
 namespace {
 
@@ -82,7 +84,8 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   std::vector<uint64_t> values(6, 0);
   uint64_t step = 0;
   pool.begin();
-  for (int wave = 0; wave < 5000; ++wave) {
+  const int waves = test::Some::all() ? 5000 : 1000;
+  for (int wave = 0; wave < waves; ++wave) {
     step = static_cast<uint64_t>(wave);
     pool.run(values.size(), [&](uint64_t item, unsigned) { values[item] += step; });
     ASSERT_EQ(std::accumulate(values.begin(), values.end(), uint64_t{0}), values.size() * step * (step + 1) / 2);
@@ -94,13 +97,14 @@ TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
 TEST(ThreadPoolTest, BeginAndEndRepeatedly) {
   ThreadPool pool(4);
   std::atomic<int> items{0};
-  for (int submission = 0; submission < 3000; ++submission) {
+  const int submissions = test::Some::all() ? 3000 : 600;
+  for (int submission = 0; submission < submissions; ++submission) {
     pool.begin();
     for (int wave = submission % 3; wave > 0; --wave) pool.run(4, [&](uint64_t, unsigned) { ++items; });
     pool.end();
-    if (submission % 1000 == 0) std::this_thread::sleep_for(5ms);  // long enough that all workers fall asleep
+    if (submission % 200 == 0) std::this_thread::sleep_for(5ms);  // long enough that all workers fall asleep
   }
-  EXPECT_EQ(items, 3000 * 4);
+  EXPECT_EQ(items, submissions * 4);
 }
 
 /// Returns the number of threads of this process, without the caller, that run or are ready to run.

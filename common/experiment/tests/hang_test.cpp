@@ -24,7 +24,8 @@ class HangProgramsTest : public test::ProgramTest {
 };
 
 TEST_F(HangProgramsTest, ACaseThatHangsIsOneFailedCase) {
-  const test::Outcome outcome = run_line("--processes 1 --budget 1 --axis n=1,2 --axis variant=good,stops,loops");
+  const test::Outcome outcome =
+      run_line("--processes 1 --budget 1 --samples 6 --axis n=1,2 --axis variant=good,stops,loops");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const auto found = last_records();
   ASSERT_EQ(found.size(), 6u);

@@ -308,7 +308,7 @@ std::string generate(Server& server, Mistake mistake = Mistake::none) {
 class GenerationTest : public test::OnDevice<testing::Test> {};
 
 TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
-  test::Some some(2);
+  test::Some some(5);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t page_size : {1, 16, 24}) {
       if (some.skips()) continue;

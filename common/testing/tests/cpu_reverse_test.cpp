@@ -141,7 +141,8 @@ class FlashReverseTest : public test::ProgramTest {
 TEST_F(FlashReverseTest, MeasuresAgainstItsCeilings) {
   const Outcome outcome = run_line(
       "--device reverse --axis variant=naive --axis q_len=33 --axis head_dim=64 --axis causal=1 --axis dtype=f32 "
-      "--axis layout=bhsd --budget 5 --quiet");
+      "--axis layout=bhsd --quiet" +
+      test::few_samples);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::vector<Json> all = records("measurements.jsonl");
   ASSERT_EQ(all.size(), 1u);
