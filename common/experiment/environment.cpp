@@ -75,11 +75,11 @@ std::string host_compiler() {
 
 Json git_state(const std::string& folder) {
   // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project.
-  const auto prefix = output_of({"git", "-C", folder, "rev-parse", "--show-prefix"});
-  const auto commit = output_of({"git", "-C", folder, "rev-parse", "HEAD"});
+  // So git prints an empty line for the folder's place in the tree, before the commit.
+  const auto commit = output_of({"git", "-C", folder, "rev-parse", "--show-prefix", "HEAD"});
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});
-  if (prefix != "\n" || !commit || !status) return nullptr;
-  return {{"commit", commit->substr(0, commit->find('\n'))}, {"dirty", !status->empty()}};
+  if (!commit || !commit->starts_with('\n') || !status) return nullptr;
+  return {{"commit", commit->substr(1, commit->find('\n', 1) - 1)}, {"dirty", !status->empty()}};
 }
 
 Json session(const std::string& folder, const std::vector<std::string>& folders) {

@@ -22,6 +22,7 @@
 #include "common/base/parallel.h"
 #include "common/base/progress.h"
 #include "common/base/sha256.h"
+#include "common/records/finding.h"
 #include "findings/kb/record_input.h"
 
 namespace attn::kb {
@@ -106,9 +107,13 @@ std::vector<RecordedKernel> recorded_kernels(const std::vector<std::string>& fil
   std::map<std::tuple<std::string, std::string, std::string>, RecordedKernel> found;  // device, hash, key
   for (const std::string& file : files) {
     RecordInput lines(file);
+    std::vector<Json> records;
     for (std::string line; std::getline(lines, line);) {
-      const Json record = parse_json(line, false);
-      if (record.is_discarded()) throw BadInput(file + ": a line is no JSON");
+      records.push_back(parse_json(line, false));
+      if (records.back().is_discarded()) throw BadInput(file + ": a line is no JSON");
+    }
+    join_runs(records);
+    for (const Json& record : records) {
       if (const Json::json_pointer device("/data/env/device"); record.contains(device)) {
         devices[record.at("data").at("device")] = record.at(device);
       }

@@ -76,7 +76,7 @@ TEST_F(CliTest, ASweepIsReplayed) {
       return candidate["data"]["hypothesis"]["id"] == hypothesis;
     });
     ASSERT_NE(finding, all.end()) << hypothesis;
-    outcome = run(few + std::vector<std::string>{"--replay", (*finding)["id"].get<std::string>()});
+    outcome = run(few + std::vector<std::string>{"--processes", "1", "--replay", (*finding)["id"].get<std::string>()});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     const Json replayed = findings().back();
     EXPECT_EQ(replayed["claim_key"], (*finding)["claim_key"]) << outcome.out;

@@ -24,13 +24,17 @@ using LinearTest = test::OnDevice<testing::Test>;
 constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
 
 TEST_F(LinearTest, EveryFormHasEveryGate) {
+  test::Some some(5);
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
       if (gate == GATE_HEAD && normalised) continue;  // GATE_TOKEN covers this combination
       LinearCase config = small_case();
       config.linear.gate = gate;
       config.linear.normalised = normalised;
-      for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
+      for (const LinearCase& form : forms(config)) {
+        if (some.skips()) continue;
+        EXPECT_EQ(difference(form), "") << words(form);
+      }
     }
   }
 }
