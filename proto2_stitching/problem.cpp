@@ -341,13 +341,12 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
     : inputs_(std::move(inputs)),
       config_(std::move(config)),
       calls_(count_calls(config_, device.info())),
-      monolithic_key_(fmt::format("{} {} {} {}", sha256(function.header()), config_.flash.variant,
-                                  config_.flash.block_r, config_.flash.block_c)),
+      function_id_(sha256(function.header())),
       // On a GPU the assembler decides for each kernel anew which products and sums become one instruction. So the bits
       // of two forms may differ.
       promises_bits_(device.info().on_host) {
   const FlashConfig& flash = config_.flash;
-  if (config_.form != "monolithic" && !inputs_->monolithic.contains(monolithic_key_)) {
+  if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {
     StitchConfig plain = config_;
     plain.form = "monolithic";
     plain.grain = "element";
@@ -355,7 +354,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
     CommandEncoder encoder;
     problem.encode(encoder);
     device.submit(encoder);
-    inputs_->monolithic.emplace(monolithic_key_, problem.output());
+    inputs_->monolithic.emplace(function_id_, problem.output());
   }
   AttentionHooks hook = stitch_hook(config_, device.info(), function);
   hook.reference = double_precision(device, pipelines, function, flash.shape);
@@ -369,7 +368,7 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
 }
 
 int64_t StitchProblem::differing_elements() const {
-  const auto known = inputs_->monolithic.find(monolithic_key_);
+  const auto known = inputs_->monolithic.find(function_id_);
   if (known == inputs_->monolithic.end()) return 0;
   const Tensor now = output();
   const size_t size = size_bytes(now.dtype);

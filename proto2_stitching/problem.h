@@ -85,7 +85,7 @@ CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 /// tensors and outputs, except that A', the second baseline of a comparison, has its own.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
-  std::map<std::string, Tensor> monolithic;  // outputs of the form `monolithic`, by StitchProblem::monolithic_key_
+  std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id
 };
 
 class StitchProblem : public Problem {
@@ -109,7 +109,7 @@ class StitchProblem : public Problem {
   std::shared_ptr<StitchInputs> inputs_;
   StitchConfig config_;
   CallCount calls_;
-  std::string monolithic_key_;  // names the function and the tile; outputs of different tiles may differ in bits
+  std::string function_id_;
   bool promises_bits_;
   std::shared_ptr<void> callable_;  // the std::function that the kernel calls
   std::unique_ptr<FlashProblem> flash_;
