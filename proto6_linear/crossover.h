@@ -21,8 +21,7 @@ inline constexpr const char* crossover_hypothesis = "crossover_256";
 /// lengths if there is no faster side.
 class Bracket {
  public:
-  /// In tokens: the shortest length that is probed, and the grain of the bisection, whose lengths are multiples of
-  /// `grain`.
+  /// Both are in tokens. `first` is the shortest length that is probed. The bisection probes multiples of `grain`.
   static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}
@@ -35,11 +34,11 @@ class Bracket {
   bool begins_faster() const;
   bool ends_slower() const;
   /// Returns the length where the ratio is 1, interpolated between the two sides: the logarithm of the ratio is taken
-  /// as linear in the logarithm of the length. The estimate's interval goes from the longest length below the faster
-  /// side where linear attention is certainly slower (if there is none: from `first`) to the shortest length where
-  /// linear attention is certainly faster (if there is none: to `last`). Certainly: the ratio's whole interval is on
-  /// that side of 1. If one side is missing, the estimate and both ends of its interval are the length of the other
-  /// side. Needs at least one probe.
+  /// as linear in the logarithm of the length. The estimate's interval begins at the longest probed length below the
+  /// faster side at which the ratio's whole interval is above 1, or at `first` if there is no such length. The interval
+  /// ends at the shortest probed length above the slower side at which the ratio's whole interval is below 1, or at
+  /// `last` if there is no such length. If one side is missing, the estimate and both ends of its interval are the
+  /// length of the other side. Needs at least one probe.
   Estimate tokens() const;
   /// Returns the faster side, or the slower side if there is no faster side.
   int64_t nearest() const;
@@ -52,12 +51,13 @@ class Bracket {
   std::map<int64_t, Estimate> ratios_;
 };
 
-/// Returns the comparisons of each search. The contenders of one search differ only in q_len and chunk.
+/// Returns the comparisons of each search. The linear cases of one search differ at most in q_len and chunk.
 std::vector<std::vector<const Comparison*>> crossover_searches(const std::vector<Comparison>& comparisons);
 Bracket bracket_of(const std::vector<const Comparison*>& comparisons);
 
-/// If a claim about the crossover is selected, runs the searches: one search for each setting (shape, gate, feature map
-/// and so on) of the linear cases in groups that also have a case of softmax attention. After the searches, runs the
+/// Runs the searches, unless the run only verifies, or replays a measurement or a finding about another claim. There is
+/// one search for each setting (shape, gate, feature map and so on) of the linear cases whose group also has a case of
+/// softmax attention. Only cases of the variants `fused` and `phases` that the device can run count. Then runs the
 /// cases that no search has measured, as Experiment::run() does, and returns the exit status. A search ends when the
 /// budget is spent. A case that has a record is not measured again.
 int run_with_crossovers(Experiment& lab);

@@ -1,4 +1,4 @@
-// Makes typed configurations from cases.
+// Converts a Case, a list of axis=value, to the struct FlashConfig or DecodeConfig.
 #pragma once
 
 #include "common/attention/flash.h"
@@ -7,7 +7,8 @@
 
 namespace attn {
 
-// Both functions throw BadInput if kv_heads does not divide q_heads, or if the name of a type or layout is unknown.
+// Both functions throw BadInput if kv_heads does not divide q_heads, or if the name of a dtype is unknown.
+// flash_config_of() also throws BadInput if the name of the layout is unknown.
 FlashConfig flash_config_of(const Case& config);
 DecodeConfig decode_config_of(const Case& config);
 

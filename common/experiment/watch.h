@@ -1,7 +1,7 @@
 // Runs an experiment in a separate process, the worker, and watches the worker. A worker may be ended at any moment:
 // the records that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a
 // user's function that overwrites the stack, by a compiler that overflows its stack, for lack of memory), only this
-// case is lost. And a signal can end a launch that nothing else can end. A worker that hangs (because a user's function
+// case is lost. And a signal can end a worker whose kernel never ends. A worker that hangs (because a user's function
 // jumped out of malloc() while malloc() held a lock, or because another program stopped the worker) is ended too.
 #pragma once
 
@@ -67,7 +67,7 @@ struct Before {
   std::string run_id;          // empty for the first worker
   bool resumed = false;        // whether the user gave --resume
   Json lost;                   // the case that ended the last worker, or null
-  std::string status, reason;  // of `lost`: "the process of the run was ended by signal 11 (Segmentation fault)"
+  std::string status, reason;  // of `lost`: "failed", "the process of the run was ended by signal 9 (Killed)"
   bool compile_ahead = true;   // false after a worker ended while it compiled several kernels at once
   bool interrupted = false;    // true: the worker only shows what was measured
 };
@@ -95,8 +95,8 @@ class CompilationLimit {
   std::thread thread_;
 };
 
-/// The seconds that a worker has to end by itself after SIGINT or SIGTERM. After this time the process that watches the
-/// worker ends it.
+/// After SIGINT or SIGTERM, a worker may run for at most this many seconds. Then the process that watches the worker
+/// ends it.
 inline constexpr double ending_s = 1;
 
 /// If a signal ended a process, the status of the process is this number plus the signal's number, as in shells.
@@ -122,20 +122,25 @@ std::string ended_by_signal(int signal);
 /// "made no progress for 120 s, and was ended".
 std::string without_progress(double seconds);
 
-/// Calls `work` in new processes until one of them ends by itself, and returns the exit status of that process.
+/// Calls `work` in a new process, the worker. If the worker is ended, calls `work` in another worker, and so on.
+/// Returns the exit status of the worker that exits by itself.
 ///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
-///     worker (Before::interrupted) shows what was measured. After a second signal nothing is shown. The status is 130.
-///   - If a worker ends in a case, the next worker records the case as failed, and goes on.
+///     worker (Before::interrupted) shows what was measured; after a second signal no worker does. The status is 130 if
+///     no worker exits by itself.
+///   - If anything else ends a worker in a case, the next worker records the case as failed, or with the status and the
+///     reason of end_case(), and goes on.
 ///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
-///     is stopped as well does not count, nor does time in which nobody reads a full stdout or stderr.
+///     is stopped, too, counts little. While nobody reads a full stdout or stderr, the worker is not ended.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
-///   run, resumed the values for Before::run_id and Before::resumed
-///   cases        the list of the cases that the worker works on; Activity::at() is an index into this list
-///   doing        what the worker does while it is at no case; the message names this work if the worker ends during it
-///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later,
-///                so if the worker ends while it is at no case, its last case counts as failed.
-///   status       the exit status if the worker ends while it is at no case; without it the status is 1
+///   run, resumed Before::run_id and Before::resumed of the next worker; watch() takes them from the first note of
+///   `run` cases        the list of the cases that the worker works on; Activity::at() is an index into this list doing
+///   what the worker does while it is at no case. If the worker is ended during this work and no worker
+///                follows, watch() prints a message that names the work.
+///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later.
+///                So if the worker is ended while it is at no case, its last case counts as failed, unless the worker
+///                may have been compiling ahead.
+///   status       the exit status if the worker is ended and no worker follows; without it the status is 1
 int watch(const std::string& name, std::vector<std::string> arguments,
           const std::function<int(const std::vector<std::string>& arguments, const Worker& worker)>& work);
 

@@ -252,6 +252,9 @@ SpanParams LinearLaunch::parameters(const LinearTensors& tensors) const {
   p.o_strides = kernel_strides(tensors.o_strides);
   p.gate = tensors.gate;
   p.gate_strides = kernel_strides(tensors.gate_strides);
+  if (tensors.initial_key_sum && !tensors.initial_state) {
+    throw BadInput("initial_key_sum is not allowed without initial_state");
+  }
   p.initial_state = tensors.initial_state;
   p.initial_key_sum = tensors.initial_key_sum;
   p.final_state = tensors.final_state;

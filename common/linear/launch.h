@@ -103,7 +103,7 @@ struct LinearTensors {
   const float* gate = nullptr;
   Strides gate_strides{};
   /// States [sequences, heads, head_dim, value_dim], key sums [sequences, heads, head_dim]. A null initial tensor means
-  /// zeros; a null final tensor is not written.
+  /// zeros; initial_key_sum is not allowed without initial_state. A null final tensor is not written.
   const float *initial_state = nullptr, *initial_key_sum = nullptr;
   float *final_state = nullptr, *final_key_sum = nullptr;
   const int* starts = nullptr;  // [sequences + 1], if ragged

@@ -25,16 +25,17 @@ std::string prefill_unable(const DecodeConfig& config);
 /// other cache.
 int64_t expanded_bytes(const DecodeConfig& config);
 
-/// Returns a plan with the launch "attention", or with the reason why the device does not take the configuration. With
-/// a cache of 8 bits the launch "expand" comes before "attention"; with `appends` too, "append" comes before "expand".
-/// With `appends` and a cache of Q's type, "attention" itself rotates the queries and the new keys, and writes the new
-/// keys and values to the cache. The work follows from `pairs`, the pairs of a query and a key over all heads, and
-/// `keys`, the tokens of all sequences together. The mask hook in `hooks` is ignored.
+/// Returns a plan with the launch "attention". If the device does not take the configuration, Plan::unable has the
+/// reason, and the plan must not run. With a cache of 8 bits the launch "expand" comes before "attention"; with
+/// `appends` too, "append" comes before "expand". With `appends` and a cache of Q's type, "attention" itself rotates
+/// the queries and the new keys, and writes the new keys and values to the cache. The work follows from `pairs`, the
+/// pairs of a query and a key over all heads, and `keys`, the tokens of all sequences together. The mask hook in
+/// `hooks` is ignored.
 Plan prefill_plan(const DecodeConfig& config, const DeviceInfo& device, double pairs, int64_t keys,
                   const AttentionHooks* hooks = nullptr);
 
-/// The loaded kernel of one configuration. One PrefillLaunch must not run twice at the same time. Its device and
-/// pipelines must outlive it.
+/// The loaded kernels of one configuration, and the memory that they share. One PrefillLaunch must not run twice at the
+/// same time. Its device and pipelines must outlive it.
 class PrefillLaunch {
  public:
   /// encode() runs the launches of `plan`, which must be the plan of `config`. pool_pages: the cache's pages, or the
@@ -46,7 +47,8 @@ class PrefillLaunch {
   /// encode() uploads data(tensors) if an address, a stride or max_pages in it differs from the previous call's; no
   /// launch may run during the upload.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
-  /// Does the same without the upload: in stream order, the caller has written data(tensors) to `data` on the device.
+  /// Encodes the same launches without the upload. `data` is memory of the device. The caller has encoded, on the same
+  /// stream, a write of data(tensors) to this memory.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const void* data) const;
   PrefillData data(const DecodeTensors& tensors) const;
   /// Whether all counters are 0, as between two launches, and no guard band was overwritten.

@@ -9,13 +9,13 @@
 
 namespace attn {
 
-/// Many binaries in one file. An application can ship all its variants in one archive, and load the archive in one
-/// step. Metal calls such a file a binary archive. The file is written to a temporary name and renamed; each entry has
-/// a checksum.
+/// Many binaries in one file. An application can ship the binaries of all its kernels in one archive, and load them in
+/// one step. Metal calls such a file a binary archive. The file is written to a temporary name and renamed; each entry
+/// has a checksum.
 class PipelineArchive {
  public:
   /// Reads an archive. Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them
-  /// and logs a warning.
+  /// and logs a warning. Without the length of an entry, the rest of the file counts as one damaged entry.
   static PipelineArchive load(const std::string& path);
   void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
   const Binary* find(const std::string& cache_key) const;

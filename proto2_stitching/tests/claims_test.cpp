@@ -22,7 +22,7 @@ namespace {
 using test::avx2;
 
 // Returns the time that a model gives to a case: 1 ms for attention, 1 us for each multiply-add of `work`, and 10 ns
-// for each call that the optimiser leaves. Two units make the calls in parallel.
+// for each call that the optimiser leaves. The device's two units make the calls in parallel.
 double seconds_of(const Case& config) {
   const double work = 1e-6 * static_cast<double>(config.integer("work"));
   if (form_is_inlined(config.text("form"))) return 1e-3 + work;
@@ -101,7 +101,7 @@ std::vector<Conclusion> conclusions() {
   return stitch_conclusions(results, compare(stitch_duels(results)), 2);
 }
 
-TEST(StitchDuelsTest, CompareWithTheTextInPlaceAndVaryNothingElse) {
+TEST(StitchDuelsTest, CompareWithMonolithicAndVaryOnlyFormAndGrain) {
   std::set<std::string> seen;
   const std::vector<Duel> duels = stitch_duels(made_up());
   for (const Duel& duel : duels) {
@@ -120,7 +120,7 @@ TEST(StitchDuelsTest, CompareWithTheTextInPlaceAndVaryNothingElse) {
   EXPECT_EQ(seen, registered);
 }
 
-TEST(StitchDuelsTest, TheFirstDuelsAreOneOfEachHypothesis) {
+TEST(StitchDuelsTest, RoundsHaveOneDuelOfAHypothesisButTheFirstHasAllOfBreakEven) {
   std::map<std::string, int> seen;
   int before = 0;
   for (const Duel& duel : stitch_duels(made_up())) {
@@ -158,7 +158,7 @@ TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
   EXPECT_EQ(judged.size(), hypotheses(stitch_claims()).size());
 }
 
-TEST(StitchConclusionsTest, OverheadsFollowFromThePair) {
+TEST(StitchConclusionsTest, HaveTheRatioAndTheFiguresOfTheirTwoCases) {
   const std::vector<Conclusion> all = conclusions();
   for (const Conclusion& conclusion : conclusions_of("stitched", all)) {
     EXPECT_EQ(judge(hypothesis("stitched"), conclusion).state, State::supported);
@@ -166,7 +166,7 @@ TEST(StitchConclusionsTest, OverheadsFollowFromThePair) {
     EXPECT_EQ(conclusion.values["contender"]["calls_left"], 3);
     EXPECT_EQ(conclusion.values["baseline"]["code_bytes"], 6003);
   }
-  // Two units make the calls in parallel. A call takes 10 ns, and the rest of attention 1 ms.
+  // The device's two units make the calls in parallel. A call takes 10 ns, and the rest of attention 1 ms.
   for (const Conclusion& conclusion : conclusions_of("noinline", all)) {
     const double calls = conclusion.values["contender"]["calls"];
     EXPECT_NEAR(conclusion.estimate.value, (1e-3 + calls * 10e-9 / 2) / 1e-3, 1e-9);
@@ -217,7 +217,7 @@ Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   return conclusions_of("break_even", stitch_conclusions(results, comparisons, 2)).at(0);
 }
 
-TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkFromWhichOnACallIsCheap) {
+TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkWithCheapCallsThereAndAbove) {
   const Conclusion some = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
@@ -284,7 +284,8 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 4u);
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
+// For each claim the table has a part of the advice for a figure below the claim's threshold, and a part for a figure
+// above it.
 TEST(StitchClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
@@ -332,7 +333,7 @@ TEST(StitchClaimsTest, AdviceFitsSmallAndLargeFigures) {
       });
 }
 
-TEST(StitchClaimsTest, AReplayedPairIsJudgedByTheClaimThatIsReplayed) {
+TEST(StitchClaimsTest, AReplayedPairIsJudgedByTheReplayedHypothesisAlone) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons = compare(stitch_duels(results));
   std::erase_if(comparisons, [](const Comparison& c) { return c.hypothesis != "stitched"; });

@@ -169,13 +169,13 @@ TEST(LinearFindings, VerdictsFollowFromTheFigures) {
   }
   // On this device only the variant `recurrent` is memory-bound, so only its results have `copy_pct`. The claim `floor`
   // needs memory-bound results of the other variants.
-  const std::set<std::string> limited_by_memory = {"floor"};
+  const std::set<std::string> memory_bound = {"floor"};
   for (const Claim& claim : claims) {
-    EXPECT_EQ(counts[claim.hypothesis.id] == 0, limited_by_memory.contains(claim.hypothesis.id)) << claim.hypothesis.id;
+    EXPECT_EQ(counts[claim.hypothesis.id] == 0, memory_bound.contains(claim.hypothesis.id)) << claim.hypothesis.id;
   }
 }
 
-TEST(LinearFindings, TheFloorIsJudgedWhereMemoryLimits) {
+TEST(LinearFindings, TheFloorIsJudgedInMemoryBoundCases) {
   const DeviceInfo device = test::hopper();
   const std::vector<Measurement> results = linear_results(device);
   int floors = 0;

@@ -382,7 +382,7 @@ TEST(VisiblePairs, OfMasksAreCountedOneByOne) {
 }
 
 // The time to count the pairs does not grow with the number of sequences.
-TEST(VisiblePairs, OfAThousandSequencesAreCountedAtOnce) {
+TEST(VisiblePairs, OfManySequencesAreCountedAtOnce) {
   FlashConfig config;
   config.shape = {.batch = 4096, .q_heads = 1024, .kv_heads = 1024, .q_len = 1 << 20, .kv_len = 1 << 20};
   Modifiers modifiers{.window_left = 0, .window_right = 0, .lengths = true};
@@ -415,7 +415,7 @@ constexpr const char* starts_text = "common/attention/kernels/modifiers/keys_fro
 constexpr const char* mask_text = "common/attention/kernels/modifiers/mask.h";
 constexpr const char* sink_text = "common/attention/kernels/modifiers/sink.h";
 constexpr const char* rotate_text = "common/attention/kernels/modifiers/rotate.h";
-constexpr const char* turned_text = "common/attention/kernels/modifiers/turned.h";
+constexpr const char* rotated_text = "common/attention/kernels/modifiers/turned.h";
 const char* const lists_text =
     on_cuda ? "common/attention/kernels/mask_blocks.cuda.cu" : "common/attention/kernels/mask_blocks.cpu.cpp";
 
@@ -452,8 +452,8 @@ std::vector<ModifierMutation> modifier_mutations() {
       {"block_sparse", "blocks_transposed", mask_text,
        "row * sparse_words(context.kv_len) + column / 32] >> column % 32",
        "column * sparse_words(context.kv_len) + row / 32] >> row % 32"},
-      {"rope", "rotated_backwards", turned_text, "second ? partner : -partner", "second ? -partner : partner"},
-      {"rope", "partner_in_the_wrong_half", turned_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
+      {"rope", "rotated_backwards", rotated_text, "second ? partner : -partner", "second ? -partner : partner"},
+      {"rope", "partner_in_the_wrong_half", rotated_text, "d < rotate_half ? d + rotate_half : d - rotate_half", "d"},
       {"rope", "position_of_the_row_in_q", rotate_text, "q + context.kv_len - context.q_len", "q"}};
   // Only the kernels for GPUs change the scores of a tile at once.
   if (on_cuda) all.push_back({"alibi", "distance_of_another_row", score_text, "+ first[r]", "+ first[0]"});
@@ -553,7 +553,7 @@ std::vector<KernelMutation> kernel_mutations(bool of_cuda) {
          "true ? first_weight(sink)"},
         {"alibi", "keys_numbered_from_one", "wgmma_bf16", "wgmma.cuda.cu", "column < 3 ? key", "column < 3 ? key + 1"},
         {"alibi", "block_of_another_row", "wgmma_bf16", "wgmma.cuda.cu", "- own - r * 8", "- own"},
-        {"rope", "queries_not_turned", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},
+        {"rope", "queries_not_rotated", "wgmma_bf16", "wgmma.cuda.cu", "rotate_queries(tile);", ";"},
         {"rope", "queries_of_other_rows", "wgmma_bf16", "wgmma.cuda.cu", "rotate_query(load, query,",
          "rotate_query(load, query / 2,"}};
   }

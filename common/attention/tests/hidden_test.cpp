@@ -195,7 +195,7 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
 }
 
 // A bias of any size is added in f32; only a bias of -infinity hides a pair.
-TEST_P(HiddenVariants, AFiniteBiasIsArithmetic) {
+TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;

@@ -35,13 +35,14 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
 // A task of the kernel is a segment (a part of a sequence) for one slot. A slot is 64 value columns of one head of one
 // sequence (FusedParams).
 
-// Returns how many segments back a task looks: as many as run at the same time, up to most_reach.
+// Returns how many segments back a task looks at most: the segments of one slot that run at the same time, from 1 to
+// most_reach.
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
 // Returns how many chunks a segment has. Tries each number of segments up to most_segments, and chooses the number with
-// the shortest expected time of all tasks. The unit of time is the time in which a chunk is read and written once. Keys
-// and values of a segment are read twice, except in a sequence's last segment. The second read costs little if the
-// cache still has these keys and values. Each task also takes time to look back.
+// which the last task is expected to end first. The unit of time is the time in which a chunk is read and written once.
+// Keys and values of a segment count as read twice, except in a sequence's last segment. The second read costs little
+// if the cache still has these keys and values. With two segments or more, each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {
   constexpr double again = 0.4, again_cached = 0.1, look_back = 2, look_back_each = 1.0 / 6;
   constexpr int64_t most_segments = 1024;  // the largest number that is tried
@@ -54,8 +55,8 @@ int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int
     const int64_t length = divided_up(chunks, segments), actual = divided_up(chunks, length);
     const int64_t tasks = slots * actual, grid = std::min(units, tasks);
     const bool cached = static_cast<double>(grid * length) * chunk_bytes <= cache_bytes;
-    const double twice =
-        static_cast<double>(actual - 1) / static_cast<double>(actual);  // the share of segments that are read twice
+    const double twice = static_cast<double>(actual - 1) /
+                         static_cast<double>(actual);  // the share of segments that count as read twice
     const double task = static_cast<double>(length) * (1 + (cached ? again_cached : again) * twice) + look_back +
                         look_back_each * static_cast<double>(reach_of(grid, slots));
     const double time = static_cast<double>(divided_up(tasks, units)) * task;

@@ -30,8 +30,8 @@ std::string compiling(const std::string& entry) { return fmt::format("Compiling 
 void warn_of(const std::string& log, const std::string& key) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
-    const bool told = line.starts_with("ptxas") && line.find("warning") != std::string::npos;
-    if (told || line.find("Potential Performance Loss") != std::string::npos) logger()->warn("{}: {}", key, line);
+    const bool is_warning = line.starts_with("ptxas") && line.find("warning") != std::string::npos;
+    if (is_warning || line.find("Potential Performance Loss") != std::string::npos) logger()->warn("{}: {}", key, line);
   }
 }
 

@@ -262,7 +262,7 @@ TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
 }
 
 // A NaN or an infinity in V reaches the outputs of the rows that see its key, in its own column only.
-TEST(ReferenceTest, ValuesThatAreNoNumbersReachTheRowsThatSeeThem) {
+TEST(ReferenceTest, NonFiniteValuesReachTheRowsThatSeeThem) {
   const AttentionShape shape{1, 1, 1, 2, 2, 2, true};
   for (const double value : {std::numeric_limits<double>::quiet_NaN(), inf}) {
     Inputs in = random_inputs(shape);

@@ -17,7 +17,7 @@ namespace {
 using test::buffer_of;
 using test::content_of;
 
-TEST(CudaOpenForTest, RefusesNumbersOfNoDevice) {
+TEST(CudaOpenForTest, RefusesOrdinalsWithoutADevice) {
   EXPECT_THROW(open_cuda_device_for(-1, nullptr), BadInput);
   const std::string message = test::message_of<DeviceMissing>([] { open_cuda_device_for(99, nullptr); });
   EXPECT_TRUE(message.starts_with("cuda:99: ")) << message;

@@ -407,7 +407,7 @@ TEST_F(GpuDeviceTest, TensorMapsMoveBoxes) {
   }
 }
 
-TEST_F(GpuDeviceTest, TensorMapsSayWhatTheyDoNotTake) {
+TEST_F(GpuDeviceTest, InvalidTensorMapsAreRefused) {
   const Buffer buffer(*device_, 1 << 20);
   const TensorMapLayout good{
       .base = buffer.data(), .dims = {128, 64}, .strides_bytes = {256}, .box = {64, 64}, .swizzle = Swizzle::bytes_128};

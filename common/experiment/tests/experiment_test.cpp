@@ -1092,7 +1092,7 @@ TEST_F(ExperimentTest, FullProfileMeasuresCold) {
   EXPECT_NEAR(test["cold_s"].get<double>() / test["hot_s"].get<double>(), 2, 1e-6);
 }
 
-TEST_F(ExperimentTest, CasesThatMemoryLimitsAreMeasuredColdInEveryProfile) {
+TEST_F(ExperimentTest, MemoryBoundCasesAreMeasuredColdInEveryProfile) {
   world.bound = Bound::memory;
   world.flops = 0;
   world.bytes = 16e6;  // a launch takes 2 ms cold: 8 GB/s, 40 % of the copy rate
@@ -1735,7 +1735,7 @@ TEST_F(ExperimentTest, AxesNotNamedKeepTheProfile) {
   EXPECT_EQ(world.makes, 0);
 }
 
-TEST_F(ExperimentTest, AValueThatNoCaseHasIsSaid) {
+TEST_F(ExperimentTest, AValueThatNoCaseHasIsReported) {
   const auto complete = spec_.complete;
   spec_.complete = [&](Case& config, const DeviceInfo& info) {
     complete(config, info);

@@ -95,7 +95,7 @@ TEST_F(TableTest, AFilteredCaseIsComparedWithAllCases) {
   EXPECT_NE(csv(results_, options_).find(",2.00x,"), std::string::npos);
 }
 
-TEST_F(TableTest, ANarrowTerminalIsWideEnough) {
+TEST_F(TableTest, TheTableFitsANarrowTerminal) {
   results_.push_back(skipped(500, "needs 65536 bytes"));
   for (options_.width = 20; options_.width < 60; ++options_.width) {
     EXPECT_LE(width_of(text()), options_.width) << text();

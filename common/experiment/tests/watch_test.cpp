@@ -87,7 +87,7 @@ TEST(WatchTest, AfterCodeOfTheUserAnEndBetweenCasesFailsTheLastCase) {
   EXPECT_EQ(status, as_expected);
 }
 
-TEST(WatchTest, ACompilationThatTakesTooLongOrTooMuchIsAFailedCase) {
+TEST(WatchTest, ACompilationThatTakesTooLongOrTooMuchMemoryIsAFailedCase) {
   for (const auto& [seconds, bytes, says] : {std::tuple{0.01, 1e18, " s"}, {1e6, -1e18, " of memory"}}) {
     const int status = watch("program", {"program"}, [&](const Arguments&, const Worker& worker) {
       const Before& before = worker.before;

@@ -96,7 +96,7 @@ class ReverseTest : public test::ProgramTest, public testing::WithParamInterface
   ReverseTest() : ProgramTest(std::string(GetParam().name) + "_reverse") {}
 };
 
-TEST_P(ReverseTest, ThePlanOfEveryCaseSaysWhyItDoesNotRun) {
+TEST_P(ReverseTest, EveryCaseThatDoesNotRunSaysWhy) {
   for (const char* device : {"reverse", "bare"}) {
     for (const char* profile : {"quick", "full"}) {
       const Outcome outcome = run_line(fmt::format("--device {} --dry-run --json --profile {}", device, profile));
