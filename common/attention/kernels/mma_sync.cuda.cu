@@ -1,29 +1,30 @@
 // Variant `mma_sync`: flash attention forward on the tensor cores of any GPU since Ampere (sm_80), after Dao 2023,
 // FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers while it walks the
-// keys. Until the last block its threads exchange only row maxima.
+// keys. The four threads of a row exchange its maximum after each block, and its sum only after the last block. The
+// shift of a row is the number that is subtracted from the row's scores before the exponential.
 //
 // K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. The
-// warps walk the blocks from the last key to the first, so that the blocks that need a mask come first.
+// warps walk the blocks from the last key to the first. With a causal mask, the blocks that need the mask thus come
+// first.
 //
-// A number x of f32 is split into two numbers of tf32, x = high + low, of 11 bits each. A product x y is computed as
-// three products of tf32, low high + high low + high high (Ootomo and Yokota 2022). With f32 inputs each block's
-// contribution to the outputs is summed separately, and then added in f32. Tensor cores round towards zero, and over
-// thousands of keys these errors would add up.
+// The kernel splits a number of f32 into two numbers of tf32, high + low, with 11 significant bits each. It computes a
+// product x y of f32 as low(x) high(y) + high(x) low(y) + high(x) high(y), three products of tf32 (Ootomo and Yokota
+// 2022). Tensor cores round sums towards zero, and over thousands of keys these errors would add up. So with f32 inputs
+// the kernel sums each block's contribution to the outputs separately, and then adds the contribution in f32.
 //
-// The kernel takes all hooks. A score hook may take scores by element, by row (the scores that a thread has of one row
-// of the block) or by tile (the scores that a thread has of the 16 rows of a product). The kernel rotates Q and K in
-// threadgroup memory, by the rotate hook.
+// The kernel takes all hooks. A score hook may take scores by element, by row (a thread's scores of one query row) or
+// by tile (a thread's scores of two query rows, 8 rows apart). The rotate hook rotates Q and K in threadgroup memory.
 //
-// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R, BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
+// Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R and BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
-// Grid: (query tiles, q_heads, batch); causal tiles run from the last rows to the first. Threads and threadgroup
-// memory: MmaSyncLayout.
+// Grid: (tiles of BLOCK_R rows, q_heads, batch); with CAUSAL the tiles start from the last rows. Threads and
+// threadgroup memory: MmaSyncLayout.
 //
-// The largest tiles that fit the registers (and the threadgroup memory of a Hopper):
+// The tiles, BLOCK_R x BLOCK_C, that the host chooses on a Hopper for launches of many tiles:
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// With 192 rows a multiprocessor has room for only one threadgroup. While this threadgroup waits, the multiprocessor is
-// idle.
+// With 192 rows only one threadgroup fits a multiprocessor, and the multiprocessor is idle while this threadgroup
+// waits.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -65,12 +66,12 @@ constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
 constexpr int TILES = layout.warp_rows / 16;  // tiles of 16 query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // products for one sum over the columns of Q and K
-constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are then in base 2
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // matrix products over all columns of Q and K
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are exponents of 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
-// For f32 a thread reads SPAN columns of V at once: 2 if registers allow it, else 1. So column n of product i (of SPAN
-// products) is column SPAN n + i of V.
+// For f32 a thread reads SPAN neighbouring columns of V at once, and computes SPAN products. Product i takes columns i,
+// SPAN + i, 2 SPAN + i, ... of each group of 8 SPAN columns of V.
 constexpr int SPAN = IN_TYPE == F32 && DIM % 16 == 0 && DIM <= 128 ? 2 : 1;
 
 extern __shared__ __align__(16) unsigned char memory[];
@@ -122,8 +123,8 @@ DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int qu
   }
 }
 
-/// The work of one warp. A thread holds parts of two of a product's 16 rows, `row` and `row + 8`. In a group of four
-/// results, results 0 and 1 are of row `row`, results 2 and 3 of row `row + 8`.
+/// The work of one warp. In tile t of 16 query rows, a thread holds parts of rows `row + 16 t` and `row + 16 t + 8`. Of
+/// its four results of a matrix product, results 0 and 1 belong to the first of these rows, 2 and 3 to the second.
 struct Warp {
   const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;
@@ -160,7 +161,7 @@ struct Warp {
   // Returns the first key that rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
-  // Returns the number of a block. With lists, `block` is a place in the tile's list.
+  // Returns the number of a block of keys. With lists, `block` is a place in the list of the threadgroup's tile.
   DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
 
   // ---- copies, by all threads of the threadgroup
@@ -215,7 +216,7 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        if (lost) {  // only a store, because an asynchronous copy might end after it
+        if (lost) {  // no copy_16(), which might end after the store
           store_ones(to + u * 16);
         } else {
           copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);
@@ -228,8 +229,8 @@ struct Warp {
     }
   }
 
-  // Copies the block of keys at k_rows and v_rows, and moves these pointers to the next block of the walk, whose keys
-  // come before this block's keys. With lists the pointers are found anew for each block.
+  // Copies a block of K and V. Without a pages hook the block begins at k_rows and v_rows: with lists, these pointers
+  // are found anew for each block; without lists, each copy moves them back by BLOCK_C rows, to the next block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
     const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
@@ -327,8 +328,8 @@ struct Warp {
   }
 
   // O += P V, for f32. Of each group of eight keys, the instruction expects keys `quarter` and `quarter + 4` from this
-  // thread. But this thread has the weights of keys 2 quarter and 2 quarter + 1. So this function passes the weights
-  // and the rows of V of these two keys. The sum is the same, because its keys may come in any order.
+  // thread. But this thread has the weights of keys 2 quarter and 2 quarter + 1. So this function passes these weights,
+  // and the rows of V of keys 2 quarter and 2 quarter + 1. The order of the keys does not change the product.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -359,15 +360,16 @@ struct Warp {
 
   // ---- softmax
 
-  // Returns the score in the units of shifts. With lists no register is left to keep scale_log2.
+  // Returns a score in the units of shifts. With FOLD it is multiplied by scale * log2(e), without FOLD it is scaled
+  // already. With lists the factor is computed anew, because no register is left to keep scale_log2.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
-  // Converts a difference of scaled scores and shifts to base 2.
+  // Converts the difference of two numbers in the units of shifts to base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Hands the scores of 16 rows to the hook, many at once. The scores are copied to an array for the call, because a
-  // call may need its array in memory. Scores are multiplied by the scale and rounded before the hook sees them. So
-  // hooks of every grain get the same scores (times SCORE_IN, if the hook defines it).
+  // Applies a SCORE_ROW or SCORE_TILE hook to this thread's scores of rows `query` and `query + 8`. The call gets a
+  // copy of the scores, because the call may need its array in memory. The scores are scaled and rounded before the
+  // call. So hooks of every grain get the same scores (times SCORE_IN, if the hook defines it).
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -385,8 +387,8 @@ struct Warp {
   }
 #endif
 
-  // Asks the mask hook about a block. This call comes before the products, because a hook may need the registers of the
-  // scores.
+  // Asks the mask hook about a block. The kernel calls this function before Q K^T, so that the hook may use the
+  // registers that later hold the scores.
   DEVICE void find_seen(int number) {
     UNROLL for (int i = 0; i < 2 * TILES; ++i) {
       seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
@@ -436,9 +438,10 @@ struct Warp {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), and adds the weights to the sum. The shifts of a tile's rows are
-  // raised to the rows' maxima only if some row's maximum exceeds its shift by more than 8 in base 2. So outputs are
-  // seldom rescaled (FlashAttention-4, 2025), and no weight exceeds 2^8.
+  // Turns the scores of a tile of 16 rows into weights e^(score - shift), and adds the weights to the rows' sums. The
+  // 16 shifts stay until the maximum of some row exceeds its shift by more than 8 in base 2. Then each shift is raised
+  // to its row's maximum, if the maximum is greater. So outputs are seldom rescaled (FlashAttention-4, 2025), and no
+  // weight exceeds 2^8.
   DEVICE void softmax(int tile) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];
@@ -472,7 +475,7 @@ struct Warp {
 
   DEVICE void run() {
     // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
-    // four threads counts it.
+    // four threads adds this weight to its sum.
     const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -524,7 +527,7 @@ struct Warp {
         multiply_outputs(block);
       }
     }
-    unsigned anew = 0;  // bit i: this thread's row in the warp's group i of eight rows must be computed anew
+    unsigned anew = 0;  // bit i: row `row + 8 * i` must be computed anew
     UNROLL for (int i = 0; i < 2 * TILES; ++i) anew |= !store(i / 2, i % 2) << i;
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
@@ -540,7 +543,8 @@ struct Warp {
     }
   }
 
-  // Writes one row of O / sum and its log-sum-exp to memory. Returns whether the row and its log-sum-exp are exact.
+  // Writes this thread's part of a row of O, divided by the row's sum, and the row's log-sum-exp. Returns false if the
+  // row must be computed anew (exact_row.h).
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;
@@ -605,8 +609,8 @@ struct Warp {
 
 }  // namespace
 
-// The 1 means "at least one threadgroup per multiprocessor". With the 1, the assembler uses all registers before it
-// spills any.
+// The 1 means "at least one threadgroup per multiprocessor". With the 1, the assembler may use all registers
+// before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   if constexpr (!BEFORE_IS_NONE) before_all<THREADS>(p, memory);
   Warp(p).run();
