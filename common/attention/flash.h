@@ -37,7 +37,8 @@ struct FlashConfig {
 
   /// Returns into how many tiles the query rows of a head are cut.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
-  /// Whether both configurations read and write tensors of the same shapes, types and layout. Pages are not compared.
+  /// Whether both configurations have the same AttentionShape, and tensors of the same types and layout. Pages are not
+  /// compared.
   bool same_tensors(const FlashConfig& other) const {
     return shape == other.shape && dtype == other.dtype && out_dtype == other.out_dtype && layout == other.layout;
   }
@@ -77,7 +78,7 @@ class FlashOperation {
   /// Returns the query at which the first tile of a head begins. A kernel that cuts rows into tiles from the last row
   /// backwards may begin its first tile before query 0; the result is then negative. Otherwise the result is 0.
   virtual int64_t first_query(const FlashConfig& /*config*/, const DeviceInfo& /*device*/) const { return 0; }
-  /// A function that gives the lists of key blocks for a launch with these parameters (mask_lists.h).
+  /// Takes the parameters of a launch, and gives the launch's lists of key blocks (mask_lists.h).
   using Lists = std::function<MaskLists(const AttentionParams&)>;
   /// A function that encodes a launch on the tensors that the parameters point to. The function keeps the other data of
   /// a launch (a list of tiles, counters) on the device. Two launches of one EncodeFunction must therefore not run at

@@ -17,7 +17,7 @@ constexpr const char* folder = "common/attention/kernels/";
 
 Launch mask_bits_launch(const Launch& attention, const DeviceInfo& device) {
   KernelSource hooked = attention.source;
-  // The kernel sets the bit of a pair if the caller's mask shows the pair and the rules of this hook do not hide it.
+  // The kernel sets the bit of a pair if the caller's mask and the rules of this hook let the pair take part.
   hooked.includes[std::string(folder) + "mask.h"] = "#include \"common/attention/kernels/modifiers/mask.h\"\n";
   hooked.includes.erase(std::string(folder) + "seen_pairs.h");
   return {

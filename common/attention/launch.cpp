@@ -27,8 +27,8 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device, cons
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";
 
-// `naive` has no tiles, and asks the mask hook about every pair. On a device that cannot make lists, the other kernels
-// also ask about every pair.
+// Whether the kernel walks lists of key blocks. `naive` never does, because it has no tiles. The other kernels do not
+// if the device cannot make lists.
 bool walks_lists(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook) {
   return hook && hook->lists != ListScope::none && config.variant != "naive" && device.operations->mask_list_threads;
 }

@@ -14,8 +14,8 @@ namespace attn {
 
 /// The tensors that a launch reads and writes, on its device: q, o [batch, q_heads, q_len, head_dim]; k, v [batch,
 /// kv_heads, kv_len, head_dim]; lse [batch, q_heads, q_len], f32, natural log. If lse is null, the launch does not
-/// write it. Strides are in elements. On a GPU the wgmma kernel takes only addresses and strides that are multiples of
-/// 16 bytes.
+/// write it. Strides are in elements. On cuda the kernels `wgmma` and `mma_sync` take only addresses and strides that
+/// are multiples of 16 bytes.
 struct AttentionTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* o = nullptr;
@@ -38,9 +38,9 @@ Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const A
 /// A kernel that is loaded for one configuration, ready to be encoded on any tensors of its shape. Two launches of one
 /// AttentionLaunch must not run at the same time. The device and the pipelines must outlive the AttentionLaunch.
 ///
-/// If a mask hook wants lists of key blocks, the first encode() has the device make them, and waits for the device. The
-/// hook's data must be on the device before this call. Later calls use the same lists. A call with another `hook_data`
-/// makes the lists anew, in the same memory.
+/// If the mask hook wants lists of key blocks, and the caller does not give the lists, the first encode() makes the
+/// lists on the device, and waits for the device. The hook's data must be on the device before this call. Later calls
+/// use the same lists. A call with another `hook_data` makes the lists anew, in the same memory.
 class AttentionLaunch {
  public:
   /// Takes the launch "attention" from the plan. The plan was made for this configuration, but possibly for another

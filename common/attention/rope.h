@@ -36,9 +36,9 @@ struct RopeNtk {
 /// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
 /// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
 /// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. The ramp begins
-/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by attention_factor. 0
-/// stands for the default of transformers: if neither mscale nor mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) /
-/// (0.1 mscale_all_dim ln(factor) + 1), else 0.1 ln(factor) + 1.
+/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by attention_factor; 0
+/// stands for the default of the library transformers: if neither mscale nor mscale_all_dim is 0, (0.1 mscale
+/// ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), else 0.1 ln(factor) + 1.
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
@@ -127,7 +127,7 @@ Plan rope_plan(const RopeConfig& config, const RopeShape& shape, const DeviceInf
 class RopeLaunch {
  public:
   /// Takes the launch with the name `phase` from `plan`, which must be a plan of `config` and `shape`. Throws
-  /// CompileError, OutOfMemory, and BadInput if the device cannot run the plan.
+  /// CompileError and OutOfMemory. Throws BadInput if the device cannot run the plan.
   RopeLaunch(Device& device, PipelineCache& pipelines, const RopeConfig& config, const RopeShape& shape,
              const Plan& plan, std::string_view phase = "rope");
 

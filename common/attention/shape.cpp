@@ -17,7 +17,7 @@ double AttentionShape::unmasked_pairs() const {
   const double heads = static_cast<double>(batch) * static_cast<double>(q_heads);
   const double keys = static_cast<double>(kv_len);
   if (!causal) return heads * static_cast<double>(q_len) * keys;
-  // The last query sees kv_len keys, the query before it kv_len - 1, and so on. A query before the first key sees none.
+  // The last query sees kv_len keys, and each earlier query sees one key less, down to none.
   const double rows = static_cast<double>(std::min(q_len, kv_len));
   return heads * (rows * keys - rows * (rows - 1) / 2);
 }

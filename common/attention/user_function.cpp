@@ -9,9 +9,9 @@
 namespace attn {
 namespace {
 
-// Adapters. An adapter stands after a user's text. Kernels call functions with a context as the last argument. If the
-// user's function has no such parameter, an overload in the adapter takes the call. Otherwise the compiler ignores the
-// overload.
+// Adapters. An adapter stands after a user's text. Kernels call a user's function with a context as the last argument.
+// If the function has no parameter for the context, an overload in the adapter takes the call. Otherwise the compiler
+// ignores the overload.
 constexpr const char* score_adapter = R"(
 template <typename S, typename Context>
 auto score(S s, int q, int k, const Context&) -> decltype(score(s, q, k)) {

@@ -3,9 +3,9 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threadgroup memory, in bytes. Rows, keys and columns are rounded up to a multiple of 32, the size of two tiles. The
-/// rows of a matrix lie an odd number of cache lines apart, so that the 16 rows of a tile fall into different cache
-/// sets.
+/// Threadgroup memory, in bytes. A tile register of AMX has 16 rows of 64 bytes. Query rows, keys and columns are
+/// rounded up to a multiple of 32, so that tiles are computed in pairs. The rows of a matrix lie an odd number of cache
+/// lines apart, so that the 16 rows of a tile fall into different cache sets.
 struct AmxLayout {
   static constexpr long long pair = 32;  // rows or columns of two tiles; also the bf16 values in a row of one tile
   static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }

@@ -5,8 +5,8 @@
 // Three kernels take this hook: `wgmma` and `mma_sync` on a GPU, `tuned` on the CPU. On a GPU all THREADS threads of a
 // threadgroup call the hook together. `wgmma` reads K and V by tensor copies (TMA), so the hook must end with a fence
 // that makes its writes visible to these copies (fence.proxy.async). If a launch has more threadgroups than the device
-// runs at once, some threadgroups begin only after others have ended. So a hook may wait only for threadgroups that
-// have certainly begun.
+// runs at once, some threadgroups begin only after others have ended. A hook that waits for such a threadgroup
+// may never end.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

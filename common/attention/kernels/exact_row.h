@@ -10,14 +10,14 @@
 #include "common/kernel/base2.h"
 #include "common/kernel/cuda.h"
 
-/// If the size of a row's shift, in base 2, is below this limit, a kernel may scale a score and subtract the shift with
-/// one rounding.
+/// If the absolute value of a row's shift, in base 2, is below this limit, a kernel may scale a score and subtract the
+/// shift with one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Returns whether the weights of a row are exact with this shift, which is in base 2. The weights are not exact if the
-/// shift is too large for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose
-/// scores became -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become
-/// -infinity only if scale_log2 is above 1. In this case the function returns false.
+/// Returns false if a row must be computed anew because of its shift, which is in base 2. The shift may be too large
+/// for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose scores became
+/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become -infinity
+/// only if scale_log2 is above 1. So for such a row the function returns false if scale_log2 is above 1.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
@@ -53,7 +53,7 @@ DEVICE void write_exact_row(const Row& row) {
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);
-  double o[COLUMNS] = {};  // in double, because sums of values near the limit of f32 overflow f32
+  double o[COLUMNS] = {};  // in double, because a sum of large values can overflow f32
 #pragma unroll 1
   for (int first = row.keys.begin; first < row.keys.end && sum == sum; first += WARP) {  // a sum of NaN stays NaN
     const int key = first + lane;

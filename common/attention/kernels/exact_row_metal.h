@@ -1,6 +1,6 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
-// gets it wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's default
-// mathematics assumes that there are none.
+// gets the row wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's
+// default mathematics assumes that there are none.
 //
 // This file calls the hooks and does not include them. The kernel includes the hooks before this file.
 #pragma once
@@ -92,7 +92,7 @@ INLINE void store_lse(device float* to, float maximum, float sum, bool strange) 
 ///   float value_of(int key, int d)       an element of V
 ///   float sink()                         -infinity: there is no sink
 ///   void store(int d, float, bool nan), store_lse(float maximum, float sum, bool nan)
-/// Accumulators of a lane: HEAD_DIM / 32 sums, rounded up, and a word of flags for each sum.
+/// A lane keeps the sums of HEAD_DIM / 32 columns, rounded up.
 template <typename Row>
 static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
   constexpr int COLUMNS = (HEAD_DIM + SIMD - 1) / SIMD;

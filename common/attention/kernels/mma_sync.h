@@ -4,9 +4,10 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Tiles are [rows][row_bytes].
+/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Q, K and V lie
+/// in this memory as [rows][row_bytes].
 struct MmaSyncLayout {
-  static constexpr long long stages = 2;  // buffers for blocks of K; blocks of V have as many buffers
+  static constexpr long long stages = 2;  // buffers for blocks of K, and as many for blocks of V
 
   long long dim;        // head_dim, rounded up to whole matrix products, which take 32 bytes of a row each
   long long row_bytes;  // an odd multiple of 16, so that 8 rows next to each other share no bank

@@ -4,9 +4,9 @@
 // hides a pair. For ranges of keys the keys hook (keys.h) is better: with it, kernels leave out blocks of keys that no
 // row sees.
 //
-// A hook defines `score`. This function may take q and k as float, which is exact up to 2^24 and spares `wgmma`
-// conversions. If the hook also defines SCORE_GRAIN, it gets many scores at once, in place, from kernels that support
-// this (`tuned` on the cpu; `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
+// A hook defines `score`. This function may take q and k as float, which is exact up to 2^24 and saves `wgmma`
+// conversions. If the hook also defines SCORE_GRAIN, some kernels hand it many scores at once, to be changed in place
+// (`tuned` on the cpu; `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2
@@ -22,9 +22,9 @@
 //                        thread needs from memory. `wgmma` calls read() before the scores are there, and hands the
 //                        struct to score_tile as its last argument.
 //   SCORE_IS_LINEAR      true: the hook only adds slope * (k - own), where own = q + kv_len - q_len is the query's own
-//                        key. The hook then defines float score_slope(const ScoreContext&) in addition to `score`. In
-//                        `wgmma` a product adds the term (ScoreChange::linear in ../hook.h tells the host);
-//                        slope / scale must be finite in the type of Q.
+//                        key. The hook then defines float score_slope(const ScoreContext&) in addition to `score`. If
+//                        the host knows that the hook is linear (ScoreChange in ../hook.h), `wgmma` adds the term by
+//                        a matrix product; slope / scale must then be finite in the type of Q.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

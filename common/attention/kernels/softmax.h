@@ -20,9 +20,9 @@ INLINE V shift_of(V maximum) {
 // 4 does not overflow if s does not overflow.
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
-/// If the size of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor - shift *
-/// factor), and the exponent takes one multiply-add. The rounding error of the second product is then at most 2^-14,
-/// the same for all keys of a row. For larger products the kernel first takes the distance s - shift, and then
+/// If the absolute value of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor -
+/// shift * factor), and the exponent takes one multiply-add. The rounding error of the second product is then at most
+/// 2^-14, the same for all keys of a row. For larger products the kernel first takes the distance s - shift, and then
 /// multiplies the distance by the factor.
 constexpr float largest_product = 2048;
 

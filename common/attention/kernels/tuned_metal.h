@@ -4,10 +4,10 @@
 #include "common/kernel/spaces.h"
 
 /// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. A block of K and a block of V
-/// are [block_c][row], in elements. If both do not fit 32 KB, they take turns in one buffer. Q, [block_r][row], has a
-/// place of its own only if a lane has no registers for its part of Q.
+/// are [block_c][row], in elements. If 32 KB do not hold both blocks, the blocks take turns in one buffer. Q has a
+/// place of its own, [block_r][row], only if a lane has no registers for its part of Q.
 struct MetalTunedLayout {
-  int row;           // elements of a row in threadgroup memory: 16 bytes more than head_dim, so that rows share no bank
+  int row;           // elements of a row in threadgroup memory: 16 bytes more than head_dim, against bank conflicts
   int threads;       // a simdgroup has 8 rows
   bool q_registers;  // Q stays in registers
   int buffers;       // 2: a buffer for K and a buffer for V; 1: one for both

@@ -11,15 +11,16 @@ struct WgmmaTile {
   /// A multiple of 64. If it is negative, the tile begins before the first query, and the first consumers (warpgroups
   /// that compute 64 rows each) have no rows.
   int first_query;
-  /// How many blocks of keys some row sees, at least 1. With a keys hook the kernel counts these blocks itself.
+  /// How many blocks have a key that some row of the tile sees, at least 1. With a keys hook the kernel counts these
+  /// blocks itself.
   int blocks;
 };
 
-/// The dimensions of a map are, innermost first, column, row, panel, head and batch. A box of Q is 64 columns by 64
-/// rows by all panels. A box of K or V is 64 columns by BLOCK_C rows by all panels. A box of O is 64 columns by 64 rows
-/// by OUT_PANELS panels; there is a map of O only if OUT_PANELS > 0. If 64 does not divide head_dim, columns beyond
-/// head_dim must be read as zero: the tensor then has one panel of head_dim columns, and a box has one panel. With a
-/// pages hook, the hook gives the coordinates row, head and batch of a box of K or V. If PAGE_KEYS is less than
+/// The dimensions of a tensor map are, innermost first, column, row, panel, head and batch. A box of Q is 64 columns by
+/// 64 rows by all panels. A box of K or V is 64 columns by BLOCK_C rows by all panels. A box of O is 64 columns by 64
+/// rows by OUT_PANELS panels; there is a map of O only if OUT_PANELS > 0. If 64 does not divide head_dim, columns
+/// beyond head_dim must be read as zero: the tensor then has one panel of head_dim columns, and a box has one panel.
+/// With a pages hook, the hook gives the coordinates row, head and batch of a box of K or V. If PAGE_KEYS is less than
 /// BLOCK_C, a box of K or V has PAGE_KEYS rows and one panel.
 struct WgmmaParams {
   TensorMap q, k, v, o;
@@ -40,10 +41,10 @@ struct WgmmaParams {
 /// How many panels of 64 columns a row has.
 constexpr long long wgmma_panels(long long head_dim) { return (head_dim + 63) / 64; }
 
-/// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 16-bit columns. The size of a panel is
-/// a multiple of 1024 bytes, so every panel is aligned to 1024 bytes. If a product adds a slope times the number of a
-/// key to the scores, the numbers of a block's keys follow, in 16 columns of 16 bits. The barriers come last. Each
-/// consumer has `out_panels` panels for outputs on their way to device memory.
+/// Threadgroup memory of the `wgmma` variant, in bytes. First come panels of 64 columns of 16 bits. The size of a
+/// panel is a multiple of 1024 bytes, so every panel is aligned to 1024 bytes. If a product adds a slope times the
+/// number of a key to the scores, the numbers of a block's keys follow, in 16 columns of 16 bits. The barriers come
+/// last. Each consumer has `out_panels` panels for outputs on their way to device memory.
 struct WgmmaLayout {
   static constexpr long long barrier_bytes = 512;
 

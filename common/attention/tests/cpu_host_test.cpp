@@ -1,7 +1,7 @@
-// Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
-// family. The tests compile for all families on every host. A host also runs the kernels for the families of its own
-// architecture. These kernels are compiled without the instructions that the host lacks: the compiler splits vectors of
-// any width into vectors that the host has.
+// The kernels of the cpu for hosts of several families, with the constants of each family. One test compiles the
+// kernels for every family, with the family's instructions. Another test runs the kernels of the families that have
+// this host's architecture. It compiles them without the instructions that this host lacks: the compiler splits vectors
+// of any width into vectors that this host has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ struct Host {
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
 
-/// The device under test, described as another host and with that host's compiler.
+/// The device under test, described as another host, with a compiler for that host.
 class OtherHost : public Device {
  public:
   OtherHost(Device& device, const CpuTarget& family) : device_(device), compiler_(family.within(CpuTarget::host())) {

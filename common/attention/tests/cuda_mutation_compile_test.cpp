@@ -1,5 +1,5 @@
-// The GPU's kernels broken on purpose (mutations), compiled without a GPU. Each mutation compiles, and its machine code
-// differs from the unbroken kernel's.
+// CUDA kernels broken on purpose (mutations), compiled without a GPU. The tests check that each mutated kernel
+// compiles, and that its machine code differs from the machine code of the unbroken kernel.
 #include <gtest/gtest.h>
 
 #include <map>

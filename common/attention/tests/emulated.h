@@ -1,6 +1,6 @@
-// Instructions of x86 cores that the host may lack, as plain code: the instructions for the tile registers of AMX, the
-// dot product of bf16 pairs, and the conversion of f32 to bf16. With this code kernels that use the instructions run on
-// any host. Kernels that use tile registers run one threadgroup at a time.
+// Plain code for instructions of x86 cores that the host may lack: the instructions for the tile registers of AMX, the
+// dot product of bf16 pairs, and the conversion of f32 to bf16. With this code, kernels that use these instructions run
+// on any host. A kernel that uses tile registers then runs one threadgroup at a time.
 #pragma once
 
 #include <map>

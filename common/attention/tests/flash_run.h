@@ -1,5 +1,5 @@
-// Small configurations of the variants, and a function that launches a configuration on the device under test and
-// checks the results.
+// A small configuration of each variant, and a function that launches a configuration on a device and checks the
+// results.
 #pragma once
 
 #include <fmt/format.h>

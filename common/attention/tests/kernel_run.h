@@ -35,8 +35,8 @@ inline std::string only_within(const std::string& index, const std::string& leng
   return fmt::format("#ifndef __CUDACC__\n  if ({0} < 0 || {0} >= {1}) __builtin_trap();\n#endif\n", index, length);
 }
 
-// ---- the kernels. A kernel has the name of its variant. If a variant has several kernels for different element types
-// or hosts, each of these kernels has a different name: `amx` is the kernel of `tuned` for bf16 on hosts with AMX.
+// ---- the kernels. Most kernels have the name of their variant. A variant can have several kernels, for different
+// element types or hosts: for example, `amx` is the kernel of `tuned` for bf16 on hosts with AMX.
 
 struct Tested {
   FlashConfig config;

@@ -1,5 +1,5 @@
 // The device under test, described as another host. The tuned kernel of the cpu gets the constants of the described
-// host, so tests cover the kernels of several hosts. These kernels run on this host too: the compiler splits wide
+// host, so tests on one host cover the kernels of several hosts. The kernels run on this host: the compiler splits wide
 // vectors into vectors that this host has, and emulated.h replaces instructions that this host lacks.
 #pragma once
 

@@ -16,7 +16,8 @@
 namespace attn::test {
 
 /// Returns `device` described as `host`. If `file` is the AMX kernel's file, returns `device` described as a host with
-/// AMX. Returns null if `host` is empty and the kernel is not the AMX kernel: `device` can then stay as it is.
+/// AMX. Returns null if the test can use `device` as it is: `host` is empty, and the kernel is not the AMX
+/// kernel.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {

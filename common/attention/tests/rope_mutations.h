@@ -19,8 +19,8 @@ inline const char* rope_file(bool of_cuda) {
   return of_cuda ? "common/attention/kernels/rope.cuda.cu" : "common/attention/kernels/rope.cpu.cpp";
 }
 
-/// A configuration that catches the mutations: only a part of a row is rotated, and YaRN gives an attention factor. A
-/// test that runs the kernel must also give the sequences different offsets.
+/// Returns a configuration with which a test can find the mutation: only a part of a row is rotated, and YaRN gives an
+/// attention factor. A test that runs the kernel must also give the sequences different offsets.
 inline RopeConfig rope_mutation_config(const RopeMutation& mutation) {
   return {.head_dim = 96,
           .rotary_dim = 64,

@@ -1,7 +1,7 @@
 // The keys that a query sees if several sequences lie one after the other in one tensor. Tables say where the queries
 // and the keys of each sequence begin. A query sees only keys of its own sequence, and of these the keys that the rules
-// below allow. The last query of a sequence has the sequence's last key as its own key, the query before it the key
-// before, and so on. Rows after the last sequence see nothing.
+// below allow. A query's own key is as far from the last key of the sequence as the query is from the last query of
+// the sequence. Rows after the last sequence see nothing.
 //   RAGGED         1: no causal rule; 2: a query sees the keys up to its own key. The kernel has CAUSAL=0 in both cases
 //   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h

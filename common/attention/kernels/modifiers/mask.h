@@ -2,7 +2,7 @@
 // position.
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h, with WINDOW_BY_MASK or GLOBAL_TOKENS
 //   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
-//                               own key is one of them (Beltagy et al. 2020, Longformer)
+//                               own key is one of these first keys (Beltagy et al. 2020, Longformer)
 //   BLOCK_SPARSE                the blocks of 128 x 128 positions whose bit is set in a table
 #pragma once
 

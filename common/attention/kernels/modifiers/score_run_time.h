@@ -1,6 +1,6 @@
 // The modifiers of score.h, switched at run time: one kernel, compiled with ALIBI, SOFT_CAP and BIAS, serves every
-// combination. The hook's data says which modifiers are on, and gives the cap. The kernel hands many scores to the hook
-// at once. For each modifier the hook then takes one branch for all of these scores.
+// combination. The hook's data says which modifiers are on, and gives the cap. If a kernel hands many scores to the
+// hook at once, the hook takes one branch for each modifier, not for each score.
 #pragma once
 
 #define score constant_score
