@@ -1,6 +1,6 @@
-// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores, at 16
-// times the rate of f32 vector multiply-adds. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
-// chapter 18.)
+// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores. The
+// peak rate of AMX is 16 times the peak rate of f32 vector multiply-adds. (Intel 64 and IA-32 Architectures Software
+// Developer's Manual, volume 1, chapter 18.)
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
 // tiles adds 16 x 32 values times 32 x 16 values to 16 x 16 sums. Four tiles of sums, and two tiles of each operand,
@@ -9,7 +9,7 @@
 //   outputs O[query][column] += P[query][key] V[key][column]
 // The first operand is stored by rows. The second operand consists of words of 32 bits: a word has two values of one
 // column, from two neighbouring rows. So K is transposed by words, and a word of V has the values of two neighbouring
-// keys. K and V are copied in this form once a block, for all rows of the tile. The softmax runs along rows.
+// keys. K and V are copied in this form once a block, for all BLOCK_R rows. The softmax runs along rows.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances between rows, and ROWS, DIM and KEYS, which are
 // multiples of 32. Elements beyond the last query, head_dim and the last key are zero:
@@ -20,8 +20,8 @@
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
 //
-// The kernel takes no score hook and no rotate hook. Grid: (query tiles, q_heads, batch). Causal tiles run from the
-// last rows to the first.
+// The kernel takes no score hook, rotate hook or before hook. Grid: (query tiles, q_heads, batch). Causal tiles run
+// from the last rows to the first.
 #include "common/kernel/amx.h"
 
 #include "common/attention/kernels/amx.h"

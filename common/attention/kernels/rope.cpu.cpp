@@ -97,7 +97,7 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    // Rows are rotated in the order in which they lie in memory.
+    // Rows are rotated in the order in which the rows of the input lie in memory.
     const bool heads_first = t.in_strides.head < t.in_strides.row;
     const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
     for (int outer = 0; outer < outer_count; ++outer) {

@@ -10,7 +10,8 @@
 // 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
 // computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes, and addresses and strides are multiples of
 // its size).
-// Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch); threads: tile_rows times the units.
+// Grid: (heads of Q / rope_heads + heads of K / rope_heads, each rounded up; tiles of tile_rows rows; batch). Threads:
+// tile_rows times the units of a row.
 //
 // Checked: rope_rotate[GROUP=8,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,ROTARY_DIM=128,TABLE=0] without spills
 // Checked: rope_rotate[GROUP=8,HEAD_DIM=64,IN_TYPE=1,INTERLEAVED=1,ROTARY_DIM=64,TABLE=0] without spills

@@ -1,16 +1,17 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
 // A threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. The grid is persistent:
-// each multiprocessor runs one threadgroup until no tile is left. If a threadgroup has only one consumer, a
-// multiprocessor may run two threadgroups. One thread of the producer issues the tensor copies (if K and V lie on pages
-// shorter than a block, three warps issue them). Another thread hands out tiles; a tile is BLOCK_R query rows of one
-// head. Each consumer computes 64 of these rows. K and V pass through STAGES buffers of BLOCK_C keys each; the buffers
-// of K and the buffers of V have barriers of their own. A consumer issues Q K^T of a block and then P V of the previous
-// block, and does the softmax of the block while P V runs (Shah et al. 2024, FlashAttention-3, algorithm 2). With
-// PING_PONG consumers take turns: one multiplies while another does the softmax (section 3.1 of the paper). A tile
-// walks its blocks from the last key to the first, so that the blocks that need a mask come first.
+// each multiprocessor runs THREADGROUPS threadgroups (1 or 2) until no tile is left. A tile is BLOCK_R query rows of
+// one head. One thread of the producer issues the tensor copies (if K and V lie on pages shorter than a block, three
+// warps issue the copies). Another thread of the producer hands out tiles. Each consumer computes 64 rows of a tile. K
+// and V pass through STAGES buffers of BLOCK_C keys each; the buffers of K and the buffers of V have barriers of their
+// own. A consumer issues Q K^T of a block and then P V of the previous block, and does the softmax of the block while P
+// V runs (Shah et al. 2024, FlashAttention-3, algorithm 2). With PING_PONG consumers take turns: one multiplies while
+// another does the softmax (section 3.1 of the paper). A tile walks its blocks from the last key to the first. With a
+// causal mask, the blocks that need the mask thus come first.
 //
-// Tiles come from a list that the host has made. An atomic counter hands them out in the order of the list.
+// The host makes a list of the tiles. Threadgroup i begins with tile i. The other tiles are handed out in the order of
+// the list, by an atomic counter.
 //
 // The kernel takes hooks for scores (by element or by tile), keys, masks, pages, sinks, the rotation of queries, and
 // work before the attention (score.h, keys.h, mask.h, pages.h, sink.h, rotate.h, before.h). A score hook by element
@@ -149,7 +150,7 @@
 //                                 key in its block; offset has the rest of the  softmax(), run(), flash_forward()
 //                                 term
 //   FOLD               1          FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR):  read_scores(), scaled(), store()
-//                                 scores are masked under their PTX names, and
+//                                 scores are masked in their PTX registers, and
 //                                 neither scaled nor handed to the hook
 //                      0          read_scores() scales the scores, calls the    read_scores()
 //                                 hook and masks
@@ -212,7 +213,7 @@ constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(ROTATE_LEAVES_KEYS, "tensor copies bring K as it is");
 static_assert(!PING_PONG || CONSUMERS > 1);
-// Threadgroups of a multiprocessor; accumulators of more than 128 columns do not fit half of its registers.
+// Threadgroups of a multiprocessor. Half of its registers cannot hold accumulators of more than 128 columns.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 // Whether scaling a score and subtracting the shift take one rounding; shifts are then in base 2. store() finds rows
@@ -339,14 +340,14 @@ DEVICE void schedule(const Params& p) {
       bars.lost[parity] = end_of_keys(context_of(p.attention, bars.tile)) < 0;
     }
     bars.tile_full.arrive();
-    // Waits until the tile's copies are issued. If this threadgroup took its next tile earlier, the tiles would be
-    // badly balanced between threadgroups.
+    // Waits until the producer comes to the last block of the tile. If this threadgroup took its next tile earlier, the
+    // tiles would be badly balanced between threadgroups.
     bars.tile_empty.wait(parity);
     parity ^= 1;
   }
   bars.tile.blocks = no_more_tiles;
   bars.tile_full.arrive();
-  // The last threadgroup to finish sets the counters back to 0.
+  // The last threadgroup that finds no more tiles sets the counters back to 0.
   __threadfence();
   if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) {
     p.counters[0] = 0;
@@ -483,8 +484,9 @@ struct Consumer {
   // Converts the difference of a scaled score and a shift to base 2.
   DEVICE static float in_base_2(float difference) { return ONE_ROUNDING ? difference : difference * log2_e; }
 
-  // Issues S = Q K^T of a block. If no block exists, this function issues the first step nevertheless, and nobody uses
-  // its result. If a branch could skip all products of S, ptxas would do all products one after the other (C7515).
+  // Issues S = Q K^T of a block, 16 columns of Q and K a step. If no block is left, this function still issues the
+  // first step, and nobody uses the result. If a branch could skip all products of S, ptxas would do all products one
+  // after the other (C7515).
   DEVICE void multiply_scores(int stage, bool block_exists) {
     const unsigned q_tile = operand(memory + index * PANELS * Q_PANEL_BYTES);
     const unsigned k_block = operand(memory + layout.k + stage * KV_BYTES);
@@ -526,8 +528,8 @@ struct Consumer {
     sync_consumer();
   }
 
-  // Asks the mask hook about the block of `entry`, an entry of MaskLists. This happens while the products run, because
-  // a hook may take long.
+  // Asks the mask hook about the block of `entry`, an entry of MaskLists. The hook may take long, so it runs while the
+  // products run.
   DEVICE void find_seen(const WgmmaTile& tile, int entry) {
     if constexpr (!MASK_IS_NONE) {
       if (!(entry & 1)) return;
@@ -606,9 +608,10 @@ struct Consumer {
     }
   }
 
-  // Turns scores into weights exp2(scale * s - shift), in place, and adds them to the sum. The shifts of the warp's
-  // rows are raised to the rows' maxima only if some row's maximum exceeds its shift by more than 8 in base 2. So
-  // outputs are seldom rescaled (FlashAttention-4, 2025), and no weight exceeds 2^8.
+  // Turns scores into weights e^(score - shift), in place, and adds the weights to the rows' sums. The shifts of the
+  // warp's 16 rows stay until the maximum of some row exceeds its shift by more than 8 in base 2. Then each shift is
+  // raised to its row's maximum, if the maximum is greater. So outputs are seldom rescaled (FlashAttention-4, 2025),
+  // and no weight exceeds 2^8.
   DEVICE void softmax() {
     constexpr float slack = ONE_ROUNDING ? 8 : 8 * ln_2;
     float part[4] = {s[0], s[1], s[2], s[3]};  // four short chains, two for each row, because all else waits for them
@@ -672,7 +675,7 @@ struct Consumer {
       bars.tile_empty.arrive();
       if (tile.blocks == no_more_tiles) break;
       // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
-      // four threads counts it.
+      // four threads adds this weight to its sum.
       const float sink = SINK_IS_NONE ? -infinity() : sink_logit(context_of(p.attention, tile));
       UNROLL for (int r = 0; r < 2; ++r) {
         shift[r] = fmaxf(ONE_ROUNDING ? log2_e * sink : sink, lowest_score);

@@ -29,7 +29,7 @@ struct WgmmaParams {
   const WgmmaTile* tiles;  // in the order in which threadgroups take them (common/backends/cuda/wgmma_schedule.h)
   unsigned tile_count;
   /// [0] counts the tiles that were taken, without the first tile of each threadgroup. [1] counts the threadgroups that
-  /// are done. Both counters are 0 before and after every launch.
+  /// have found no more tiles. Both counters are 0 before and after every launch.
   unsigned* counters;
   /// An array [batch, q_heads, sixteens] that only the kernel uses. The array has an element for each group of 16 rows
   /// of a head. The array holds a linked list for each warp: the groups that the warp computes anew after its last

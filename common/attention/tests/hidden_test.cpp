@@ -1,6 +1,7 @@
-// A mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). The tests compare every
-// kernel with the oracle, on the device under test. Some rows see no key in the first or last blocks. Scores and values
-// have any size. NaN and infinity in K, V or tables may reach only the rows that see them.
+// A mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). Most tests compare every
+// kernel with the oracle, on the device under test. In these tests some rows see no key in the first or last blocks, or
+// scores or values are near the limits of f32, or a tensor, a score or a sink is NaN or infinite. A NaN or an infinity
+// may reach only the rows that see it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -131,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // ---- rows that see no key in the first or last blocks
 
-// A kernel that hides a score by a large negative number, not by -infinity, is wrong only at some scales.
+// A kernel that hides a score by a large negative number, not by -infinity, may be wrong only at some scales.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   const Tested setup = small();
   const Tensors tensors = test::random_tensors(setup.config);
@@ -156,7 +157,7 @@ Tensor constant(const Tensor& like, double value) {
   return tensor;
 }
 
-// Equal scores have equal weights, however large they are.
+// Equal scores have equal weights, however large the scores are.
 TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   const Tested setup = small();
   const bool wide = setup.config.dtype != DType::f16;
@@ -173,7 +174,8 @@ TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   }
 }
 
-// Scores near the limit of f32, at a scale of 3.8: scores times log2(e) would be infinite.
+// Products of Q and K of 2^126. At a scale of 3.8 or -3.8 the scores are near the limit of f32, and the scores times
+// log2(e) would be infinite.
 Tensors at_the_edge_of_f32(const Tested& setup) {
   Tensors tensors = test::random_tensors(setup.config);
   tensors.q = constant(tensors.q, 0);
@@ -194,7 +196,7 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
   }
 }
 
-// A bias of any size is added in f32; only a bias of -infinity hides a pair.
+// Every finite bias is added in f32; only a bias of -infinity hides a pair.
 TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
   const Tested setup = small();
@@ -369,7 +371,7 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
   }
 }
 
-// If all elements are finite numbers, no row is computed anew (repair.h), not even a row that sees no key in the first
+// If all elements and sums are finite, no row is computed anew (repair.h), not even a row that sees no key in the first
 // or last blocks. The test breaks the function that computes a row anew, and expects no wrong element.
 TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "only kernels of the cpu include exact_row_cpu.h";
@@ -386,8 +388,8 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
 // A weight is a power with the exponent s * factor - m * factor. Here s is a score, m is the row's largest score, and
 // `factor` is the scale times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and
 // amx.cpu.cpp compute the exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all
-// weights of the row are wrong by the same ratio. Up to largest_product this error is small. For an m of 4e9 it would
-// be more than 1, and the weights would be useless.
+// weights of the row are wrong by the same ratio. Up to largest_product this error is at most 2^-14. For an m of 4e9
+// the error could be more than 1, and the weights would be useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

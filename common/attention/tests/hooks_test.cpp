@@ -1,7 +1,7 @@
 // Hooks of the kernels: which keys a row sees, where keys lie, and how rows are rotated. The tests compare every kernel
 // with the oracle or with itself, on odd shapes. The tests check that kernels do not read blocks of keys that no row
-// sees. The tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. The tests run
-// on the device under test.
+// sees. The tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. Most tests
+// run on the device under test. The tests of HooksCudaCompileTest compile CUDA kernels without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -426,7 +426,7 @@ TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }
 
-// The rotate, pages and keys hooks at once: rotated keys on pages, with a window.
+// The pages and keys hooks at once, and the rotate hook if the kernel takes it: rotated keys on pages, with a window.
 TEST_P(HooksTest, HooksTogether) {
   Tested setup = tested(GetParam());
   setup.copies = true;
@@ -458,7 +458,7 @@ TEST_P(HooksTest, HooksTogether) {
       "");
 }
 
-// The GPU's kernels compile with the hooks, and do not spill registers. These tests need no GPU.
+// CUDA kernels compile with the hooks that they take, and do not spill registers. These tests need no GPU.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
 TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {

@@ -1,4 +1,5 @@
-// AttentionLaunch and RopeLaunch run the plan that they are given, and do not plan anew.
+// AttentionLaunch and RopeLaunch run the plan that they are given, and do not plan anew. Another test checks which
+// sizes of pages `wgmma` takes.
 #include "common/attention/launch.h"
 
 #include <gtest/gtest.h>

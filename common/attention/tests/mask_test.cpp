@@ -1,7 +1,7 @@
 // The mask hook, and the lists of the key blocks that the mask shows to each tile. The tests compare every kernel with
 // the oracle, and each kernel that walks lists with the same kernel without lists. The tests check the lists, and that
-// kernels walk only listed blocks. The tests also check that the comparisons catch broken kernels. The tests run on the
-// device under test.
+// kernels walk only listed blocks. The tests also check that the comparisons catch broken kernels. Most tests run on
+// the device under test. The tests of MaskCudaCompileTest compile CUDA kernels without a GPU.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -58,18 +58,18 @@ std::vector<Mask> masks() {
          const int64_t own = q + s.kv_len - s.q_len;
          return k >= own - 9 || k < 5 || own < 5;
        }},
-      // Some blocks are seen as a whole, the others are hidden as a whole. The sequence and the head decide which
+      // A block of 64 x 64 positions is seen as a whole or hidden as a whole. The sequence and the head decide which
       // blocks are seen.
       {"blocks", ListScope::head, "return (k / 64 + 2 * (q / 64) + c.head + c.batch) % 3 == 0;",
        [](const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k) {
          return (k / 64 + 2 * (q / 64) + head + batch) % 3 == 0;
        }},
-      // Sequences and rows that see no key.
+      // Some sequences and some rows see no key.
       {"nothing", ListScope::sequence, "return c.batch != 0 && q / 64 != 1 && (k < 70 || q % 2 != 0);",
        [](const AttentionShape&, int64_t batch, int64_t, int64_t q, int64_t k) {
          return batch != 0 && q / 64 != 1 && (k < 70 || q % 2 != 0);
        }},
-      // Rows that see no key in the first blocks, and rows that see no key in the last blocks.
+      // Some rows see no key in the first blocks, the other rows see no key in the last blocks.
       {"ends", ListScope::all, "return (q % 2 == 0) == (k < 70);",
        [](const AttentionShape&, int64_t, int64_t, int64_t q, int64_t k) { return (q % 2 == 0) == (k < 70); }},
       // A table of all pairs says which pairs are seen.
@@ -188,7 +188,7 @@ TEST_P(MaskVariants, OddShapes) {
   }
 }
 
-// A kernel that hides a score by a large negative number, not by -infinity, is wrong only at some scales.
+// A kernel that hides a score by a large negative number, not by -infinity, may be wrong only at some scales.
 TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   test::Some some(13);
   for (double scale = 0.05; scale < 1.5; scale *= 1.17) {

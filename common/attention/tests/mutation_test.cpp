@@ -1,5 +1,5 @@
-// The tests break kernels on purpose, and expect that the checks of the results notice. Some kernels are wrong on small
-// shapes; others are wrong in only one of many blocks of keys. The tests run on the device under test.
+// The tests break kernels on purpose, and expect that the checks of the results find the errors. Mutations show on
+// small shapes; BlockMutations are errors in only one of many blocks of keys. These tests run on the device under test.
 #include <gtest/gtest.h>
 
 #include <map>
