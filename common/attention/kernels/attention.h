@@ -18,9 +18,10 @@ struct TensorStrides {
 ///
 /// The keys hook, the mask hook, or a score of -infinity after the score hook hides a pair of a query and a key. The
 /// weight of a hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are
-/// NaN, infinity or 1e36. Every other pair is seen, and its score counts, however large or small it is. A row that sees
-/// no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is NaN, and
-/// its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the rows that see its key.
+/// NaN, infinity or 1e36. Every other pair is seen, and its score counts, however large or small the score is. A row
+/// that sees no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is
+/// NaN, and its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the rows that see
+/// its key.
 struct AttentionParams {
   const GLOBAL void *q, *k, *v;
   GLOBAL void* o;

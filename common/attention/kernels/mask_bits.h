@@ -1,5 +1,5 @@
-// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads each byte at most once,
-// and asks the mask hook at most once about each pair. The kernel writes the lists of key blocks that attention walks
+// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the bytes, and asks the
+// mask hook only about pairs whose byte is not 0. The kernel writes the lists of key blocks that attention walks
 // (mask_lists.h), and a bit for each pair. The host and kernels include this file, so it includes only headers of
 // kernels.
 #pragma once

@@ -3,8 +3,8 @@
 // keys. The four threads of a row exchange its maximum after each block, and its sum only after the last block. The
 // shift of a row is the number that is subtracted from the row's scores before the exponential.
 //
-// K and V pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied. The
-// warps walk the blocks from the last key to the first. With a causal mask, the blocks that need the mask thus come
+// K and V each pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied.
+// The warps walk the blocks from the last key to the first. With a causal mask, the blocks that need the mask thus come
 // first.
 //
 // The kernel splits a number of f32 into two numbers of tf32, high + low, with 11 significant bits each. It computes a
@@ -23,8 +23,8 @@
 // The tiles, BLOCK_R x BLOCK_C, that the host chooses on a Hopper for launches of many tiles:
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// With 192 rows only one threadgroup fits a multiprocessor, and the multiprocessor is idle while this threadgroup
-// waits.
+// Tiles of 192 rows leave room for only one threadgroup on a multiprocessor. While that threadgroup waits, the
+// multiprocessor is idle.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -124,7 +124,8 @@ DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int qu
 }
 
 /// The work of one warp. In tile t of 16 query rows, a thread holds parts of rows `row + 16 t` and `row + 16 t + 8`. Of
-/// its four results of a matrix product, results 0 and 1 belong to the first of these rows, 2 and 3 to the second.
+/// a thread's four results of a matrix product, results 0 and 1 belong to the first of these rows, 2 and 3 to the
+/// second.
 struct Warp {
   const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;

@@ -1,8 +1,8 @@
 // Variant `wgmma`: flash attention forward on Hopper's tensor cores, for 16-bit Q, K and V.
 //
 // A threadgroup has one producer warpgroup and CONSUMERS = BLOCK_R / 64 consumer warpgroups. The grid is persistent:
-// each multiprocessor runs THREADGROUPS threadgroups (1 or 2) until no tile is left. A tile is BLOCK_R query rows of
-// one head. One thread of the producer issues the tensor copies (if K and V lie on pages shorter than a block, three
+// each multiprocessor runs up to THREADGROUPS threadgroups (1 or 2) until no tile is left. A tile is BLOCK_R query rows
+// of one head. One thread of the producer issues the tensor copies (if K and V lie on pages shorter than a block, three
 // warps issue the copies). Another thread of the producer hands out tiles. Each consumer computes 64 rows of a tile. K
 // and V pass through STAGES buffers of BLOCK_C keys each; the buffers of K and the buffers of V have barriers of their
 // own. A consumer issues Q K^T of a block and then P V of the previous block, and does the softmax of the block while P

@@ -473,7 +473,7 @@ TEST_F(RopeTest, ThePlanCountsBytesOnce) {
   EXPECT_EQ(plan.launches.size(), 1u);
 }
 
-TEST(RopeFormulas, LaunchesOfAGpuHaveThreadsForEveryRow) {
+TEST(RopeFormulas, ThreadsAndGridOfCudaLaunches) {
   for (int64_t head_dim = 8; head_dim <= 512; head_dim += 8) {
     for (int64_t rotary_dim = 2; rotary_dim <= head_dim; rotary_dim += 2) {
       const Launch launch = rope_plan(rope_of(head_dim, rotary_dim), {.rows = 1000}, test::hopper()).launches.front();
