@@ -24,10 +24,10 @@ INLINE float hooked_score(float s, int query, int key, const ScoreContext& conte
 #endif
 }
 
-/// Computes the row of O of one query. The query's scores and the sink must be finite or -infinity. score_of(key) is the
-/// score of the query and a key after all hooks, values_of(key)(d) is element d of the key's row of V, and
-/// store(d, output) takes element d of O. HEAD_DIM may be known only at run time, so the function computes most_columns
-/// elements of O at a time.
+/// Computes the row of O of one query. The query's scores and the sink must be finite or -infinity. score_of(key) is
+/// the score of the query and a key after all hooks, values_of(key)(d) is element d of the key's row of V, and store(d,
+/// output) takes element d of O. HEAD_DIM may be known only at run time, so the function computes most_columns elements
+/// of O at a time.
 template <typename Scores, typename Values, typename Store>
 INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
   constexpr int most_columns = 128;
