@@ -245,8 +245,8 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-// A row of the table has words of the advice for a figure below the claim's threshold, then words of the advice for a
-// figure above the threshold.
+// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
+// for a figure above the threshold.
 TEST(FlashClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(
