@@ -1,5 +1,5 @@
-// The GPU's kernels broken on purpose (mutations), compiled without a GPU. Each mutation compiles, and its machine code
-// differs from the unbroken kernel's.
+// Compiles mutations (kernels for a GPU that are broken on purpose) without a GPU. The machine code of a mutation must
+// differ from the machine code of the unbroken kernel.
 #include <gtest/gtest.h>
 
 #include <map>
