@@ -60,7 +60,7 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
 // setmaxnreg for the form. For such a form the compiler must name setmaxnreg in a message, and the kernel must spill at
 // least 512 bytes or not compile. If a new compiler no longer ignores setmaxnreg for the form, the test fails: then
 // call_skip_reason() need not leave the form out. For every other form the compiler must give no message, for example
-// none that it serializes wgmma instructions. The kernel must spill no registers if the function is inlined, and at
+// none that it serialises wgmma instructions. The kernel must spill no registers if the function is inlined, and at
 // most 64 bytes if the kernel calls the function.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :

@@ -872,8 +872,9 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double once = cascade_plan(config.decode, test::avx2(), 400, 64).work.bytes;
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
-  // The bytes that a cascade adds: it reads the queries twice, and for each query writes two rows of f32 in place of
-  // one row of out_dtype, and two log-sum-exps in place of one. The launch that joins the two rows counts no bytes.
+  // The bytes that a cascade adds: it reads the queries twice, and for each query of a head writes two rows of f32 in
+  // place of one row of out_dtype, and two log-sum-exps in place of one. The launch that joins the rows counts no
+  // bytes.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +

@@ -48,8 +48,8 @@ std::string header(const std::string& macros, const std::string& function) {
 }
 
 // There are two documents. The cut is within a block of keys and within a tile of rows. Rows of the second document see
-// no key in the first blocks, rows of the first document see no key in the last blocks, and rows with a negative
-// position see no key.
+// no key in the first blocks, rows of the first document see no key in the last blocks, and rows whose
+// position q + kv_len - q_len is negative see no key.
 constexpr int64_t cut = 43;
 bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   const int64_t own = q + shape.kv_len - shape.q_len;

@@ -478,7 +478,7 @@ TEST_F(HooksCudaCompileTest, KeysHooks) {
         source.includes = hook.includes();
         const test::CapturedLog log;
         EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << hook.name << " " << source.key();
-        EXPECT_EQ(log.text(), "") << "the compiler warns, for example that it serializes wgmma instructions";
+        EXPECT_EQ(log.text(), "") << "the compiler warns, for example that it serialises wgmma instructions";
       }
     }
   }
