@@ -1,4 +1,4 @@
-// Which texts of users' functions are refused before a compiler sees them.
+// Refuses texts of users' functions before a compiler sees them.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,8 @@
 namespace attn {
 
 /// Returns the reason why a text of a user's function is refused, with the line number; returns nothing if the text is
-/// allowed. A text is refused if it has control characters other than white space, bytes that are not UTF-8, or
-/// #include, #include_next, #import, #embed, `extern` or `asm`, which reach out of the file. These words are allowed in
-/// comments and literals.
+/// allowed. A text must be UTF-8 without control characters other than white space. Outside comments and literals the
+/// text must not have #include, #include_next, #import, #embed, `extern` or `asm`, because it must stand alone.
 std::optional<std::string> refused_text(std::string_view text);
 
 }  // namespace attn

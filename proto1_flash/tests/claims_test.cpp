@@ -22,8 +22,8 @@ namespace {
 using test::avx2;
 using test::hopper;
 
-// Returns results of the quick sweep, with made-up times. Each score takes head_dim + 20 ns. Tiles of many rows take
-// less time. Bc = 80 and the simpler variants take more time. A causal mask takes 0.55 of the time.
+// Returns results of the quick sweep, with made-up times: head_dim + 20 ns for each pair of query and key, times a
+// factor for each of several axes. For example, tiles with more rows take less time, and tiles with Bc = 80 take more.
 std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
@@ -81,8 +81,8 @@ TEST(FlashDuelsTest, PickBestAndWorstTile) {
   const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   for (const int64_t dim : {64, 128, 256}) {
     const Duel& duel = find(duels, "worst_tile", dim);
-    EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256)
-        << "head_dim " << dim;  // only the default tile has so many rows
+    // By the made-up times the default tile is the best, because it has the most rows.
+    EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256) << "head_dim " << dim;
     EXPECT_NE(duel.baseline.integer("block_c"), 80) << "head_dim " << dim;
     EXPECT_EQ(duel.contender.integer("block_r"), 16) << "head_dim " << dim;
     EXPECT_EQ(duel.contender.integer("block_c"), 80) << "head_dim " << dim;
@@ -106,7 +106,7 @@ TEST(FlashDuelsTest, TheDefaultTileIsComparedWithTheBestOther) {
   }
 }
 
-TEST(FlashDuelsTest, VaryOneAxisAtATime) {
+TEST(FlashDuelsTest, CasesOfADuelDifferInTheTileAndAtMostOneOtherAxis) {
   const std::map<std::string, std::set<std::string>> varied = {
       {"bf16", {"dtype"}}, {"causal", {"causal"}}, {"layout", {"layout"}}, {"wider_heads", {"head_dim"}},
       {"worst_tile", {}},  {"default_tile", {}},   {"bc80", {}},           {"ladder", {"variant"}}};
@@ -162,13 +162,14 @@ TEST(FlashConclusionsTest, DuelsBecomeFindingsWithAValueForEachPlaceholder) {
       const std::set<std::string> tags(conclusion.tags.begin(), conclusion.tags.end());
       EXPECT_EQ(tags.size(), conclusion.tags.size()) << conclusion.hypothesis;
       judged.insert(conclusion.hypothesis);
-      EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+      EXPECT_TRUE(claims.insert(finding["claim_key"]).second)
+          << "two findings have the claim_key " << finding["claim_key"];
     }
   }
   EXPECT_EQ(judged.size(), registered.size());
 }
 
-TEST(FlashConclusionsTest, CeilingSharesAreOfTheLongestSequence) {
+TEST(FlashConclusionsTest, TheShareOfTheCeilingIsThatOfTheLongestSequence) {
   const std::vector<Measurement> results = made_up();
   bool found = false;
   for (const Conclusion& conclusion : flash_conclusions(results, {})) {
@@ -201,7 +202,7 @@ TEST(FlashConclusionsTest, OtherProcessesMeasureThePickedCasesAgain) {
   }
 }
 
-TEST(FlashConclusionsTest, ScalingFitsTheFastestTileOfEachLength) {
+TEST(FlashConclusionsTest, TimeGrowsWithTheSquareOfTheLength) {
   int found = 0;
   for (const Conclusion& conclusion : flash_conclusions(made_up(), {})) {
     if (conclusion.hypothesis != "scaling") continue;
@@ -231,7 +232,7 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsComparedWithTheNextBest) {
               conclusion.values["contender"]["block_r"].get<int64_t>());
   }
   EXPECT_GE(found, 3);
-  EXPECT_GT(unclear, 0);  // the made-up times of tiles that differ only in Bc are equal
+  EXPECT_GT(unclear, 0);  // tiles that differ only in Bc have equal made-up times, unless Bc is 80
 }
 
 TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
@@ -244,7 +245,8 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
+// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
+// for a figure above the threshold.
 TEST(FlashClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(

@@ -1,5 +1,5 @@
-// Runs the program as a user runs it. The tests check which records the program writes, which arguments it refuses, and
-// which records remain after the program was killed.
+// Runs proto1_flash, and at the end proto1_flash_devices, as a user runs them. The tests check, for example, the
+// records that the program writes, the arguments that the program refuses, and the end of a run that gets a signal.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
@@ -130,8 +130,8 @@ constexpr const char* one_tile =
     "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 "
     "--axis block_c=64 ";
 
-// The second case launches a kernel for a minute. The signal comes while the program makes the inputs of this case, or
-// during this launch.
+// The launch of the second case would take about a minute. The signal comes while the program makes the inputs of this
+// case, or during this launch.
 TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableIsPrinted) {
   for (const int signal : {SIGINT, SIGTERM}) {
     std::filesystem::remove(path("measurements.jsonl"));
@@ -183,7 +183,8 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
-// The records cannot be written, as on a full disk. No case counts as wrong or failed because its record is missing.
+// The limit on the size of a file acts like a full disk. No case counts as wrong or failed because its record cannot be
+// written.
 TEST_F(CliTest, AFullDiskFailsNoCase) {
   const Outcome outcome = run_shell(
       one_tile + test::few_samples + "--axis head_dim=64 --axis q_len=64,128,256 --axis block_r=16,32 --processes 2",
@@ -205,9 +206,8 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   }
 }
 
-// If the parent ignores SIGCHLD, the program ignores SIGCHLD from its start on. The program must stop ignoring SIGCHLD:
-// the program returns the exit status of a child process (the worker), and a process that ignores SIGCHLD never gets
-// such a status.
+// If the parent process ignores SIGCHLD, the program starts with SIGCHLD ignored. Then the program could not get the
+// exit status of its own child process, the worker, which is the program's own exit status.
 TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }
@@ -274,7 +274,7 @@ struct Refused {
   std::string says;
 };
 
-TEST_F(CliTest, BadInputIsOneLineAndStatus2) {
+TEST_F(CliTest, BadInputGivesOneLineAndStatus2) {
   std::ofstream(path("lying.safetensors")) << std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
   std::ofstream(path("short.safetensors")) << "abc";
   const std::vector<Refused> all = {

@@ -1,6 +1,6 @@
-// Compiles every kernel that the quick sweep runs on a Hopper GPU. The machine needs no GPU. The tests check that no
-// kernel spills registers, and that ptxas serialises no matrix products. FlashOperation::skip_reason() skips tiles that
-// do not fit into the registers; a test checks that it skips neither too many tiles nor too few.
+// Compiles kernels for a Hopper GPU, on a machine that needs no GPU. A test expects of every kernel of the quick sweep
+// that it spills no registers, and that ptxas serialises no wgmma instructions. Another test checks the rule by which
+// FlashOperation::skip_reason() skips tiles of wgmma that do not fit into the registers.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,8 +44,8 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   EXPECT_GT(seen.size(), 40u);
 }
 
-// The kernel of the widest tile that skip_reason() allows neither spills registers nor serialises its products. A tile
-// that is 32 keys wider would spill.
+// The kernel of the widest tile that skip_reason() allows neither spills registers nor serialises its products. The
+// kernel of a tile that is 32 keys wider spills registers.
 TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   FlashConfig config;
   config.variant = "wgmma";

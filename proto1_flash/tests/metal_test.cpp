@@ -1,4 +1,5 @@
-// Tests Metal's attention kernels on the emulated device, at odd sizes.
+// Metal's attention kernels. Most tests run the kernels on the emulated device; MetalTileTest and BudgetsOfTheStudy run
+// no kernel.
 #include "common/testing/metal.h"
 
 #include "common/attention/flash.h"
@@ -13,7 +14,8 @@ class MetalFlashTest : public test::MetalProgramTest {
   MetalFlashTest() : MetalProgramTest("proto1_flash") {}
 };
 
-// Each head_dim and type has a tile that fits 32 KB of threadgroup memory, 1024 threads and the registers.
+// For each head_dim and type choose_tile() chooses a tile that fits 32 KB of threadgroup memory, 1024 threads and the
+// registers.
 TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -39,7 +41,7 @@ TEST_F(MetalFlashTest, EachType) {
   for (const char* dtype : {"f32", "f16", "bf16"}) expect_right(2, axes + "dtype=" + dtype);
 }
 
-// The slow tests of more shapes. CTest gives tests of this name the label metal_full.
+// Slow tests of more cases. CTest gives the suites whose names begin with MetalFull the label metal_full.
 class MetalFullFlashTest : public MetalFlashTest {};
 
 // In this case Q is in threadgroup memory, and K and V share one buffer. There are more queries than keys.

@@ -153,7 +153,8 @@ TEST(StitchConclusionsTest, EveryHypothesisIsJudgedAndEveryTextRenders) {
     }
     EXPECT_FALSE(conclusion.measurements.empty()) << conclusion.hypothesis;
     EXPECT_EQ(std::set(conclusion.tags.begin(), conclusion.tags.end()).size(), conclusion.tags.size());
-    EXPECT_TRUE(claims.insert(finding["claim_key"]).second) << "two findings claim " << finding["claim_key"];
+    EXPECT_TRUE(claims.insert(finding["claim_key"]).second)
+        << "two findings have the claim_key " << finding["claim_key"];
   }
   EXPECT_EQ(judged.size(), hypotheses(stitch_claims()).size());
 }
@@ -201,7 +202,8 @@ TEST(StitchConclusionsTest, TextsRenderWithoutFiguresOfTheMachineCode) {
   }
 }
 
-// Returns the conclusion of `break_even` for calls by row. `points` has the ratio of times at each work.
+// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`, each with its ratio
+// of times.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;
@@ -222,13 +224,14 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkWithCheapCallsThereAndAbove) 
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.009, 1.008, 1.012}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(some.estimate.value, 16);
   ASSERT_EQ(some.parts.size(), 1u);
-  EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9) << "the interval of the ratio at 16 reaches above 1.01";
+  EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9)
+      << "the interval of the ratio at work=16 reaches above 1.01";
   EXPECT_EQ(some.measurements.size(), 8u);
   const Conclusion sure = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.005, 1.004, 1.006}}, {64, {1.001, 0.999, 1.002}}});
   EXPECT_EQ(sure.estimate.value, 16);
   EXPECT_EQ(judge(hypothesis("break_even"), sure).state, State::supported);
-  // A good ratio does not count if a larger work has a bad ratio.
+  // A ratio of at most 1.01 does not count if the ratio at a larger `work` is above 1.01.
   const Conclusion lucky = break_even(
       {{1, {1.0, 0.99, 1.005}}, {4, {1.05, 1.04, 1.06}}, {16, {1.02, 1.015, 1.03}}, {64, {1.0, 0.999, 1.002}}});
   EXPECT_EQ(lucky.estimate.value, 64);
@@ -284,8 +287,8 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 4u);
 }
 
-// For each claim the table has a part of the advice for a figure below the claim's threshold, and a part for a figure
-// above it.
+// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
+// for a figure above the threshold.
 TEST(StitchClaimsTest, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(

@@ -1,4 +1,4 @@
-// Runs the program as a user runs it, with the user's own score function.
+// Runs the program as a user runs it. Most tests give the program a user's score function.
 #include <gtest/gtest.h>
 
 #include <set>

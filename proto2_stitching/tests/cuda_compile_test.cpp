@@ -1,5 +1,5 @@
-// Compiles and links every form (how the kernel reaches the score function) at every grain (how many scores a call
-// takes) for a Hopper GPU, without a GPU.
+// Compiles and links kernels of every form (how the kernel reaches the score function) and grain (how many scores a
+// call takes) for a Hopper GPU, without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
                                  binary.spill_bytes, cuda_contents(binary).bytes));
     }
   }
-  // Of each pair of kernels, one kernel has a call and the other has no call. So the machine codes differ.
+  // In each of these pairs one kernel calls the score function, and the other has the function inlined.
   EXPECT_NE(codes["stitched by row"], codes["stitched_nolto by row"]);
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
@@ -59,9 +59,9 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
 // The kernel `wgmma` takes scores by element only. call_skip_reason() leaves a form out if the compiler ignores
 // setmaxnreg for the form. For such a form the compiler must name setmaxnreg in a message, and the kernel must spill at
 // least 512 bytes or not compile. If a new compiler no longer ignores setmaxnreg for the form, the test fails: then
-// call_skip_reason() need not leave the form out. For a form that runs, the compiler must give no message: a message
-// would say that the matrix products wait for each other. A form that runs spills no registers if it is inlined, and at
-// most 64 bytes if it calls the function.
+// call_skip_reason() need not leave the form out. For every other form the compiler must give no message, for example
+// none that it serialises wgmma instructions. The kernel must spill no registers if the function is inlined, and at
+// most 64 bytes if the kernel calls the function.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {

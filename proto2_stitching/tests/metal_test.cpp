@@ -1,4 +1,4 @@
-// Tests the forms of a score function that Metal has, on the emulated device.
+// Metal's forms (how the kernel reaches the score function). Most tests run kernels on the emulated device.
 #include "common/testing/metal.h"
 
 #include <set>
@@ -21,7 +21,7 @@ TEST_F(MetalStitchTest, EachForm) {
                "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
 }
 
-// The other forms say in one line why they do not run.
+// --dry-run says for each of these forms in one line why the form does not run.
 TEST_F(MetalStitchTest, OtherFormsSayWhy) {
   const std::string text =
       dry_run("form=pointer,stitched,stitched_nolto grain=element function=alibi q_len=19 head_dim=64");
@@ -33,9 +33,9 @@ TEST_F(MetalStitchTest, OtherFormsSayWhy) {
   EXPECT_NE(text.find("0 of 3 cases"), std::string::npos) << text;
 }
 
-// In block i of 8 keys, a lane l from 0 to 3 of a row has the keys 8 i + 2 l and 8 i + 2 l + 1. A simdgroup makes one
-// call for the first keys of its lanes and one call for the second keys. The simdgroup leaves a call out if no row sees
-// a key of this call.
+// A row's scores for block i of 8 keys lie in four lanes: lane l from 0 to 3 has the keys 8 i + 2 l and 8 i + 2 l + 1.
+// For each block a simdgroup makes one call for the first keys of its lanes, and one call for the second keys. The
+// simdgroup leaves a call out if no row sees a key of this call.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};

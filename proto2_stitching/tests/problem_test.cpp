@@ -1,6 +1,6 @@
-// The tests compare every form (how the kernel reaches the score function) at every grain (how many scores a call
-// takes) with the oracle and with the form `monolithic`, on odd shapes. They also check the number of calls, and that
-// the comparison notices kernels that are broken on purpose. The tests run on the device under test.
+// Forms (how the kernel reaches the score function) at each grain (how many scores a call takes), on the device under
+// test. Most tests compare the output with the oracle, on the cpu also with the bits of the form `monolithic`. Others
+// check, for example, the number of calls, or that the check notices kernels that are broken on purpose.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -88,8 +88,7 @@ double everything_in_double(const AttentionShape& shape, double s, int64_t b, in
 class Forms : public OnDevice<testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(All, Forms, testing::ValuesIn(forms()), [](const auto& test) { return test.param; });
 
-// The lengths leave tiles, panels and vectors partly filled. The cases have grouped heads, and include causal masks and
-// 16-bit elements.
+// The lengths leave tiles and vectors partly filled. Three query heads share a key/value head.
 TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   test::Some some(5);
   for (const std::string grain : {"element", "row", "tile"}) {
@@ -118,7 +117,7 @@ TEST_P(Forms, AreRightAtEveryGrainOnOddShapes) {
   }
 }
 
-TEST_P(Forms, BuiltInFunctionsGiveTheBitsOfMonolithic) {
+TEST_P(Forms, BuiltInFunctionsAgreeWithTheOracleAndOnTheCpuWithMonolithic) {
   test::Some some(2);
   for (const std::string& function : built_in_functions()) {
     for (const std::string grain : {"element", "row", "tile"}) {
@@ -134,8 +133,8 @@ TEST_P(Forms, BuiltInFunctionsGiveTheBitsOfMonolithic) {
   }
 }
 
-// A function in a file may leave the context out. A file with the text of a built-in function gives the same machine
-// code as the built-in function.
+// A function in a file may leave out the parameter for the context. A file with the text of a built-in function gives
+// as many bytes of machine code, and the same numbers of instructions, as the built-in function.
 TEST_P(Forms, TakeAUsersFile) {
   const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
   const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
@@ -186,8 +185,8 @@ TEST_F(StitchTest, BuiltInFunctionsComputeWhatTheirNamesSay) {
   };
   EXPECT_DOUBLE_EQ(at("scale", 2, 0, 0, 0), 1.5);
   EXPECT_NEAR(at("soft_cap", 50, 0, 0, 7), 20 * std::tanh(2.5), 1e-9);
-  // ALiBi: the slopes of heads 1 and 8 of 8 are 1/2 and 2^-8. Query 0 is at the position of key 20, query 9 at the
-  // position of key 29.
+  // ALiBi: of 8 heads, head 0 has the slope 1/2, and head 7 the slope 2^-8. Query 0 is at the position of key 20, query
+  // 9 at the position of key 29.
   EXPECT_NEAR(at("alibi", 1, 0, 0, 0), 1 - 0.5 * 20, 1e-9);
   EXPECT_NEAR(at("alibi", 1, 7, 9, 29), 1, 1e-9);
   EXPECT_NEAR(at("alibi", 1, 7, 9, 28), 1 - 1. / 256, 1e-9);
@@ -227,7 +226,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
         EXPECT_EQ(calls_made, calls) << where;
       } else if (grain == "row") {
         EXPECT_EQ(calls_made, calls * device().info().simd_width) << where;
-      } else {  // a call takes a register tile: its keys times its vectors are 4 to 24
+      } else {  // a call takes the scores of a register tile, 4 to 24 vectors
         EXPECT_GE(calls_made, calls * 4 * device().info().simd_width) << where;
         EXPECT_LE(calls_made, calls * 12 * 2 * device().info().simd_width) << where;
       }
@@ -235,7 +234,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   }
 }
 
-// Checks the functions of math.h that a user's function may call, in float, as kernels compile them.
+// Checks functions of math.h that a user's function may call. They compute in float, as in the kernels.
 TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =

@@ -151,7 +151,7 @@ TEST(StitchSweepTest, AFileTakesThePlaceOfEveryFunction) {
   }
 }
 
-TEST(StitchSweepTest, CallsOfAFullTileAreItsPairs) {
+TEST(StitchSweepTest, CallsOfAFullTileByElementAreAboutAsManyAsPairs) {
   for (const DeviceInfo& info : {avx2(), hopper()}) {
     for (const Case& config : cases("quick", info)) {
       StitchConfig stitch = StitchConfig::from(config, info);

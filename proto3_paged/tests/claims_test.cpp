@@ -26,7 +26,7 @@ namespace {
 /// Returns the made-up time of a case. The time grows in proportion to the bytes. Pages of 1 token add a half of the
 /// time, other pages add a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose
 /// adds a tenth. A chain of launches takes four times the time, and a fused append adds no time. A soft cap adds a
-/// fifth. Without a cascade each sequence reads shared tokens again.
+/// fifth. Without a cascade each sequence reads the shared pages again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -169,7 +169,8 @@ TEST(PagedFindings, ThePublishedKernelTakesTheBytesThatTheStudyGives) {
   }
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
+// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
+// for a figure above the threshold.
 TEST(PagedFindings, AdviceFitsSmallAndLargeFigures) {
   using test::Choice;
   test::expect_advice(

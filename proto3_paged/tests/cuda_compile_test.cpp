@@ -1,4 +1,4 @@
-// Compiles the kernels for a Hopper GPU, without a GPU.
+// Compiles kernels for key/value caches for a Hopper GPU, without a GPU. The unbroken kernels must not spill registers.
 #include <gtest/gtest.h>
 
 #include <string>

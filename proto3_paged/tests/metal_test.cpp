@@ -1,5 +1,5 @@
-// The tests run Metal's kernels for caches on the emulated device. The caches have odd page sizes, and ragged lengths
-// with an empty sequence. Some launches join parts.
+// Metal's kernels for key/value caches. Most tests run the kernels on the emulated device, with ragged lengths.
+// MetalDecodeTest and BudgetsOfTheStudy run no kernel.
 #include "common/testing/metal.h"
 
 #include "common/cases/study_layout.h"
@@ -14,8 +14,7 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
-// For each head_dim, type and number of query heads for a key/value head, the tile fits into 32 KB of threadgroup
-// memory.
+// The tile that the plan chooses fits into the device's threadgroup memory, 32 KB.
 TEST(MetalDecodeTest, EachHeadDimFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16}) {
@@ -44,7 +43,7 @@ TEST_F(MetalPagedTest, Decode) {
   expect_right(1, axes + "page_size=16 page_order=random reduce=launch dtype=bf16 cache_dtype=bf16");
 }
 
-// The slow tests of more shapes. CTest gives tests of this name the label metal_full.
+// Slow tests of more cases. CTest gives the suites whose names begin with MetalFull the label metal_full.
 class MetalFullPagedTest : public MetalPagedTest {};
 
 TEST_F(MetalFullPagedTest, PagesGroupsAndDimensions) {
@@ -87,7 +86,7 @@ TEST_F(MetalPagedTest, CachesOf8Bits) {
   expect_right(2, axes + "dtype=f16");
 }
 
-TEST_F(MetalFullPagedTest, NarrowCaches) {
+TEST_F(MetalFullPagedTest, CachesOfNarrowerTypesThanQ) {
   const std::string axes = std::string(odd_cache) +
                            "task=decode append=none q_len=3 block_c=32 workers=3 page_size=0,16 page_order=identity "
                            "reduce=launch ";
@@ -95,7 +94,7 @@ TEST_F(MetalFullPagedTest, NarrowCaches) {
   expect_right(8, axes + "dtype=f32 cache_dtype=int8,e4m3,f16,bf16");
 }
 
-TEST_F(MetalFullPagedTest, AppendsOfEachKind) {
+TEST_F(MetalFullPagedTest, FusedAppends) {
   const std::string axes =
       std::string(odd_cache) + "task=decode append=fused block_c=32 workers=5 page_order=identity reduce=last,launch ";
   expect_right(4, axes + "rotary_dim=0,40 q_len=12 page_size=16 dtype=f32 cache_dtype=f32");
@@ -111,7 +110,7 @@ TEST_F(MetalPagedTest, Prefill) {
                       "page_order=random reduce=last dtype=f16 cache_dtype=int8,e4m3");
 }
 
-// --dry-run prints the threadgroup memory of the published study's kernel.
+// --dry-run prints the threadgroup memory that the published study's kernel takes.
 TEST_F(MetalPagedTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_page_bytes(64, 8), 8704u);  // 8.5 KB
   EXPECT_EQ(study_page_bytes(64, 64), size_t{40} << 10);

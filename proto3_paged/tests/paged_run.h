@@ -68,9 +68,9 @@ inline std::string garbage_text(double garbage, bool in_v, bool last) {
   return fmt::format("{} in {} at the {} key", garbage, in_v ? "V" : "K", last ? "last" : "middle");
 }
 
-/// Runs the configuration with `garbage` in K or in V of every sequence: in one element of head 0, and in a whole row
-/// of head 1. The garbage is at the last key if `last`, else at the middle key. Under a causal mask only the last query
-/// sees the last key. Returns the worst difference that the check finds, or an empty text.
+/// Runs the configuration with `garbage` in K or in V of every sequence that has tokens: in one element of head 0, and
+/// in a whole row of head 1. The garbage is at the last key if `last`, else at the middle key. Under a causal mask only
+/// the last query sees the last key. Returns the worst difference that the check finds, or an empty text.
 inline std::string difference_with(const PagedConfig& config, double garbage, bool in_v, bool last) {
   Device& chosen = test::device();
   const auto inputs = std::make_shared<PagedInputs>(chosen, config, 7);

@@ -1,5 +1,6 @@
-// The tests decode over caches of every shape, on the device under test. They compare decoding with the oracle, compare
-// equivalent launches bit for bit, and expect that the checks notice kernels that are broken on purpose.
+// Decoding over a contiguous cache or a cache on pages, on the device under test; the tests of plans and page tables
+// need no device. Most tests compare the output with the oracle. Others compare the bits of equivalent launches, or
+// expect that the check notices a kernel that is broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -82,7 +83,8 @@ TEST_F(PagedTest, TypesAgreeWithTheOracle) {
   }
 }
 
-// The longest sequence ends near the end of a page or of a block.
+// The longest sequence has one token, or ends within one token of the end of a page. The ends of some of these pages
+// are ends of blocks of block_c keys too.
 TEST_F(PagedTest, LengthsAroundAPageAndABlockAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 15, 16, 17, 63, 64, 65, 128, 129}) {
     for (const int64_t q_len : {1, 4}) {
@@ -114,10 +116,10 @@ TEST_F(PagedTest, WorkersAgreeWithTheOracle) {
       PagedConfig config = paged_config();
       config.decode.shape.kv_len = 500;
       config.decode.shape.q_heads = 10;
-      config.decode.shape.q_len = 16;  // several tiles, each with several heads
+      config.decode.shape.q_len = 16;  // 5 heads x 16 queries for each key/value head: several tiles
       config.decode.workers = workers;
       config.decode.join_last = join_last;
-      EXPECT_EQ(difference(config), "") << workers << " workers, the last worker joins: " << join_last;
+      EXPECT_EQ(difference(config), "") << workers << " workers, join_last: " << join_last;
     }
   }
 }
@@ -144,7 +146,7 @@ TEST_F(PagedTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   }
 }
 
-TEST_F(PagedTest, ASecondLaunchJoinsToTheSameBits) {
+TEST_F(PagedTest, JoiningInASecondLaunchGivesTheSameBits) {
   for (const int64_t workers : {2, 3, 7, 64}) {
     PagedConfig config = paged_config();
     config.decode.shape.kv_len = 400;
@@ -296,8 +298,8 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
       v.data[static_cast<size_t>(code)] = is_nan ? std::byte{0} : static_cast<std::byte>(code);
     }
     const Tensor o = decode_one(config, q, k, v, {1}, {0.25f});
-    // On a GPU the weight is a power of 2 that is computed with an error. The test allows this error, which is far less
-    // than the distance between two codes.
+    // The product of weight and scale may have a rounding error on a GPU. The tolerance is far less than the distance
+    // between the values of two codes.
     for (int64_t code = 0; code < 256; ++code) {
       const double want = v.load(code) / 4;
       EXPECT_NEAR(o.load(code), want, 0x1p-22 * std::abs(want)) << name(cache_dtype) << ", code " << code;
@@ -305,8 +307,8 @@ TEST_F(PagedTest, EveryCodeOf8BitsIsConvertedExactly) {
   }
 }
 
-// A GPU multiplies in f16. The elements of Q in bf16, and weights multiplied by the scales of V, are too large or too
-// small for f16.
+// With a cache of 8 bits a GPU multiplies matrices of f16. Q's elements in bf16 are too large for f16, and products of
+// weights and V's scales are too large or too small for f16.
 TEST_F(PagedTest, ScalesOf8BitsMayHaveAnyMagnitude) {
   constexpr int64_t head_dim = 64, keys = 3;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -437,8 +439,7 @@ PagedConfig cascade_config() {
   return config;
 }
 
-// ---- keys and values that are NaN, infinite or huge
-
+// Garbage in K or V is NaN, infinity, or a huge number: 6e4 in f16, else 1e36.
 TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   test::Some some(5);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -535,7 +536,8 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// The hook hides some pairs by the score -infinity, and gives other pairs scores of up to 3.4e38 in size.
+// The score hook hides some pairs of query and key by the score -infinity. It gives other pairs huge scores, down to
+// -3.4e38.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -566,8 +568,8 @@ TEST_F(PagedTest, ScoresOfAnySize) {
   }
 }
 
-// New tokens lie on both sides of the end of a page and of a block. Some sequences have only new tokens. Some workers
-// get only new tokens.
+// In some cases the two new tokens lie on both sides of the end of a page or of a block, or a sequence has only new
+// tokens, or a worker gets only new tokens.
 TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 2, 16, 17, 64, 65, 66, 130}) {
     for (const int64_t workers : {1, 7, 64}) {
@@ -577,8 +579,7 @@ TEST_F(PagedTest, NewTokensAnywhereAgreeWithTheOracle) {
         config.decode.shape.q_len = 2;
         config.decode.workers = workers;
         config.decode.join_last = join_last;
-        EXPECT_EQ(difference(config), "")
-            << kv_len << " keys, " << workers << " workers, the last worker joins: " << join_last;
+        EXPECT_EQ(difference(config), "") << kv_len << " keys, " << workers << " workers, join_last: " << join_last;
       }
     }
   }
@@ -605,7 +606,7 @@ TEST_F(PagedTest, CachedTokensStayAsTheyAre) {
   }
 }
 
-// The sequences share 70 of 100 tokens. The cascade reads the shared pages once.
+// All sequences begin with the same 70 tokens. The cascade reads the pages that have only these tokens once.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   test::Some some(17);
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
@@ -656,7 +657,8 @@ TEST_F(PagedTest, BrokenCascadesAreCaught) {
   for (const auto& [from, to] : on_cuda ? of_cuda : of_cpu) {
     const test::MutatedSources mutated(file, from, to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(cascade_config(), device(), cache).check.ok) << "the check missed the text " << to;
+    EXPECT_FALSE(run_paged(cascade_config(), device(), cache).check.ok)
+        << "the check missed that " << from << " became " << to;
   }
 }
 
@@ -664,7 +666,7 @@ TEST_F(PagedTest, BrokenAppendsAreCaught) {
   for (const test::AppendMutation& mutation : test::append_mutations(on_cuda)) {
     PagedConfig config = appending_config(mutation.append);
     config.decode.shape.q_len = 3;
-    config.decode.shape.q_heads = 2 * 24;  // two tiles
+    config.decode.shape.q_heads = 2 * 24;  // 72 rows for each key/value head: two tiles
     const test::MutatedSources mutated(mutation.file, mutation.from, mutation.to);
     PipelineCache cache(device(), "");
     EXPECT_FALSE(run_paged(config, device(), cache).check.ok)
@@ -767,7 +769,7 @@ TEST_F(PagedTest, BrokenModifiersAreCaught) {
 }
 
 TEST_F(PagedTest, KernelsOfOtherHostsAgreeWithTheOracle) {
-  if (on_cuda) GTEST_SKIP() << "only the cpu has kernels of other hosts";
+  if (on_cuda) GTEST_SKIP() << "only kernels for CPUs depend on the host";
   for (const auto& [simd_width, registers] : {std::pair{4u, 16u}, {4u, 32u}, {8u, 16u}, {16u, 32u}}) {
     test::OtherHost host(device(), "other", simd_width, registers);
     PipelineCache cache(host, "");
@@ -814,7 +816,7 @@ TEST_F(PagedTest, BrokenScalesAreCaught) {
       {"scores without their scale", kernel, "value *= scales(number, false)[column];", "value *= 1;"},
       {"weights without their scale", kernel, "value *= v_scale(number, i / 4, i % 2);", "value *= 1;"},
       {"scores without the power of 2 by which Q was divided", kernel, "value *= q_scale[r];", "value *= 1;"},
-      {"neighbours of V exchanged", kernel,
+      {"V's elements 1 and 3 in the place of elements 0 and 2", kernel,
        "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 0, 2>(low)",
        "multiply_add<F16>(o[4 * step + 2 * n], a, pair_of_four<CACHE_TYPE, 1, 3>(low)"}};
   const std::vector<Mutation> on_cpu = {
@@ -870,8 +872,9 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double once = cascade_plan(config.decode, test::avx2(), 400, 64).work.bytes;
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
-  // The cascade reads the queries twice. It writes two outputs in f32 in place of one output in out_dtype, and two
-  // log-sum-exps in place of one.
+  // The bytes that a cascade adds: it reads the queries twice, and for each query of a head writes two rows of f32 in
+  // place of one row of out_dtype, and two log-sum-exps in place of one. The launch that joins the rows counts no
+  // bytes.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +
@@ -910,7 +913,8 @@ TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
   EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
 }
 
-// An element has one byte. Each page and head has one scale for K and one scale for V.
+// The work counts one byte for each element of K and V. If the cache is on pages, the work also counts two scales, of K
+// and of V, for each page and key/value head.
 TEST(PagedPlan, CountsScales) {
   DecodeConfig config = paged_config().decode;
   config.cache_dtype = DType::int8;
@@ -921,8 +925,9 @@ TEST(PagedPlan, CountsScales) {
             160. * 2 * 2 * 64);
 }
 
-// Four sequences have 128 tokens each. The first quarter of each sequence lies on shared pages.
-TEST(PagedPlan, CountsSharedPagesOnce) {
+// repeated_bytes() counts the reads of a shared page after the first read. In the first part of the test four sequences
+// have 128 tokens each, and share the pages of their first 32 tokens.
+TEST(PagedPlan, CountsRepeatedReadsOfSharedPages) {
   PagedConfig paged = paged_config();
   paged.decode.shape.kv_len = 128;
   paged.lengths = "equal";
@@ -958,7 +963,7 @@ TEST(PagedPlan, CountsTheKeysOfAWindow) {
     complete_paged(one, test::avx2());
     return paged_case_plan(one, {test::avx2()}).work;
   };
-  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // K and V of one key in each of two sequences
+  constexpr double bytes_of_key = 2. * 2 * 64 * sizeof(float);  // K and V of one key, for two sequences
   EXPECT_EQ(work(1, -1).bytes - work(1, 20).bytes, 79 * bytes_of_key);
   EXPECT_EQ(work(4, -1).bytes - work(4, 20).bytes, 76 * bytes_of_key);
   EXPECT_EQ(work(1, 99).bytes, work(1, -1).bytes);

@@ -1,5 +1,6 @@
-// The tests prefill over caches of every shape, on the device under test. They compare prefill with the oracle, compare
-// orders of pages bit for bit, and expect that the checks notice kernels that are broken on purpose.
+// Prefill (many queries for each sequence) over a contiguous cache or a cache on pages. Most tests run on the device
+// under test, and compare the output with the oracle. Others compare the bits of equivalent launches, expect that the
+// check notices a kernel that is broken on purpose, or need no device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,7 @@ using test::device;
 using test::on_cuda;
 using test::pipelines;
 
-/// Returns a configuration with 40 queries for each of several ragged sequences. One sequence has fewer keys than
+/// Returns a configuration with 40 queries for each sequence, and ragged lengths. One sequence has fewer keys than
 /// queries, and one sequence has no keys.
 PagedConfig prefill_config() {
   PagedConfig config = paged_config();
@@ -188,11 +189,11 @@ TEST_F(PrefillTest, BrokenExpansionsAreCaught) {
   for (const auto& [from, to] : mutations) {
     const test::MutatedSources mutated(file, from, to);
     PipelineCache cache(device(), "");
-    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "the check missed the text " << to;
+    EXPECT_FALSE(run_paged(config, device(), cache).check.ok) << "the check missed that " << from << " became " << to;
   }
 }
 
-// A block has 64 keys with every page size, so every page size gives equal sums in equal order.
+// A block has 64 keys with every page size, so the kernel adds the same numbers in the same order.
 TEST_F(PrefillTest, PagesInAnyOrderGiveTheBitsOfAContiguousCache) {
   for (const char* layout : {"nhd", "hnd"}) {
     PagedConfig config = prefill_config();

@@ -1,6 +1,6 @@
-// A row of attention in the cpu dialect by its definition (attention.h), key by key, in double. This file calls the
-// score hook, and does not include it, because a hook must not be included twice. So a kernel includes the score hook
-// first.
+// Computes a row of O in the cpu dialect as attention.h defines it, key by key, with sums in double. A kernel includes
+// the score hook before this file. This file calls the score hook without including it, because a hook must not be
+// included twice.
 #pragma once
 
 #include "common/attention/kernels/softmax.h"
@@ -24,9 +24,10 @@ INLINE float hooked_score(float s, int query, int key, const ScoreContext& conte
 #endif
 }
 
-/// Computes a row whose scores and sink are finite or -infinity. score_of(key) is a pair's score after all hooks,
-/// values_of(key)(d) is an element of the key's row of V, and store(d, output) takes an element of O. The function
-/// works on most_columns columns at a time, because HEAD_DIM may be known only at run time.
+/// Computes the row of O of one query. The query's scores and the sink must be finite or -infinity. score_of(key) is
+/// the score of the query and a key after all hooks, values_of(key)(d) is element d of the key's row of V, and store(d,
+/// output) takes element d of O. HEAD_DIM may be known only at run time, so the function computes most_columns elements
+/// of O at a time.
 template <typename Scores, typename Values, typename Store>
 INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
   constexpr int most_columns = 128;
@@ -34,7 +35,7 @@ INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const V
     const int columns = HEAD_DIM - first < most_columns ? HEAD_DIM - first : most_columns;
     float maximum = sink;
     double sum = sink == hidden_score ? 0 : 1, sums[most_columns] = {};
-    bool some_number = true;  // whether some sum is not NaN; if all are NaN, no further key changes the row
+    bool some_number = true;  // false once all sums are NaN: then no later key changes these columns
     for (int key = keys.begin; key < keys.end && some_number; ++key) {
       const float s = score_of(key);
       if (s == hidden_score) continue;

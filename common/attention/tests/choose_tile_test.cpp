@@ -32,7 +32,7 @@ TEST(ChooseTileTest, ALaunchOfManyTilesTakesLargeTiles) {
   EXPECT_EQ(chosen(1, 16384, 16384, 2, true), Tile(256, 128));
 }
 
-// With few heads, few queries and many keys, the tiles are so small that each thread gets one.
+// The launch gets as many tiles, of all heads together, as the device has threads.
 TEST(ChooseTileTest, ALaunchOfFewTilesTakesTilesSoSmallThatNoThreadIsIdle) {
   EXPECT_EQ(chosen(2, 64, 4096), Tile(64, 128));
   EXPECT_EQ(chosen(1, 64, 100000), Tile(32, 64));

@@ -1,7 +1,7 @@
-// The kernels of the cpu for hosts of several families, with the constants of each family. One test compiles the
-// kernels for every family, with the family's instructions. Another test runs the kernels of the families that have
-// this host's architecture. It compiles them without the instructions that this host lacks: the compiler splits vectors
-// of any width into vectors that this host has.
+// Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
+// family. A test runs kernels for the families that have this machine's architecture. For this test the kernels are
+// compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors that
+// this machine has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_EQ(constant(many_rows, "ASK_AHEAD"), host.asks_ahead);
   EXPECT_LE(constant(many_rows, "TILE_VECTORS") * (constant(many_rows, "TILE_ROWS") + 1), host.vector_registers);
 
-  const FlashConfig few_rows = config("tuned", 128, 16);  // 16 queries: the vectors together have at most 16 lanes
+  const FlashConfig few_rows = config("tuned", 128, 16);  // 16 queries: TILE_VECTORS vectors have at most 16 lanes
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
@@ -126,7 +126,7 @@ TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
   }
   pages.layout = Layout::bhsd;
   EXPECT_EQ(constant(pages, "COPY_K"), 0);
-  pages.dtype = DType::f16;  // the kernel converts K, and therefore copies it
+  pages.dtype = DType::f16;  // the kernel converts K, and therefore copies K
   EXPECT_EQ(constant(pages, "COPY_K"), 1);
 }
 

@@ -1,5 +1,5 @@
-// CUDA kernels broken on purpose (mutations), compiled without a GPU. The tests check that each mutated kernel
-// compiles, and that its machine code differs from the machine code of the unbroken kernel.
+// Compiles mutations (kernels for a GPU that are broken on purpose) without a GPU. The machine code of a mutation must
+// differ from the machine code of the unbroken kernel.
 #include <gtest/gtest.h>
 
 #include <map>

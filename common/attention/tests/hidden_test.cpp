@@ -1,7 +1,7 @@
-// A mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). Most tests compare every
-// kernel with the oracle, on the device under test. In these tests some rows see no key in the first or last blocks, or
-// scores or values are near the limits of f32, or a tensor, a score or a sink is NaN or infinite. A NaN or an infinity
-// may reach only the rows that see it.
+// A causal mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). Most tests compare
+// kernels with the oracle, on the device under test. In some cases rows see no key in the first or last blocks. In
+// other cases scores or values are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or
+// infinity: a NaN or an infinity may reach only the rows that see it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -47,8 +47,9 @@ std::string header(const std::string& macros, const std::string& function) {
       macros, function);
 }
 
-// Two documents, cut within a block of keys and within a tile of rows. Rows of the second document see no key in the
-// first blocks, rows of the first document see no key in the last blocks, and rows before the first key see no key.
+// There are two documents. The cut is within a block of keys and within a tile of rows. Rows of the second document see
+// no key in the first blocks, rows of the first document see no key in the last blocks, and rows whose
+// position q + kv_len - q_len is negative see no key.
 constexpr int64_t cut = 43;
 bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   const int64_t own = q + shape.kv_len - shape.q_len;
@@ -132,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // ---- rows that see no key in the first or last blocks
 
-// A kernel that hides a score by a large negative number, not by -infinity, may be wrong only at some scales.
+// A kernel that used a large negative number in place of -infinity would be wrong only at some scales.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   const Tested setup = small();
   const Tensors tensors = test::random_tensors(setup.config);
@@ -157,7 +158,7 @@ Tensor constant(const Tensor& like, double value) {
   return tensor;
 }
 
-// Equal scores have equal weights, however large the scores are.
+// Equal scores have equal weights, also if the scores are large.
 TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   const Tested setup = small();
   const bool wide = setup.config.dtype != DType::f16;
@@ -196,9 +197,9 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
   }
 }
 
-// Every finite bias is added in f32; only a bias of -infinity hides a pair.
+// The score hook adds a bias of any size in f32. Only a bias of -infinity hides a pair.
 TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
-  if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
+  if (!takes_score_hooks()) GTEST_SKIP() << "amx takes no score hook";
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;
   std::vector<float> bias(static_cast<size_t>(shape.q_len * shape.kv_len));
@@ -274,8 +275,9 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 
 // ---- NaN and infinity, seen and not seen
 
-// The test writes a huge number, infinity or NaN into one element of K or V, and in the other batch entry into a whole
-// row of K or V. An output row that does not see this key does not change. A NaN reaches all output rows that see it.
+// The test writes a huge number, infinity or NaN into one element of a row of K or V, and in the other batch entry into
+// half or all of the row's elements. An output row that does not see this key does not change. A NaN reaches all output
+// rows that see this key.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = small();
   const AttentionShape& shape = setup.config.shape;
@@ -335,7 +337,7 @@ TEST_P(HiddenVariants, NaNOfAnyBits) {
 }
 
 TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
-  if (!takes_score_hooks()) GTEST_SKIP() << "takes no score hook";
+  if (!takes_score_hooks()) GTEST_SKIP() << "amx takes no score hook";
   const Tested setup = small();
   for (const unsigned bits : {0x7f800000u, 0x7fc00000u, 0xffffffffu}) {
     const double value = bits == 0x7f800000u ? infinity : nan_value;
@@ -371,8 +373,8 @@ TEST_P(HiddenVariants, SinksOfAnySize) {
   }
 }
 
-// If all elements and sums are finite, no row is computed anew (repair.h), not even a row that sees no key in the first
-// or last blocks. The test breaks the function that computes a row anew, and expects no wrong element.
+// All elements are finite, and no sum overflows. So no row is computed anew (repair.h), not even a row that sees no key
+// in the first or last blocks. The test breaks the function that computes a row anew, and expects no wrong element.
 TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   if (test::on_cuda) GTEST_SKIP() << "only kernels of the cpu include exact_row_cpu.h";
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
@@ -389,7 +391,7 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
 // `factor` is the scale times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and
 // amx.cpu.cpp compute the exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all
 // weights of the row are wrong by the same ratio. Up to largest_product this error is at most 2^-14. For an m of 4e9
-// the error could be more than 1, and the weights would be useless.
+// the error can be more than 1, and the weights would be useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

@@ -1,7 +1,7 @@
-// Hooks of the kernels: which keys a row sees, where keys lie, and how rows are rotated. The tests compare every kernel
-// with the oracle or with itself, on odd shapes. The tests check that kernels do not read blocks of keys that no row
-// sees. The tests also check that the comparisons catch kernels whose use of a hook is broken on purpose. Most tests
-// run on the device under test. The tests of HooksCudaCompileTest compile CUDA kernels without a GPU.
+// Hooks that say which keys a row sees, where keys lie, and how rows are rotated. Most tests run kernels with a hook on
+// the device under test, and compare the output with the oracle, or with the output of the same kernel without the
+// hook. Others expect that kernels with hooks compile for a GPU, or that these comparisons catch kernels whose use of a
+// hook is broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ class HooksTest : public OnDevice<testing::TestWithParam<std::string>> {
 };
 INSTANTIATE_TEST_SUITE_P(All, HooksTest, testing::ValuesIn(kernels()), [](const auto& test) { return test.param; });
 
-TEST_P(HooksTest, KeysOfEveryRule) {
+TEST_P(HooksTest, KeysHooksAgreeWithTheOracle) {
   test::Some some(13);
   for (const KeysHook& hook : keys_hooks()) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {50, 20}, {33, 64}, {1, 130}, {130, 129}}) {
@@ -86,8 +86,8 @@ TEST_P(HooksTest, KeysOfEveryRule) {
   }
 }
 
-// The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
-// mma_sync, and panels on a cpu. The cases here have more queries than a tile has rows.
+// The tiles have 64 rows or more, so groups of rows of one tile can see different blocks of keys. Such a group has, for
+// example, the rows of one warp of mma_sync. There are more queries than rows of a tile.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   test::Some some(13);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
@@ -98,7 +98,7 @@ TEST_P(HooksTest, KeysOfLargerTiles) {
         setup.config.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 300, .kv_len = 333, .head_dim = 64};
         setup.config.shape.causal = causal;
         setup.config.block_r = rows;
-        if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // this tile does not fit
+        if (GetParam() == "mma_sync_f32" && rows == 192) continue;  // tiles of f32 have at most 128 rows
         EXPECT_EQ(keys_difference(GetParam(), setup, keys_hook(name)), "")
             << name << " " << describe(GetParam(), setup.config);
       }
@@ -107,7 +107,7 @@ TEST_P(HooksTest, KeysOfLargerTiles) {
 }
 
 TEST_P(HooksTest, KeysWithAScoreHook) {
-  if (GetParam() == "amx") GTEST_SKIP() << "takes no score hook";
+  if (GetParam() == "amx") GTEST_SKIP() << "amx takes no score hook";
   Tested setup = tested(GetParam());
   const AttentionShape& shape = setup.config.shape;
   const KeysHook& hook = keys_hook("window_both");
@@ -140,7 +140,8 @@ TEST_P(HooksTest, RowsWithoutKeysAreZero) {
   EXPECT_TRUE(std::all_of(got.lse.begin(), got.lse.begin() + rows, [](double x) { return x == -infinity; }));
 }
 
-// The blocks of K and V that no row sees are NaN. The result keeps its bits, because no kernel reads these blocks.
+// NaN fills K and V in each block of block_c keys that no row of the sequence sees. The output keeps its bits, because
+// no kernel reads these blocks.
 TEST_P(HooksTest, BlocksThatNoRowSeesAreNotRead) {
   for (const char* name : {"lengths", "window_left"}) {
     Tested setup = tested(GetParam());
@@ -172,8 +173,8 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreNotRead) {
 
 // ---- where keys lie
 
-// The distance from row to row, from head to head and from batch to batch may be any number of elements, even an odd
-// number of 16-bit elements. (For mma_sync and wgmma these distances must be multiples of 16 bytes.)
+// On the cpu the strides of rows, heads and batch entries may be any number of elements, also an odd number. On a GPU
+// mma_sync and wgmma take only multiples of 16 bytes, so there all strides here are multiples of 8 elements.
 TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {
@@ -200,8 +201,8 @@ TEST_P(HooksTest, RowsAnyDistanceApart) {
   }
 }
 
-// Returns a table of pages: for each page of keys of each sequence, the number of the page in K and V. Along the table
-// the numbers descend, and wrap around once.
+// Returns a table of pages. For each sequence, and for each run of page_keys keys of the sequence, the table has the
+// number of the page in K and V. Along the table the numbers descend; after 0 follows the largest number.
 std::vector<int> shuffled_pages(const AttentionShape& shape, int64_t page_keys) {
   const int64_t pages = shape.batch * ((shape.kv_len + page_keys - 1) / page_keys);
   std::vector<int> table;
@@ -267,8 +268,7 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
         setup.config.shape.kv_len = kv_len;
         setup.config.shape.causal = causal;
         setup.config.layout = causal ? Layout::bhsd : Layout::bshd;
-        // wgmma takes pages of a multiple of 8 keys that divide its block or are a multiple of it. A block here has 32
-        // keys.
+        // For wgmma page_keys must be a multiple of 8, and a divisor or a multiple of block_c, which is 32 here.
         if (GetParam() == "wgmma" && (page_keys % 8 != 0 || page_keys == 24)) continue;
         if (some.skips()) continue;
         EXPECT_EQ(pages_difference(GetParam(), setup, page_keys), "")
@@ -278,8 +278,8 @@ TEST_P(HooksTest, PagesInAnyOrderGiveTheSameBits) {
   }
 }
 
-/// Keys hook: the numbers after the table of pages are the sequences' lengths. For a wrong length the hook returns -1
-/// as the end.
+/// Returns a keys hook that ends each sequence's keys at the sequence's length. The lengths follow the table of pages,
+/// which has table_size numbers. For a length below 0 or above kv_len the hook returns -1 as the end.
 Includes lengths_hook(size_t table_size) {
   return {{keys_file, fmt::format("#pragma once\n#include \"common/attention/kernels/attention.h\"\n"
                                   "#define KEYS_ARE_DEFAULT 0\n#define KEYS_BEGIN_AT_ZERO 1\n#define KEYS_END_EARLY 1\n"
@@ -293,7 +293,7 @@ Includes lengths_hook(size_t table_size) {
 
 // The host does not check tables before a launch on a GPU.
 TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
-  if (!on_cuda) GTEST_SKIP() << "the host checks the tables";
+  if (!on_cuda) GTEST_SKIP() << "the host checks the tables of kernels on the cpu";
   constexpr int64_t page_keys = 32;
   Tested setup = tested(GetParam());
   const AttentionShape& shape = setup.config.shape;
@@ -320,7 +320,8 @@ TEST_P(HooksTest, AWrongPageOrLengthMakesRowsNan) {
       const size_t of_sequence = is.size() / 3;
       for (size_t i = 0; i < is.size(); ++i) {
         const bool second = i / of_sequence == 1;
-        ASSERT_TRUE(second ? std::isnan(is[i]) : is[i] == was[i]) << i << ": " << is[i] << ", number " << number;
+        ASSERT_TRUE(second ? std::isnan(is[i]) : is[i] == was[i])
+            << "element " << i << " is " << is[i] << " with " << number << " in the table";
       }
     };
     expect_nan_of_second(got.o, right.o);
@@ -401,7 +402,7 @@ std::string rotate_difference(const std::string& name, Tested setup, PipelineCac
 bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
 
 TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
-  if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes no rotate hook";
+  if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes no rotate hook";
   test::Some some(13);
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
@@ -419,14 +420,14 @@ TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
   }
 }
 
-// A kernel that takes no rotate hook does not compile with a rotate hook, because it must not ignore the hook.
-TEST_P(HooksTest, AKernelThatTakesNoRotateHookDoesNotCompileWithOne) {
-  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "takes a rotate hook";
+// A kernel must not ignore a rotate hook.
+TEST_P(HooksTest, KernelsThatTakeNoRotateHookDoNotCompileWithARotateHook) {
+  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes a rotate hook";
   const Tested setup = tested(GetParam());
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }
 
-// The pages and keys hooks at once, and the rotate hook if the kernel takes it: rotated keys on pages, with a window.
+// Keys on pages, with a window, and with a rotate hook if the kernel takes one.
 TEST_P(HooksTest, HooksTogether) {
   Tested setup = tested(GetParam());
   setup.copies = true;
@@ -458,10 +459,10 @@ TEST_P(HooksTest, HooksTogether) {
       "");
 }
 
-// CUDA kernels compile with the hooks that they take, and do not spill registers. These tests need no GPU.
+// Kernels for a GPU compile with the hooks that they take, and do not spill registers. The tests need no GPU.
 using HooksCudaCompileTest = test::CudaCompilerTest;
 
-TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
+TEST_F(HooksCudaCompileTest, KeysHooks) {
   for (const auto& [variant, dtype] :
        {std::pair{"naive", DType::f32}, {"mma_sync", DType::bf16}, {"wgmma", DType::bf16}}) {
     for (const int64_t head_dim : {64, 128}) {
@@ -477,7 +478,7 @@ TEST_F(HooksCudaCompileTest, KeysOfEveryRule) {
         source.includes = hook.includes();
         const test::CapturedLog log;
         EXPECT_EQ(compiler_->compile(source).spill_bytes, 0) << hook.name << " " << source.key();
-        EXPECT_EQ(log.text(), "") << "the compiler warns, for example that it does matrix products one after the other";
+        EXPECT_EQ(log.text(), "") << "the compiler warns, for example that it serialises wgmma instructions";
       }
     }
   }
@@ -579,9 +580,9 @@ std::vector<HookMutation> mutations(bool of_cuda) {
        "place_of_key(first_key,"},
       {"tuned", "page_of_another_head", "pages", tuned, "place_of_key(key, kv_head,", "place_of_key(key, 0,"},
       {"tuned_pairs", "keys_of_another_page", "pages", tuned, "tile.k_rows(first_key + key)", "tile.k_rows(first_key)"},
-      {"tuned_pairs", "values_of_another_page", "pages", tuned, "row_of(p.v_strides, first_key + key + 1)",
+      {"tuned_pairs", "first_value_of_a_pair_twice", "pages", tuned, "row_of(p.v_strides, first_key + key + 1)",
        "row_of(p.v_strides, first_key + key)"},
-      {"amx", "values_of_another_page", "pages", amx, "row_of(p.v, p.v_strides, first_key + key + 1)",
+      {"amx", "first_value_of_a_pair_twice", "pages", amx, "row_of(p.v, p.v_strides, first_key + key + 1)",
        "row_of(p.v, p.v_strides, first_key + key)"},
       {"naive", "queries_not_turned", "rotate", naive_cpu, "rotate_query(load_q, query, d, context)", "load_q(d)"},
       {"tiled_scalar", "keys_of_another_position", "rotate", tiled, "rotate_key(load, first_key + key + row,",
@@ -601,10 +602,10 @@ TEST_P(HookMutations, AreCaught) {
   Tested setup = tested(mutation.kernel);
   setup.config.shape.q_len = 200;
   setup.config.shape.kv_len = 211;
-  setup.config.block_r = 192;  // a tile with many rows: its parts see different keys of a block
+  setup.config.block_r = 192;  // many rows, so that groups of rows of one tile see different keys of a block
   setup.config.block_c = 64;
-  // With large scores a few keys have most of the weight. So a wrong mask of even one key changes the result by more
-  // than the tolerance of bf16.
+  // With a large scale a few keys of a row have most of the weight. If the mask is wrong for one of these keys, the row
+  // changes by more than the tolerance of bf16.
   if (on_cuda) setup.config.shape.scale = 2;
   const std::string hook = mutation.hook;
   const auto found = [&](PipelineCache& cache) {

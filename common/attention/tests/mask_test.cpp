@@ -1,7 +1,7 @@
-// The mask hook, and the lists of the key blocks that the mask shows to each tile. The tests compare every kernel with
-// the oracle, and each kernel that walks lists with the same kernel without lists. The tests check the lists, and that
-// kernels walk only listed blocks. The tests also check that the comparisons catch broken kernels. Most tests run on
-// the device under test. The tests of MaskCudaCompileTest compile CUDA kernels without a GPU.
+// The mask hook, and lists: for each tile of rows, the blocks of keys of which some row of the tile sees a key. Most
+// tests run kernels with and without lists on the device under test. Both outputs must agree with the oracle and with
+// each other. Other tests check the lists, compile kernels for a GPU, or expect that the comparison with the
+// oracle catches kernels that are broken on purpose.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -58,8 +58,8 @@ std::vector<Mask> masks() {
          const int64_t own = q + s.kv_len - s.q_len;
          return k >= own - 9 || k < 5 || own < 5;
        }},
-      // A block of 64 x 64 positions is seen as a whole or hidden as a whole. The sequence and the head decide which
-      // blocks are seen.
+      // Each square of 64 queries x 64 keys is seen as a whole or hidden as a whole. Which squares are seen depends on
+      // the sequence and the head too.
       {"blocks", ListScope::head, "return (k / 64 + 2 * (q / 64) + c.head + c.batch) % 3 == 0;",
        [](const AttentionShape&, int64_t batch, int64_t head, int64_t q, int64_t k) {
          return (k / 64 + 2 * (q / 64) + head + batch) % 3 == 0;
@@ -188,7 +188,7 @@ TEST_P(MaskVariants, OddShapes) {
   }
 }
 
-// A kernel that hides a score by a large negative number, not by -infinity, may be wrong only at some scales.
+// A kernel that used a large negative number in place of -infinity would be wrong only at some scales.
 TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   test::Some some(13);
   for (double scale = 0.05; scale < 1.5; scale *= 1.17) {
@@ -199,8 +199,8 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// The parts of a tile with many rows see different blocks of keys. These parts are consumers in wgmma, warps in
-// mma_sync, and panels on a cpu. The queries take several tiles.
+// The tiles have many rows, so groups of rows of one tile can see different blocks of keys. Such a group has, for
+// example, the rows of one warp of mma_sync. There are more queries than rows of a tile.
 TEST_P(MaskVariants, LargerTiles) {
   test::Some some(13);
   for (const char* name : {"stripes", "tokens", "blocks"}) {
@@ -220,7 +220,8 @@ TEST_P(MaskVariants, LargerTiles) {
 
 // ---- lists
 
-/// Returns the right list of a tile. The function finds the list by asking the mask about each pair of the tile.
+/// Returns the right list of a tile, by asking the mask about each pair of the tile. An entry is twice the number of a
+/// block, plus 1 ("masked") unless all rows of the tile see the whole block.
 std::vector<int> expected_list(const FlashConfig& config, const Mask& mask, int64_t batch, int64_t head,
                                int64_t first) {
   const AttentionShape& s = config.shape;
@@ -330,7 +331,7 @@ TEST_F(MaskListsVariants, AreMadeOnceForAHooksData) {
 // The test makes lists that differ from the mask. A kernel must read only the listed blocks, and must ask the hook only
 // about listed blocks whose entry says "masked".
 TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
-  if (path().variant == std::string("naive")) GTEST_SKIP() << "has no tiles";
+  if (path().variant == std::string("naive")) GTEST_SKIP() << "naive has no tiles";
   const Mask& stripes = mask_of("stripes");
   FlashConfig config = config_of(path());
   config.shape.kv_len = 320;
@@ -362,7 +363,7 @@ TEST_P(MaskVariants, WalkOnlyTheListedBlocks) {
 using MaskCudaCompileTest = test::CudaCompilerTest;
 
 // The kernels have the default tiles of the shapes. Only mma_sync without lists may spill registers. The compiler must
-// not warn that it serialises matrix products.
+// not warn, for example that it serialises wgmma instructions.
 TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -379,8 +380,8 @@ TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
             const Launch launch = attention_launch(config, test::hopper(), &hooks);
             const test::CapturedLog log;
             const Binary binary = compiler_->compile(launch.source);
-            // Without lists mma_sync keeps the range of keys in registers too. With 128 keys a block and head_dim 64
-            // the kernel then spills some words.
+            // Without lists mma_sync keeps the range of keys in registers too. With block_c=128 and head_dim=64 the
+            // kernel then spills some words.
             const bool may_spill = !lists && config.variant == "mma_sync";
             EXPECT_TRUE(binary.spill_bytes == 0 || may_spill) << name << " " << launch.source.key();
             EXPECT_EQ(log.text(), "") << name << " " << launch.source.key();

@@ -1,5 +1,6 @@
-// The tests break kernels on purpose, and expect that the checks of the results find the errors. Mutations show on
-// small shapes; BlockMutations are errors in only one of many blocks of keys. These tests run on the device under test.
+// The check of the results must notice kernels that are broken on purpose (mutations), on the device under test. The
+// kernels of Mutations run on small shapes. The kernels of BlockMutations run on 16384 keys, and most of them are wrong
+// in one block of keys only.
 #include <gtest/gtest.h>
 
 #include <map>

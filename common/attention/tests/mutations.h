@@ -134,8 +134,8 @@ inline std::vector<Mutation> mutations(bool of_cuda) {
   return all;
 }
 
-/// The configuration for a mutation on small shapes: several batches, groups of heads, and lengths that no tile
-/// divides.
+/// The configuration for a mutation on small shapes: two sequences, three query heads for each key/value head, and
+/// lengths that are no multiples of the sides of a tile.
 inline FlashConfig mutation_config(const Mutation& mutation, bool of_cuda) {
   FlashConfig config;
   config.variant = mutation.variant;

@@ -1,5 +1,5 @@
-// Tests of RoPE. The tests compare the frequencies with values that were computed by hand, and test the oracle. On the
-// device under test they compare the kernel with the oracle.
+// RoPE. The tests of RopeFormulas need no device: for example, they compare frequencies with values that were computed
+// by hand. Most tests of RopeTest compare the kernel with the oracle, on the device under test.
 #include "common/attention/kernels/rope.h"
 
 #include <fmt/format.h>
@@ -165,8 +165,9 @@ struct RopeSide {
   }
   Buffer& target(const RopeCase& test) { return test.in_place ? in_buffer : out_buffer; }
 
-  /// Elements that are not rotated must stay as they are. Other elements may differ from the oracle's by the rounding
-  /// of the output and of a few operations in f32.
+  /// Describes the first wrong element of the output. Returns an empty text if all elements are right. An element that
+  /// is not rotated must equal the element of the input. A rotated element may differ from the oracle's element by the
+  /// rounding of the output and of a few operations in f32.
   std::string difference(const RopeCase& test) {
     target(test).download(out.data.data(), out.bytes());
     if (!in_buffer.guards_intact() || !out_buffer.guards_intact()) return "a guard band was overwritten";
@@ -283,7 +284,7 @@ TEST_F(RopeTest, LengthsHeadsAndLayouts) {
   }
 }
 
-// Far positions in f32, because f32 shows small errors of angles.
+// The elements are f32, because f32 has the smallest tolerance: a small error of an angle exceeds the tolerance.
 TEST_F(RopeTest, FarPositions) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(128, 128, pairing), .shape = {}};
@@ -504,8 +505,8 @@ TEST_P(RopeMutations, AreCaught) {
   EXPECT_NE(rope_difference(test, fresh), "");
 }
 
-// This test also checks the mutations of the other backend, because a kernel may be edited on a machine where it cannot
-// run.
+// The test checks the mutations for the cpu and for a GPU, because a person may edit a kernel on a machine that cannot
+// run the kernel.
 TEST(RopeFormulas, MutationsAreInTheSources) {
   for (const bool of_cuda : {false, true}) {
     for (const RopeMutation& mutation : test::rope_mutations(of_cuda)) {

@@ -60,9 +60,10 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 }
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
-  // With 16-bit elements and head_dim 128, the 4096 tokens of K and V take 2 MiB for each head. So an eighth of the
-  // cache has room for three heads. A head has 22 tiles, so 18 heads have three tiles for every multiprocessor. These
-  // 18 heads are the last section. The other 46 heads make 15 sections of three heads, and one section of one head,
+  // A section has the tiles of as many heads as fit with their K and V into an eighth of the last-level cache. The last
+  // section has at least three tiles for every multiprocessor. With 16-bit elements and head_dim 128, the 4096 tokens
+  // of K and V take 2 MiB for each head, so three heads fit. A head has 22 tiles, so the last section has 18 heads. The
+  // other 46 heads make 15 sections of three heads, and one section of one head,
   // which comes first.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
   std::vector<int> sections;  // heads of each section

@@ -29,7 +29,7 @@ class MslCheckCliTest : public test::ProgramTest {
  protected:
   MslCheckCliTest() : ProgramTest("msl_check") {}
   void SetUp() override { write_text("sum.metal", sum); }
-  /// Expects the status, and one line on stderr that has the words.
+  /// Runs msl_check. Expects the status, and one line on stderr, which has the words.
   void expect(const std::string& line, int status, const std::string& words) {
     SCOPED_TRACE(line);
     const test::Outcome outcome = run_line(line);
@@ -50,17 +50,17 @@ TEST_F(MslCheckCliTest, OneLineSaysWhetherAKernelHasAFault) {
   expect("mark.metal sum" + buffers, 0, "no fault");
 }
 
-TEST_F(MslCheckCliTest, OneLineReportsAKernelWithoutAnEnd) {
+TEST_F(MslCheckCliTest, OneLineReportsAnEndlessLoopOrRecursion) {
   write_text("endless.metal", R"(#include <metal_stdlib>
     kernel void loop(device float* o [[buffer(0)]]) { for (;;) o[0] += 1; }
     void again(device float* o, int n) { o[0] = n; again(o, n + 1); o[0] += n; }
     kernel void recursion(device float* o [[buffer(0)]]) { again(o, 0); })");
   expect("endless.metal loop --threads 1 --buffer 0=f32:zero:1 --seconds 2", 1, "loop takes more than 2 s");
-  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer reports the overflow of the stack itself";
+  if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer, not msl_check, reports the stack overflow";
   expect("endless.metal recursion --threads 1 --buffer 0=f32:zero:1", 1, "recursion was ended by signal 11");
 }
 
-TEST_F(MslCheckCliTest, BadInputIsOneLineAndStatus2) {
+TEST_F(MslCheckCliTest, BadInputGivesOneLineAndStatus2) {
   write_text("empty.metal", "");
   write_text("noise.metal", sum + "\n)))}}}) $ @ ` error int float float;;((\n");
   for (const auto& [line, words] :
