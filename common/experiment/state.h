@@ -45,7 +45,7 @@ bool interrupted();
 inline constexpr const char* budget_spent = "budget spent";
 
 /// The first words of the reason in the record of a case that lost the device or ended its worker. --resume does not
-/// run this case again, because the case might do so again.
+/// run this case again, because the case might end in the same way.
 inline constexpr const char* device_lost = "device lost: ";
 
 /// The fields in which a record's `run` must equal this run. --resume does not take over a record that differs.
@@ -145,8 +145,8 @@ struct Experiment::State {
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
-  /// The reason of too_large(), else of too_long() if the plan gives the exact work (CasePlan::work_is_limit); nothing
-  /// if the case may run.
+  /// The reason of too_large(), else of too_long() unless only a limit of the work is known (CasePlan::work_is_limit);
+  /// nothing if the case may run.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings. If --samples is below its default, the measurement takes proportionally less time.
