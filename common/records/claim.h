@@ -67,7 +67,7 @@ struct Conclusion {
   Spread prior = {};
   Pooled estimate;
   double unit = 1;       // the argument `unit` of pool(), for a figure that is not relative
-  bool relative = true;  // errors are proportional to the figure, so it is pooled and judged in logarithms
+  bool relative = true;  // errors are proportional to the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
   /// How far the figure (its logarithm if `relative`) moves if each of its ratios moves by the noise floor of the
   /// ratio. 0 without a comparison.
@@ -97,7 +97,7 @@ std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& ve
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
-  Results results;                                  // in a comparison the baseline stands before the contender
+  Results results;                                  // in a pair the baseline stands before the contender
   std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
   bool correct = true;                              // all records of the compared cases have status "ok"
   size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
