@@ -30,7 +30,7 @@ constexpr Rounds sweep_rounds{3, 50};
 constexpr Rounds host_rounds{3, 6};
 
 /// Names the matrix ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes about 4^n
-/// seconds, the power of 4 next to the trial's launch time (from min_ceiling_s to max_ceiling_s). Length matters
+/// seconds, the power of 4 nearest to the trial's launch time (from min_ceiling_s to max_ceiling_s). Length matters
 /// because an event that takes a core away for some milliseconds hits most long launches, and few short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
