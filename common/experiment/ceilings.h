@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Measures the best rates among many repetitions on all units (SMs or cores). A repetition of arithmetic takes about
-/// 2 ms. All repetitions together take about `budget_s` seconds.
+/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example). A
+/// repetition of arithmetic takes about 2 ms. All repetitions together take about `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
 ///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
 ///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
@@ -54,8 +54,8 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between two buffers larger than the last-level cache, or a read of one such buffer, as a launch that takes
-/// turns with the measured kernels. A flush of the caches runs before each launch.
+/// A copy between two buffers of measure_ceilings()'s size, or a read of one such buffer, as a launch that takes turns
+/// with the measured kernels. A flush of the caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
