@@ -30,8 +30,9 @@ constexpr Rounds sweep_rounds{3, 50};
 constexpr Rounds host_rounds{3, 6};
 
 /// Names the matrix ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes about 4^n
-/// seconds, the power of 4 nearest to the trial's launch time (from min_ceiling_s to max_ceiling_s). Length matters
-/// because an event that takes a core away for some milliseconds hits most long launches, and few short ones.
+/// seconds: the power of 4 nearest to the time of the trial's launch, after this time is limited by min_ceiling_s and
+/// max_ceiling_s. The length matters because an event that takes a core away for some milliseconds hits most long
+/// launches, and few short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
