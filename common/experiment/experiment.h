@@ -58,7 +58,7 @@ class HostProblem {
   virtual Json values() const { return nullptr; }
 };
 
-/// An option of an experiment that takes a user's file, in addition to --input.
+/// An option of the command line, other than --input, by which an experiment takes a user's file.
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
@@ -103,7 +103,7 @@ struct ExperimentSpec {
   /// The bytes of threadgroup memory that the published study's kernel takes for the case; 0: the study has no such
   /// kernel. --dry-run prints these bytes and the plan's bytes.
   std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};
-  /// Folders of the source tree, in addition to the kernels, whose files decide what the cases run. Records of a run
+  /// Folders of the source tree whose files, in addition to the kernels, decide what the cases run. Records of a run
   /// have a hash of each folder's files.
   std::vector<std::string> source_folders = {};
   /// One step of a case may take this many seconds (at most 120 with a file of `file_options`) plus the seconds of
