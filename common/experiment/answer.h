@@ -62,7 +62,7 @@ struct AnswerInput {
   const std::vector<Comparison>& comparisons;
   const std::vector<Json>& findings;  // of this run
   Known known = {};
-  bool whole_sweep = true;  // the claims also have the recorded cases that this run did not judge
+  bool whole_sweep = true;  // true: recorded cases of the claims count, too, if this run did not judge them
   /// Sets the axes of a choice to their defaults, in a case that lacks these axes. Empty if there are no defaults.
   std::function<void(Case&)> complete = {};
 };
