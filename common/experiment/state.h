@@ -78,7 +78,8 @@ struct Experiment::State {
   /// The plan of a case. Each plan is made once and kept.
   const CasePlan& plan(const Case& config);
   std::string replay_command() const;
-  /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
+  /// Opens the files of measurements and findings (in a part: of its results), takes over the records that --resume
+  /// finds, and prints how many cases are to come.
   void open_records();
   /// The command line that goes on with this run.
   std::vector<std::string> resuming() const;
