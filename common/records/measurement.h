@@ -63,7 +63,7 @@ struct Measurement {
 
   const Timing* timing(Scope scope) const;
   /// The time by which the case is judged: device_cold if the case is memory-bound and this time was measured; else
-  /// device_hot, or host if device_hot was not measured. Null if none of these times was measured.
+  /// device_hot, or host if device_hot was not measured. Null if there is no such time.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.
   std::vector<Json> kernels() const;
