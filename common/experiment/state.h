@@ -156,7 +156,8 @@ struct Experiment::State {
   void raise_ceilings();
   /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, other programs may have slowed the
   /// measurement of the ceiling, so the ceilings are measured again. If the rate stays above its ceiling, the record
-  /// has no shares of ceilings. If the rate stays above four times its ceiling, the record fails.
+  /// has no shares of ceilings. If the rate stays above four times its ceiling, or if a number of the record is not
+  /// finite, the record fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
@@ -230,8 +231,8 @@ struct Experiment::State {
   int conclude(const std::vector<Conclusion>& conclusions);
   /// Measures the replayed measurement's case again, and prints the old and the new result. Returns the exit status.
   int replay_measurement();
-  /// Judges one conclusion, and returns its finding. Records the finding unless `known`, the records of the findings
-  /// file, has this finding of this run.
+  /// Judges one conclusion, and returns its finding. Records the finding, unless `known` (the records of the findings
+  /// file) has a finding of this run with the same claim_key.
   Json find(const Conclusion& conclusion, const std::vector<Json>& known);
   /// The line that stands before the findings of this run (run/1).
   Json header();
