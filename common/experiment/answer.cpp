@@ -21,7 +21,7 @@ namespace {
 
 constexpr double worth_avoiding = 1.05;  // the least ratio (time / fastest time) at which a line says "avoid"
 constexpr size_t most_avoided = 3;       // the most options to avoid that a line names
-constexpr size_t most_values = 4;        // the most values of an axis, or good or unclear options, that a line names
+constexpr size_t most_values = 4;  // the most values of an axis, or good options, or unclear options, that a line names
 
 using Names = std::set<std::string>;
 
@@ -56,8 +56,8 @@ Case without(const Case& config, const std::vector<std::string>& axes) {
   return rest;
 }
 
-/// Returns the time of `option` divided by the time of `best`: the ratio that a comparison of the two measured, else
-/// the ratio of their medians.
+/// Returns the time of `option` divided by the time of `best`: the ratio of a comparison of these two cases, else the
+/// ratio of the two medians.
 double ratio_of(const Measurement& option, const Measurement& best, const std::vector<Comparison>& comparisons) {
   for (const Comparison& comparison : comparisons) {
     if (comparison.baseline == best.config && comparison.contender == option.config) return comparison.ratio.value;
@@ -304,10 +304,10 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If the cases in
-/// `some` have values of an axis that no other case has, the text names this axis and these values. If there is no such
-/// axis, the text about a single case names the axes in which this case differs from other cases, and the text about
-/// several cases has their number.
+/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If no other case
+/// shares a value of some axis with the cases in `some`, the text names this axis and the values of `some`. If there is
+/// no such axis, the text about a single case names the axes in which this case differs from other cases, and the text
+/// about several cases has the number of these cases.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -458,7 +458,7 @@ std::string range_text(const Json& line) {
   return low + " to " + high;
 }
 
-/// "f32 head_dim=64": the values of axes. A number has its axis's name before it.
+/// "f32 head_dim=64": the values of axes. Before a number stands the name of its axis.
 std::string label_of(const Json& where) {
   std::vector<std::string> words;
   for (const auto& [axis, value] : where.items()) {

@@ -1,5 +1,5 @@
 // The answer of a run: which option of each choice to take, what the claims advise, and what is undecided. The answer
-// follows from this run and from the records of the device in the source tree.
+// follows from this run and from what the source tree's records say about the device.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,8 @@
 
 namespace attn {
 
-/// A choice that a user has to make, such as a tile. Its options are the values of some axes.
+/// A choice that a user has to make, for example which tile a kernel uses. An option of the choice is a combination of
+/// values of some axes.
 struct Choice {
   std::string what;                             // "tile (block_r x block_c)"
   std::vector<std::string> axes;                // an option's name has the values of these axes, without "none"
@@ -21,7 +22,7 @@ struct Choice {
   /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
   /// an option is as good if the interval of its time reaches the interval of the fastest option's time.
   double within = 0;
-  size_t at_least = 3;  // smaller groups of options are left out
+  size_t at_least = 3;  // a shape in which fewer options were measured takes no part
 };
 
 /// The content of an experiment's answer. If `choices` and `claims` are both empty, the answer has all claims.
@@ -30,8 +31,8 @@ struct AnswerSpec {
   /// Ids of the hypotheses whose advice is for users, in the order of the answer. The answer leaves out an id if no
   /// claim of the device has it.
   std::vector<std::string> claims = {};
-  /// Cases that differ only in these axes compute the same results. The table compares such cases. Empty: the
-  /// experiment's compared axes.
+  /// Cases that differ only in these axes compute the same results. The printed table compares cases that differ only
+  /// in these axes. Empty: the experiment's compared axes.
   std::vector<std::string> alternatives = {};
 };
 
@@ -61,7 +62,7 @@ struct AnswerInput {
   const std::vector<Comparison>& comparisons;
   const std::vector<Json>& findings;  // of this run
   Known known = {};
-  bool whole_sweep = true;  // the claims also have the recorded cases that this run did not judge
+  bool whole_sweep = true;  // true: recorded cases of the claims count, too, if this run did not judge them
   /// Sets the axes of a choice to their defaults, in a case that lacks these axes. Empty if there are no defaults.
   std::function<void(Case&)> complete = {};
 };
@@ -72,17 +73,18 @@ struct AnswerInput {
 /// A choice has, among others, the members "where" (the cases), "of" (the number of options), "take" (the option to
 /// take), "as_good" (the other options that are as good as the fastest), "avoid" (the slower options, with their
 /// ratios), "unclear" (options), "default" if there is one, and "undecided" (the reason why there is no option to
-/// take). An option is unclear if it is not as good as the fastest option, but the interval of its time reaches the
-/// interval of the fastest option's time. A ratio comes from the comparison of the option with the fastest option. If
-/// the two were not compared, the ratio is the quotient of their medians. If a choice is about several shapes, the
-/// option to take is as good as the fastest in all of these shapes, and in the records of these shapes.
+/// take). An option is unclear if it is not as good as the fastest option (Choice::within), but the interval of its
+/// time reaches the interval of the fastest option's time. A ratio comes from the comparison of the option with the
+/// fastest option. If the two options were not compared, the ratio is the quotient of their medians. If a choice is
+/// about several shapes, the option to take is as good as the fastest in all of these shapes, and in the records of
+/// these shapes if there are any.
 ///
-/// A claim has the advice, the range of the claim's figures, and the cases for which the advice holds. If this run and
-/// the records contradict each other about a case of the claim, neither verdict counts.
+/// A member of "claims" has the advice, the range of the claim's figures, and the cases for which the advice holds. If
+/// this run and the records contradict each other about a case of the claim, neither verdict counts.
 Json answer(const AnswerInput& input);
 
-/// The answer as about `most_lines` lines of at most `width` characters. If the whole answer has more lines, it names
-/// fewer undecided claims, and the last choices and claims have only their names.
+/// The answer as a text of about `most_lines` lines of at most `width` characters. If the whole answer needs more
+/// lines, the text names fewer undecided claims, and gives only the names of the last choices and claims.
 std::string answer_text(const Json& answer, size_t width, size_t most_lines);
 
 }  // namespace attn

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double steady_cv = 0.25;      // samples on a quiet machine have a smaller CV (standard deviation / mean)
 constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by a smaller fraction
-constexpr double little_overlap = 0.1;  // other programs that use at most this share of the run's cores do not disturb
+constexpr double little_overlap = 0.1;  // the run is undisturbed if other programs use at most this share of its cores
 
 double used_s(int who) {
   rusage usage{};

@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// `busy_s` is the time that the cores of this process's affinity mask have worked since the machine started. `own_s`
+/// `busy_s` is the busy time since the machine started, summed over the cores of this process's affinity mask. `own_s`
 /// is the CPU time of this process and of the child processes that this process has waited for.
 struct CoreTimes {
   int cores = 0;
@@ -20,7 +20,8 @@ struct CoreTimes {
 };
 /// Reads /proc/stat; `cores` is 0 if this reading fails.
 CoreTimes core_times();
-/// The number of cores that other programs used on average between two readings; 0 if a reading failed.
+/// The number of cores that other programs used on average between two readings; 0 if a reading failed, or if the
+/// readings are of different numbers of cores.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
 /// Returns one line for each disturbance of a run. `cores` is the number of cores that this process may use; `others`

@@ -19,14 +19,15 @@
 namespace attn {
 namespace {
 
-// A repetition is long compared with a launch's overhead, and short compared with a time slice: on a shared machine
-// some of many short repetitions run undisturbed by other programs, but perhaps none of a few long repetitions.
+// A repetition is long compared with a launch's overhead, and short compared with a time slice. On a shared machine
+// some of many short repetitions usually run undisturbed by other programs; of a few long repetitions perhaps none
+// does.
 constexpr double repetition_s = 2e-3;
 constexpr int min_repetitions = 5, max_repetitions = 1000;
 constexpr double min_flush_effect = 1.2;
 
-/// The number of parts of a launch. Each unit gets several small parts, so that a unit that starts late or loses its
-/// core does not delay the launch for long.
+/// The number of threadgroups into which a launch is divided. Each unit gets several of these parts, so that a unit
+/// that starts late or loses its core does not delay the launch for long.
 uint32_t parts(const DeviceInfo& info) { return 8 * info.units; }
 
 /// Throws BadInput where the device has no kernels for ceilings.
@@ -141,7 +142,7 @@ double arithmetic_tflops(Device& device, PipelineCache& pipelines, const Ceiling
   const Kernel& kernel = *ceiling_kernel(device, pipelines, arithmetic.entry, arithmetic.constants);
   const Buffer result = arithmetic_result(device);
   const auto encode = [&](long long iterations) { return encode_arithmetic(device, kernel, result, iterations); };
-  // Doubles the iterations until a launch is long compared with its overhead, then scales them to the wanted length.
+  // Doubles the iterations until a launch takes a quarter of repetition_s, then scales them to repetition_s.
   long long iterations = 1024;
   double seconds = run_once(device, encode(iterations));
   while (seconds < repetition_s / 4 && iterations < (1ll << 40)) {

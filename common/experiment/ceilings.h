@@ -1,5 +1,5 @@
-// Measures the rates that the device reaches in this run: the copy rate, and the matrix rate of each dtype. This file
-// also has the flush of the device's caches, and a test of this flush.
+// Measures the rates that the device reaches in this run: the copy rate, and the arithmetic rate of each dtype. This
+// file also has the flush of the device's caches, and a test of this flush.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// Measures the best rates among many repetitions on all units. A repetition of arithmetic takes about 2 ms. All
-/// repetitions together take about `budget_s` seconds.
+/// Measures the best rates among many repetitions on all units of the device (all SMs of a GPU, for example). A
+/// repetition of arithmetic takes about 2 ms. All repetitions together take about `budget_s` seconds.
 ///   copy    GB/s, read plus written. The better rate of copies with and without non-temporal loads and stores. A
 ///           buffer on cuda has 32 times the bytes of the last-level cache, but at least 512 MiB (metal: 8 times,
 ///           at least 64 MiB). A buffer on the cpu has 4 times the bytes of the last-level cache, but at least 64
@@ -19,13 +19,13 @@ namespace attn {
 ///   f32     TFLOP/s of fused multiply-adds in registers.
 ///   bf16    cpu: products of tile registers (amx-bf16), else dot products of pairs (avx512bf16). The rate of f32 if
 ///           the cpu has neither instruction set, or if f32 is faster.
-///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroups.
+///           cuda: the matrix units, by wgmma or mma.sync, on random data. metal: products of simdgroup matrices.
 ///   f16     cpu: the rate of f32, because kernels widen f16 to f32. cuda and metal: as bf16.
-///   tf32    cuda: as bf16. metal: products of simdgroups in f32. The cpu has no tf32: 0.
+///   tf32    cuda: as bf16. metal: products of simdgroup matrices in f32. The cpu has no tf32: 0.
 Ceilings measure_ceilings(Device& device, PipelineCache& pipelines, double budget_s);
 
-/// The arithmetic of a ceiling, as a launch that takes turns with the kernels. The launch's time shows the rate that
-/// the device reaches in the rounds of the kernels.
+/// The arithmetic of a ceiling, as a launch that takes turns with the measured kernels. The launch's time shows the
+/// rate that the device reaches during the rounds of these kernels.
 class MatrixCeiling {
  public:
   /// Prepares a launch that takes about `launch_s` seconds at the rate that `measured` has for the dtype.
@@ -43,7 +43,7 @@ class MatrixCeiling {
   double flops_;
 };
 
-/// Fills a buffer of twice the last-level cache, so that the caches hold no other data.
+/// Evicts other data from the caches: fills a buffer of twice the size of the last-level cache.
 class CacheFlush {
  public:
   /// Throws OutOfMemory.
@@ -54,8 +54,8 @@ class CacheFlush {
   Buffer buffer_;
 };
 
-/// A copy between large buffers, or a read of one large buffer, as a launch that takes turns with the kernels. A flush
-/// of the caches runs before each launch.
+/// A copy between two buffers of measure_ceilings()'s size, or a read of one such buffer, as a launch that takes turns
+/// with the measured kernels. A flush of the caches runs before each launch.
 class MemoryCeiling {
  public:
   enum class Access { copy, read };
@@ -79,10 +79,10 @@ Ceilings max(const Ceilings& a, const Ceilings& b);
 /// Returns each measured ceiling multiplied by `factor`.
 Ceilings scaled(const Ceilings& ceilings, double factor);
 
-/// The result of the test of a flush. The flush works if a copy between buffers that the caches hold
-/// (CeilingKernels::flush_test_bytes) takes longer after a flush.
+/// The result of the test of a flush. The test copies between buffers that fit in the caches
+/// (CeilingKernels::flush_test_bytes). If the flush works, this copy takes longer after a flush.
 struct FlushTest {
-  double hot_s = 0, cold_s = 0;  // medians
+  double hot_s = 0, cold_s = 0;  // medians of the copy's time without and with a flush
   bool ok = false;               // cold_s is at least 1.2 times hot_s
   nlohmann::ordered_json json() const;
 };

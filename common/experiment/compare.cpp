@@ -122,7 +122,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
       const auto any = [&](const auto& is) { return std::any_of(trials.begin(), trials.end(), is); };
       if (any([](const Trial& trial) { return trial.host != nullptr; })) scope = Scope::host;
       if (any([&](const Trial& trial) { return judged_cold(trial); })) scope = Scope::device_cold;
-      // All samplers take the same number of launches per sample, so that only the cases differ.
+      // All hot samplers take the same number of launches per sample, so that only the cases differ.
       int launches = 1;
       for (const Trial& trial : trials) launches = std::max(launches, launches_per_sample(trial));
       std::vector<Sampler> samplers;
@@ -145,7 +145,7 @@ std::optional<PairSamples> Experiment::State::sample_pair(const Duel& duel, doub
     });
   }
   if (interrupted()) return std::nullopt;
-  // A' has the case and the kernels of A, and only differs in its tensors. So the check of A suffices.
+  // A' has the case and the kernels of A, and differs from A only in its tensors. So A' is not checked.
   for (Trial& trial : std::span(trials).first(2)) {
     at(trial);
     if (all_ok()) guarded(trial.record, [&] { check_again(trial); });

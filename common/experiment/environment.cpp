@@ -74,8 +74,8 @@ std::string host_compiler() {
 }
 
 Json git_state(const std::string& folder) {
-  // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project.
-  // So git prints an empty line for the folder's place in the tree, before the commit.
+  // The folder must be the top of a work tree: an unpacked archive may lie inside the work tree of another project. At
+  // the top, git prints an empty line for the folder's place in the tree, before the commit.
   const auto commit = output_of({"git", "-C", folder, "rev-parse", "--show-prefix", "HEAD"});
   const auto status = output_of({"git", "-C", folder, "status", "--porcelain", "--untracked-files=no"});
   if (!commit || !commit->starts_with('\n') || !status) return nullptr;

@@ -19,15 +19,15 @@ int ranks_started_here();
 /// The compiler of the host code: "gcc 12.2.0" or "clang 19.1.7", for example.
 std::string host_compiler();
 
-/// {commit, dirty} of the work tree whose top is `folder`; null where `folder` is not the top of a work tree, or git is
-/// missing.
+/// {commit, dirty} of the work tree whose top is `folder`; null if `folder` is not the top of a work tree, or git
+/// fails.
 Json git_state(const std::string& folder);
 
 /// {commit, diff, machine, files}. Runs of one session have equal values. `commit` is the commit of the work tree
 /// `folder`, and `diff` a hash of the uncommitted changes to tracked files. `commit` is null without a commit, and
-/// `diff` is null without uncommitted changes. `machine` is a hash of the CPU's model, the number of cores and the
-/// boot: it tells machines apart and does not name them. `folders` are folders inside `folder`; for each of them,
-/// `files` has one hash of all its files.
+/// `diff` is null without uncommitted changes. `machine` is a hash of the CPU's model, the number of hardware threads
+/// and the boot id: this hash tells machines apart and does not name them. `folders` are folders inside `folder`;
+/// `files` has one hash for each of these folders, over all files in it.
 Json session(const std::string& folder, const std::vector<std::string>& folders = {});
 
 }  // namespace attn

@@ -37,7 +37,8 @@ class Problem {
   /// Writes the outputs to a safetensors file (--dump-output). Throws BadInput for a problem that cannot write its
   /// outputs.
   virtual void dump(const std::string& path) const;
-  /// The work of the launches, for a problem whose work only the device knows. Empty: the plan's work counts.
+  /// The work of the launches, for a problem whose work is known only after launches on the device. Empty: the plan's
+  /// work counts.
   virtual std::optional<Work> work() const { return std::nullopt; }
   /// Further values of the case for the record: an object, or null.
   virtual Json values() const { return nullptr; }
@@ -57,7 +58,7 @@ class HostProblem {
   virtual Json values() const { return nullptr; }
 };
 
-/// An option of an experiment that takes a user's file, in addition to --input.
+/// An option of the command line, other than --input, by which an experiment takes a user's file.
 struct FileOption {
   std::string name;  // with its dashes
   std::string help;
@@ -74,10 +75,11 @@ struct ExperimentSpec {
   /// The axes in which the cases of one comparison differ (tile, variant). The other axes are the shape.
   std::vector<std::string> compared_axes;
   /// True: the compared axes are tile and variant, and `complete` sets the default tile. If the command line names a
-  /// shape axis and no tile, and selects a single shape, only the default tile runs. False: all cases of the shape run.
+  /// shape axis, selects a single shape and names no tile, then only the default tile runs (select_cases()). False: all
+  /// selected cases run.
   bool default_tile = true;
-  /// If the command line names some axes of this set, the sweep leaves out each of its blocks that has another axis of
-  /// the set. For example, a user who names one modifier gets no blocks of other modifiers.
+  /// If the command line names an axis of this set, each block of the sweep that has an unnamed axis of this set is
+  /// left out. For example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
@@ -89,8 +91,8 @@ struct ExperimentSpec {
   /// The plan of a case: its launches, or the reason why the case cannot run. A pure function. Throws BadInput for a
   /// case that no device can run.
   std::function<CasePlan(const Case&, const Setting&)> plan;
-  /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` is for plans
-  /// about the host.
+  /// Makes the problem of a plan that can run. The problem's launches are the plan's launches. `make_host` makes the
+  /// problem if the plan is about the host (Plan::host).
   std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> make;
   std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> make_host = {};
   /// The shape axes that the file of --input fixes; empty for an experiment without --input.
@@ -101,7 +103,7 @@ struct ExperimentSpec {
   /// The bytes of threadgroup memory that the published study's kernel takes for the case; 0: the study has no such
   /// kernel. --dry-run prints these bytes and the plan's bytes.
   std::function<size_t(const Case&, const DeviceInfo& device)> study_bytes = {};
-  /// Folders of the source tree, in addition to the kernels, whose files decide what the cases run. Records of a run
+  /// Folders of the source tree whose files, in addition to the kernels, decide what the cases run. Records of a run
   /// have a hash of each folder's files.
   std::vector<std::string> source_folders = {};
   /// One step of a case may take this many seconds (at most 120 with a file of `file_options`) plus the seconds of
@@ -121,8 +123,8 @@ struct Trial {
 };
 
 /// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
-/// on. So a budget that ends early leaves out no claim completely. All duels of a claim with `gather` come with the
-/// first duels, because a conclusion needs all of their comparisons.
+/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with `gather`
+/// come with the first duels, because a conclusion of such a claim needs the comparisons of several duels.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -142,27 +144,27 @@ class Experiment {
   std::string file(const std::string& option) const;
   const Files& files() const;
 
-  /// The cases of this run, after --axis, --shard, --resume and --replay. The cases of a group take turns while they
-  /// are measured.
+  /// The groups of cases that this run measures, as --axis, --shard, --resume and --replay select them. The cases of a
+  /// group take turns while they are measured.
   std::vector<std::vector<Case>> groups();
-  /// Runs a step that compiles a user's text. If the compiler takes too long or too much memory, the run ends, with
-  /// status 2 if the run has no results yet.
+  /// Runs a step that compiles a user's text before the first case. If the compiler takes too long or too much memory
+  /// (CompilationLimit), the run ends, with status 2 if the run has no results yet.
   void compile(const std::function<void()>& step);
   /// Takes over the records of these cases from the run that --resume continues, and returns the cases that still have
   /// no record. The `body` of run_experiment() uses this function for cases that are not in groups().
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Times the verified cases, which take turns, checks them again and records them.
+  /// Lets the verified cases take turns and times them, checks them again and records them.
   void measure(std::vector<Trial> trials);
-  /// Measures with at most this share of the budget that is left.
+  /// Does the same with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
   /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding this function still measures all of `duels`; compare() without a share then measures the
-  /// finding's pair in place of its `duels`.
+  /// replay of a finding this function still measures all of `duels`, but compare() without a share measures the
+  /// finding's pair instead.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
   /// hypothesis.
@@ -198,9 +200,9 @@ int run_part_process(const std::vector<std::string>& arguments, const std::funct
 /// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case or a
 /// process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;
 /// 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption verify(), measure()
-/// and compare() throw, and run_experiment() prints the table of what was measured, and the command that continues the
-/// run. These three functions also throw after a loss of the device: the loss is recorded, and the run goes on in a new
-/// process.
+/// and compare() throw; run_experiment() then prints the table of the recorded cases, and the command that continues
+/// the run. These three functions also throw after a loss of the device: the loss is recorded, and the run goes on in a
+/// new process if one can take over (State::can_go_on()).
 ///
 /// The run is in a worker process, which this process watches (watch.h). With --part, and with `restart`, which is
 /// for tests, the run is in this process. After a loss of the device `restart` gets the command line that continues the

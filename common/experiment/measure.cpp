@@ -22,16 +22,17 @@ constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold 
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
 constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start and at the end of a run
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
-constexpr double max_ceiling_pct = 100;  // a higher share shows that another program slowed the ceiling
+constexpr double max_ceiling_pct = 100;  // a higher share is not kept: something slowed the ceiling
 
 constexpr Rounds sweep_rounds{3, 50};
 // The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
 // takes fewer.
 constexpr Rounds host_rounds{3, 6};
 
-/// Names the ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes 4^n seconds, about
-/// as long as a launch of the trial. Length matters because an event that takes a core away for some milliseconds hits
-/// most long launches, and few short ones.
+/// Names the matrix ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes about 4^n
+/// seconds: the power of 4 nearest to the time of the trial's launch, after this time is limited by min_ceiling_s and
+/// max_ceiling_s. The length matters because an event that takes a core away for some milliseconds hits most long
+/// launches, and few short ones.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
@@ -126,8 +127,8 @@ std::string Experiment::State::launch_limit() const {
 }
 
 std::optional<std::string> Experiment::State::too_long(const Work& work) {
-  // Every unit of a device reaches a higher rate than this. So a launch that would be short at this rate is short. Then
-  // the ceilings, which take time to measure, are not needed.
+  // Every unit of a device reaches a higher rate than this. So a launch that would be short enough at this rate is
+  // short enough. For such a launch the ceilings, which take time to measure, are not needed.
   constexpr double least_unit_flops = 1e9;
   const DeviceInfo& info = device->info();
   if (work.flops <= options.max_launch_s * least_unit_flops * info.units || !info.operations->ceilings ||
@@ -320,8 +321,8 @@ void Experiment::State::measure(std::vector<Trial> trials, double most_s) {
   }
   measured_s += stopwatch.seconds();
 
-  // The results of a trial's sampler; null where the trial has no sampler among `subjects`, or was interrupted before
-  // the first round.
+  // The results of a trial's sampler; null if the trial has no sampler among `subjects`, or if an interruption came
+  // before the end of the first round.
   const auto found = [](const GroupTimer::Subjects& subjects, const std::vector<Measured>& measured,
                         size_t trial) -> const Measured* {
     for (size_t i = 0; i < subjects.size() && i < measured.size(); ++i) {

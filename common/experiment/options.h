@@ -71,13 +71,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
 
 /// Returns the cases that the options select, as groups. The cases of a group take turns while they are measured. The
 /// groups come from the profile's sweep, in which axes from --axis and from input files replace the sweep's own axes.
-/// If the command line names no tile, and selects a single shape by a shape axis or has --dump-output, only the default
-/// tile runs (ExperimentSpec::default_tile). Throws BadInput, also if --dump-output is given and not exactly one case
-/// is selected.
+/// With ExperimentSpec::default_tile and a command line that names no tile, only the default tile is selected in two
+/// situations: a shape axis is named and a single shape is left, or --dump-output is given. Throws BadInput, also if
+/// --dump-output is given and not exactly one case is selected.
 std::vector<std::vector<Case>> select_cases(const ExperimentSpec& spec, const Options& options, const DeviceInfo& info);
 
-/// Returns a sentence for each value from --axis that no selected case has, because other axes decide the value of this
-/// axis.
+/// Returns a sentence for each value from --axis that no selected case has: other axes decide the value of this axis.
 std::vector<std::string> unmet_values(const Options& options, const std::vector<std::vector<Case>>& groups);
 
 }  // namespace attn

@@ -73,7 +73,8 @@ void Experiment::State::measure_in_processes(const std::vector<Duel>& asked) {
 Experiment::State::PartResults Experiment::State::measure_in_process(int number, int count, Task left) {
   progress.begin(fmt::format("process {} of {}", number, count));
   PartResults found{.number = number, .measurements = {}, .pairs = {}};
-  // A process may end early, because it loses its device for example. Another process then measures the rest.
+  // A process may end early, because it loses its device for example. If this process left any result, another process
+  // measures the rest.
   while (!left.empty()) try {
       const TemporaryFolder folder;
       const std::string task_path = folder.path() / "task.jsonl", results_path = folder.path() / "results.jsonl",
@@ -112,8 +113,7 @@ Experiment::State::PartResults Experiment::State::measure_in_process(int number,
                                 progressed && !left.empty() ? "; another process goes on" : ""));
       if (!progressed) break;
     } catch (const std::exception& error) {
-      // The task's file cannot be written, the process cannot be started, the results cannot be read, or memory is
-      // short.
+      // For example, the task's file cannot be written, the process cannot be started, or the results cannot be read.
       part_failed = true;
       progress.note(
           fmt::format("{}: process {} of {} that repeat measurements: {}", spec.name, number, count, error.what()));
@@ -199,7 +199,7 @@ void Experiment::State::pool_pairs(const std::vector<PartResults>& parts, const 
 
 int Experiment::State::run_part() {
   // A part's budget covers all of its time, not only the time of measuring, because the run that started the part waits
-  // for it.
+  // until the part ends.
   const Stopwatch stopwatch;
   for (const std::vector<Case>& cases : groups) {
     measured_s = stopwatch.seconds();

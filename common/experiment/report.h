@@ -23,9 +23,10 @@ std::string list(const ExperimentSpec& spec, const Options& options, const std::
 /// The text of --list --json: one line per claim, with its hypothesis and its words of advice.
 std::string claims_json(const std::string& experiment, const std::vector<Claim>& claims);
 
-/// The text of --dry-run: one line per case, and a last line with the totals. The line of a case says whether the case
-/// would run. If the published study has a kernel for the case (ExperimentSpec::study_bytes), the line has the
-/// threadgroup memory of this kernel and of the case. With --json there are only the lines of the cases, as JSON.
+/// The text of --dry-run: one line per case, and a last line with the totals. The line of a case says why the case
+/// would be skipped, if it would be. If the published study has a kernel for the case (ExperimentSpec::study_bytes),
+/// the line has the threadgroup memory of the study's kernel and of the case's own kernels. With --json there are only
+/// the lines of the cases, as JSON.
 std::string dry_run(const ExperimentSpec& spec, const Options& options, const std::vector<std::vector<Case>>& groups,
                     const DeviceInfo& info, const std::function<const Plan&(const Case&)>& plan);
 

@@ -1,4 +1,4 @@
-// The state of an Experiment. Each part of the loop has a file. Private to common/experiment.
+// The state of an Experiment. Each step of the loop has a file. Private to common/experiment.
 //   selection.cpp  the command line's selection, --resume and --replay
 //   verify.cpp     makes, launches and checks a case
 //   measure.cpp    times cases, which take turns
@@ -44,8 +44,8 @@ bool interrupted();
 /// The reason in the record of a case that the budget did not reach. --resume measures such a case.
 inline constexpr const char* budget_spent = "budget spent";
 
-/// The first words of the reason in the record of a case that lost the device. --resume does not run this case again,
-/// because the case would lose the device again.
+/// The first words of the reason in the record of a case that lost the device or ended its worker. --resume does not
+/// run this case again, because the case might end in the same way.
 inline constexpr const char* device_lost = "device lost: ";
 
 /// The fields in which a record's `run` must equal this run. --resume does not take over a record that differs.
@@ -66,7 +66,7 @@ inline std::string first_line(const std::string& text) { return text.substr(0, t
 /// machine (two of its threads, for example).
 std::string device_name(const DeviceInfo& info);
 
-/// Sets status and reason of a case that fails, and removes its times.
+/// Sets the status and the reason of a record whose case was skipped or failed, and removes the record's times.
 void fail(Measurement& record, std::string status, std::string reason);
 
 struct Experiment::State {
@@ -78,14 +78,15 @@ struct Experiment::State {
   /// The plan of a case. Each plan is made once and kept.
   const CasePlan& plan(const Case& config);
   std::string replay_command() const;
-  /// Opens both record files, takes over the records that --resume finds, and prints how many cases are to come.
+  /// Opens the files of measurements and findings (in a part: of its results), takes over the records that --resume
+  /// finds, and prints how many cases are to come.
   void open_records();
   /// The command line that goes on with this run.
   std::vector<std::string> resuming() const;
   void resume();
   /// Prints the problems that read_records() found in a file.
   void note_problems(const std::string& path, const std::vector<std::string>& problems);
-  /// Takes over the case's record of the run that --resume continues. Returns whether there is one.
+  /// Takes over the case's record of the run that --resume continues. Returns whether there is such a record.
   bool takes_over(const Case& config);
   /// Takes over the comparisons of those findings whose measurements --resume has taken over.
   void resume_comparisons();
@@ -95,7 +96,7 @@ struct Experiment::State {
   bool is_current(const Measurement& record, const Plan& plan);
 
   /// note_cases() tells the process that watches this process which cases this process works on. at_case() then tells
-  /// which of these cases is running: its number in the list, or -1 if none is running.
+  /// the index of the case that is running, or -1 if none is running.
   void note_cases(const std::vector<Case>& cases);
   void at_case(int number);
   /// Tells the process that watches this process that a step of a case is done.
@@ -104,7 +105,7 @@ struct Experiment::State {
   Activity* activity();
   /// After this many seconds without progress, this process or a part of the run counts as hung, and is ended.
   double most_silent_s() const;
-  /// Records the case that ended the previous worker.
+  /// Records the case that ended the previous worker, if there is one.
   void store_lost();
 
   // verify.cpp
@@ -116,12 +117,13 @@ struct Experiment::State {
   void make(Trial& trial) { make(trial, spec.make); }
   void make(Trial& trial, const decltype(ExperimentSpec::make)& make_problem);
   /// Runs the plan once on poisoned outputs (or takes one sample of the host's work), and checks the outputs. Problems
-  /// may share their outputs, so nothing may run between the plan and the check.
+  /// may share their outputs, so no other problem may run before the check.
   void launch_and_check(Trial& trial);
   /// Checks a trial again after timing. If the trial has launches, this function runs the plan once more and checks the
   /// outputs. Work of the host is checked without another sample, which might take long.
   void check_again(Trial& trial);
-  /// Takes a kernel from the cache, or compiles it. CompilationLimit holds for a user's text.
+  /// Takes a kernel from the cache, or compiles it. In a worker, a CompilationLimit holds for the compilation of a
+  /// user's text.
   const Pipeline& pipeline(const KernelSource& source);
   Json pipeline_json(const Launch& launch);
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
@@ -139,21 +141,23 @@ struct Experiment::State {
   TimingPolicy policy(const Rounds& rounds, double budget_s) const;
   /// "at most 500 ms are allowed": the end of the reason of a case whose launch is too long.
   std::string launch_limit() const;
-  /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if it
-  /// may be short enough.
+  /// The reason why a launch of this work takes longer than --max-launch even at the device's ceiling; nothing if the
+  /// launch may be short enough.
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
-  /// The reason of too_large() or too_long(), as far as the plan alone gives it; nothing if the case may run.
+  /// The reason of too_large(), else of too_long() unless only a limit of the work is known (CasePlan::work_is_limit);
+  /// nothing if the case may run.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings. If --samples is below its default, the measurement takes proportionally less time.
   Ceilings new_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
-  /// Returns the record as JSON. A rate may be above its ceiling, if the ceiling was measured while the device was
-  /// busy. In this case the ceilings are measured again. If the rate stays above its ceiling, the record has no shares
-  /// of ceilings. If the rate stays above four times its ceiling, the record fails.
+  /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, other programs may have slowed the
+  /// measurement of the ceiling, so the ceilings are measured again. If the rate stays above its ceiling, the record
+  /// has no shares of ceilings. If the rate stays above four times its ceiling, or if a number of the record is not
+  /// finite, the record fails.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();
@@ -170,16 +174,16 @@ struct Experiment::State {
   /// Runs a step that writes to a file of records. If the file cannot be written, the run says so once, goes on, prints
   /// its results, and ends with status 1.
   void keep(const std::function<void()>& write);
-  /// Whether another process can go on with this run. That process reads the records of this process. If it did not
-  /// find the record of a case that ended a process or lost the device, it would run this case again.
+  /// Whether another process can go on with this run. That process needs the records of this process: without the
+  /// record of a case that ended a process or lost the device, that process would run this case again.
   bool can_go_on() const {
     std::error_code none;
     return !unwritten && std::filesystem::is_regular_file(options.measurements_path, none);
   }
   /// "5 cases are kept in measurements.jsonl".
   std::string kept() const;
-  /// Appends samples/1 to the file of samples: `what` names the case or the pair. `process` is 0 for samples of
-  /// the sweep, else the number (from 1) of the process that measured a pair, or a case again.
+  /// Appends a record samples/1 to the file of samples: `what` names the case or the pair. `process` is 0 for samples
+  /// of the sweep, else the number (from 1) of the process that measured the pair, or measured the case again.
   void keep_samples(int process, const Json& what, const Json& samples);
   void print_json(const Json& json) const;
   /// The axes in which the cases of this run differ, with the values of this case. For progress messages.
@@ -217,7 +221,7 @@ struct Experiment::State {
   /// Reads the results file of a process: adds the results to `found`, records the failures, and removes from `left`
   /// what need not be measured again. Returns whether the file had a line.
   bool take_results(const std::string& path, Task& left, PartResults& found);
-  /// Pools the figures of each pair from all processes that measured it, for the duels `asked`.
+  /// Pools the figures of each pair from all processes that measured the pair, for the duels `asked`.
   void pool_pairs(const std::vector<PartResults>& parts, const std::vector<Duel>& pairs,
                   const std::vector<Duel>& asked);
   /// Does the work of a process that has a task (--part). Returns the exit status.
@@ -227,8 +231,8 @@ struct Experiment::State {
   int conclude(const std::vector<Conclusion>& conclusions);
   /// Measures the replayed measurement's case again, and prints the old and the new result. Returns the exit status.
   int replay_measurement();
-  /// Judges and records one conclusion. `known`: the findings that are already in the findings file. Returns the
-  /// finding.
+  /// Judges one conclusion, and returns its finding. Records the finding, unless `known` (the records of the findings
+  /// file) has a finding of this run with the same claim_key.
   Json find(const Conclusion& conclusion, const std::vector<Json>& known);
   /// The line that stands before the findings of this run (run/1).
   Json header();
@@ -243,7 +247,7 @@ struct Experiment::State {
   Json answer_json(const std::vector<Json>& findings);
   /// The table of the results; with --csv, the same results as CSV.
   std::string table_text() const;
-  /// What a run prints at its end: warnings, answer, and the commands.
+  /// What a run prints at its end: verdicts, warnings, answer, and the commands for a report and a replay.
   std::string end_text(const Json& answer, const std::string& verdicts) const;
   int exit_status() const;
   /// The commonest reason why cases were skipped, if no case of this run could run; else nothing.
@@ -271,7 +275,7 @@ struct Experiment::State {
   std::vector<std::string> label_axes;
   size_t cases_left = 0, cases_resumed = 0;
   bool unwritten = false;    // a record could not be written
-  bool part_failed = false;  // a process that measures again was ended, ended with an error, or did not start
+  bool part_failed = false;  // a process that repeats measurements was ended, ended with an error, or did not start
   double measured_s = 0;
   CoreTimes started = core_times();
   std::optional<RecordFile> measurement_file, finding_file, sample_file;

@@ -70,7 +70,7 @@ class Baselines {
       place->second = std::min(place->second, time->median_s);
     }
   }
-  /// "fastest", "baseline" or "1.07x"; empty for a case that is alone in its group.
+  /// "fastest", "baseline" or "1.07x"; empty for a case that was not timed or has nothing to be compared with.
   std::string text(const Measurement& result, bool fastest) const {
     const Timing* time = result.main_timing();
     if (!time) return "";

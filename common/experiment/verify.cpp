@@ -32,8 +32,8 @@ void Experiment::State::guarded(Measurement& record, const std::function<void()>
   } catch (const CompileError& error) {
     fail(record, "failed", first_line(error.what()));
     record.log = first_lines(error.what(), most_log_lines);
-    // error.what() has the kernel's key, error.log() has not. Kernels that fail for the same reason have the same log,
-    // which is shown once.
+    // error.what() has the kernel's key, error.log() has not. Kernels that fail for one reason usually have equal logs.
+    // Each log is shown once.
     if (compiler_messages.insert(std::string(error.log())).second) progress.note(record.log);
   } catch (const OutOfMemory& error) {
     fail(record, "oom", fmt::format("{} bytes: {}", error.needed_bytes, first_line(error.what())));

@@ -1,5 +1,6 @@
-// A plan: the launches that a case needs on a device. A plan follows from the case and the DeviceInfo; to make a plan,
-// no code runs on the device. Dry runs, skips, --resume, records and the launches themselves all read the plan.
+// A plan: the launches that a case needs on a device. A plan follows from the case, the DeviceInfo and the user's
+// files; to make a plan, no code runs on the device. Dry runs, skips, --resume, records and the launches themselves all
+// read the plan.
 #pragma once
 
 #include <cstddef>

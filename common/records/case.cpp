@@ -15,8 +15,8 @@
 namespace attn {
 namespace {
 
-// A request for more values of an axis, or for more cases of a block, is surely a typing error. Without these limits
-// such a request would fill the memory instead of ending with a message.
+// A request for more values of an axis, or for more cases of a block, is most likely a typing error. Without these
+// limits such a request might fill the memory instead of ending with a message.
 constexpr size_t max_values = 10000;
 constexpr size_t max_cases = 1000000;
 
@@ -303,7 +303,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // A part has every n-th group. Shapes grow along a sweep, so each part gets its share of the long shapes.
+  // A part has every n-th group. Shapes often grow along a sweep, so this spreads the long shapes over the parts.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

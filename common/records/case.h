@@ -65,7 +65,8 @@ struct Sweep {
 };
 
 /// Parses "NAME=V1,V2", "NAME=1024:65536:pow2" (doubling from 1024 to at most 65536) or "NAME=A:B:STEP" (from A to at
-/// most B). Throws BadInput for an axis, a value or a form that is not allowed; the message says what is allowed.
+/// most B). Throws BadInput for an unknown axis, and for a value or a range that is not allowed; the message says what
+/// is allowed.
 Axis parse_axis(std::string_view text, const std::vector<AxisInfo>& known);
 
 /// Replaces the axis of the same name in every block. A block without this axis gets it.

@@ -16,7 +16,7 @@ struct CaseRow {
 };
 
 struct CaseTable {
-  /// The heads of `cells`. A table that is too wide loses columns from the last on, but never the first.
+  /// The heads of `cells`. If the table is too wide, the last of these columns are left out, but never the first one.
   std::vector<std::string> heads;
   std::vector<CaseRow> rows;
   size_t width = 100;      // characters of a line
@@ -30,10 +30,11 @@ struct CaseTable {
 ///   1. An axis with one value in at least 3/4 of the rows loses its column, one axis after another, until the table
 ///      fits. This value stands above the table. In each row with another value, the column `also` has "axis=value".
 ///   2. Columns of `heads` are left out, from the last on, but never the first.
-///   3. The other axes lose their columns as in step 1. Lines that are still too long are wrapped.
+///   3. The other axes lose their columns as in step 1, whatever the share of their most common value is. Lines that
+///      are still too long are wrapped.
 std::string case_table(CaseTable table);
 
-/// Why a case is not in the table, or failed. reasons_text() writes one line for all cases with equal `what` and `why`.
+/// Why a case was skipped or failed. reasons_text() writes one line for all cases with equal `what` and `why`.
 struct CaseReason {
   std::string what, why;  // "wrong", "the output is all zero"
   Case config;

@@ -116,7 +116,7 @@ Verdict judge(const Hypothesis& hypothesis, const Conclusion& conclusion) {
     return {State::inconclusive, fmt::format("{} crosses {:.4g}", interval, threshold)};
   }
   // The noise floor is compared with the estimate's distance from the threshold, not from 1. For example, a ratio of 1
-  // lies far from the threshold 1.1 of "10 % slower", so it refutes this claim.
+  // can refute the claim "at least 10 % slower", whose threshold is 1.1.
   const double distance = conclusion.relative ? std::abs(std::log(value / threshold)) : std::abs(value - threshold);
   if (distance < conclusion.floor) {
     return {State::inconclusive, fmt::format("{} is closer to {:.4g} than the noise floor of {:.2g}", interval,
@@ -186,7 +186,7 @@ Estimate figure_of(const Claim& claim, const Evidence& evidence) {
 }
 
 /// Returns, for each process that measured everything in `evidence`, the evidence with the results of this process.
-/// Returns `evidence` alone if there is no such process, or if the claim is not measured again.
+/// Returns `evidence` alone if there is no such process, or if Claim::measured_again is false.
 std::vector<Evidence> by_process(const Claim& claim, const Evidence& evidence, const Processes& processes) {
   std::vector<Evidence> parts;
   if (!claim.measured_again) return {evidence};
@@ -330,7 +330,8 @@ Conclusion conclude(const Claim& claim, const Evidence& sweep, const Processes& 
   const bool has_figure = claim.figure || !sweep.comparisons.empty();
   const std::vector<Evidence> parts = by_process(claim, sweep, processes);
   if (has_figure) estimate(claim, sweep, parts, processes, conclusion);
-  // With comparisons, the texts quote the pooled comparison; without, they quote the process with the median figure.
+  // With comparisons, the texts quote the pooled comparison. Without comparisons, the texts quote the process with the
+  // median figure.
   Evidence evidence = sweep;
   if (has_figure && sweep.comparisons.empty()) {
     std::vector<size_t> order(parts.size());

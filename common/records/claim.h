@@ -45,9 +45,9 @@ struct Duel {
 };
 
 /// What a reader should do if the hypothesis is supported or refuted. Each text has to be true for every figure that
-/// leads to its verdict. For example, 0.7 refutes the claim "at most 0.6 of the time", but still saves time, so
-/// `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. An empty text and an
-/// inconclusive verdict give no advice.
+/// leads to its verdict. For example, the figure 0.7 refutes the claim "at most 0.6 of the time", but 0.7 of the time
+/// still saves time, so `refuted` must not say that nothing is saved. "{threshold:.3g}" stands for the threshold. An
+/// empty text and an inconclusive verdict give no advice.
 struct Advice {
   std::string holds, refuted;
 };
@@ -67,15 +67,15 @@ struct Conclusion {
   Spread prior = {};
   Pooled estimate;
   double unit = 1;       // the argument `unit` of pool(), for a figure that is not relative
-  bool relative = true;  // errors grow with the figure, so the figure is pooled and judged in logarithms
+  bool relative = true;  // errors are proportional to the figure, so the figure is pooled and judged in logarithms
   bool exact = false;    // a count, which has no error
   /// How far the figure (its logarithm if `relative`) moves if each of its ratios moves by the noise floor of the
   /// ratio. 0 without a comparison.
   double floor = 0;
   double cv = 0;
-  /// The device throttled while it ran some of the conclusion's cases, but not while it ran the others.
+  /// True: the device throttled while it ran some of the conclusion's cases, but not while it ran the others.
   bool unlike_throttling = false;
-  /// A memory-bound case ran with warm caches, because no flush works on this device.
+  /// True: a memory-bound case ran with warm caches, because no flush works on this device.
   bool warm = false;
   bool correct = true;  // every measurement that the conclusion uses passed its check
   std::optional<Comparison> compare;
@@ -97,7 +97,7 @@ std::optional<double> confidence(const Hypothesis& hypothesis, const Verdict& ve
 
 /// The results and comparisons of one conclusion.
 struct Evidence {
-  Results results;                                  // each baseline stands before its contender
+  Results results;                                  // in a pair the baseline stands before the contender
   std::vector<const Comparison*> comparisons = {};  // of `results`; the finding records the last comparison
   bool correct = true;                              // all records of the compared cases have status "ok"
   size_t among = 0;                                 // size of the group that the pick is from; 0 with comparisons
@@ -126,8 +126,8 @@ struct Claim {
   /// biased by the choice of the pair. False: the figure is computed from results that other processes measured for the
   /// cases of the pick. Without other processes, the figure is computed from the results of the sweep.
   bool compared = true;
-  /// Groups of comparisons; each group gives one conclusion. Empty: each comparison of this hypothesis gives one
-  /// conclusion.
+  /// Returns groups of comparisons; each group gives one conclusion. Without this function, each comparison of this
+  /// hypothesis gives one conclusion.
   std::function<std::vector<std::vector<const Comparison*>>(const std::vector<Comparison>& comparisons)> gather = {};
   Figure figure = {};          // empty: the ratio of the last comparison
   bool exact = false;          // the figure is a count, the same in every process; no process measures it again
@@ -149,7 +149,7 @@ std::vector<Hypothesis> hypotheses(const std::vector<Claim>& claims);
 /// The pairs that are to be measured for the claims, claim by claim.
 std::vector<Duel> duels(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 /// Returns the picked cases of the claims with `compared` false, `exact` false and `measured_again` true. Other
-/// processes measure these cases again, so that the samples that picked a case do not enter its figure.
+/// processes measure these cases again, so that the samples by which a case was picked do not enter the claim's figure.
 std::vector<Case> cases_of_claims(const std::vector<Claim>& claims, const std::vector<Measurement>& results);
 
 /// What other processes measured, and what is known about the spread between them.

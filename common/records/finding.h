@@ -40,9 +40,9 @@ std::string claim_key(const std::string& experiment, const Hypothesis& hypothesi
 /// header is missing keeps the id.
 void join_runs(std::vector<Json>& records);
 
-/// Returns a text that two findings share if they judge the same cases of the same run. Findings often share it,
-/// because several claims judge one measurement with different thresholds. `data` is the field `data` of a finding,
-/// before or after join_runs().
+/// Returns a text that two findings share if they judge the same cases of the same run. Findings often share this text,
+/// because several claims may judge one measurement, with different thresholds for example. `data` is the field `data`
+/// of a finding, before or after join_runs().
 std::string measured_by(const Json& data);
 
 /// The doubts about verdicts. A doubt is 1 - the confidence of a decided verdict; a verdict on an exact figure has no

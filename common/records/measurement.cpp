@@ -10,7 +10,7 @@
 namespace attn {
 namespace {
 
-constexpr double ceiling_slack = 1.05;  // two measurements of the same rate differ by a few per cent
+constexpr double ceiling_slack = 1.05;  // two measurements of one rate may differ by a few per cent
 
 Json to_json(const Check& check) {
   return {{"ok", check.ok},

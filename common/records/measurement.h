@@ -24,17 +24,17 @@ struct Phase {
   Timing time = {};  // n = 0 where the launch was not timed
 };
 
-/// The highest rates that the device reached in this run. Results are reported as shares of these rates.
+/// The highest rates that the device reached in this run: the ceilings of the results' rates.
 struct Ceilings {
   double copy_gbps = 0;  // of a copy: bytes read plus bytes written, per second
   double f32_tflops = 0, f16_tflops = 0, bf16_tflops = 0;
   double tf32_tflops = 0;         // 0 where the device does not multiply tf32
   double peak_16_bit_tflops = 0;  // DeviceInfo::peak_16_bit_tflops, which is not measured
 
-  /// The number of products of tf32 that together are as exact as one product of f32 (Ootomo and Yokota 2022).
+  /// The number of products of tf32 that together are as accurate as one product of f32 (Ootomo and Yokota 2022).
   static constexpr double tf32_of_f32 = 3;
-  /// The rate of products that are as exact as products of the dtype. For f32 this rate is the larger of f32_tflops and
-  /// tf32_tflops / tf32_of_f32.
+  /// The rate of products that are as accurate as products of the dtype. For f32 this rate is the larger of f32_tflops
+  /// and tf32_tflops / tf32_of_f32. Throws std::logic_error for e4m3 and int8.
   double matrix_tflops(DType dtype) const;
   /// The rate of matrix_tflops() according to the maker's data. In these data, products of tf32 run at half the rate of
   /// products of 16 bits. 0 if the maker's rate is not known.
@@ -62,7 +62,7 @@ struct Measurement {
   Json values;                         // further values from the experiment; null where there are none
 
   const Timing* timing(Scope scope) const;
-  /// The time by which the case is judged: device_cold if memory is the bound and this time was measured; else
+  /// The time by which the case is judged: device_cold if the case is memory-bound and this time was measured; else
   /// device_hot, or host if device_hot was not measured. Null if there is no such time.
   const Timing* main_timing() const;
   /// The pipeline of each kernel, in the order of their launches.

@@ -4,8 +4,8 @@
 // machine is in another state. The model: a run of K processes (a session) estimates log(figure) with the variance
 // B sigma^2 + sigma^2 / K. Here sigma^2 is the variance between the processes of a session, so sigma^2 / K is the
 // variance of the mean of K processes. B sigma^2 is the variance between sessions; B is the number Spread::between.
-// The sigma^2 of a claim is unknown. Its prior is a scaled inverse chi-squared distribution (`Spread`). All claims with
-// the same device, experiment and kind of figure share one prior, which `kb fit` computes from recorded runs.
+// The sigma^2 of a claim is unknown; its prior is a scaled inverse chi-squared distribution (`Spread`). All claims with
+// one device, experiment and kind of figure (FigureKind) share one prior, which `kb fit` computes from recorded runs.
 // docs/measuring.md has the formulas, also for a figure that is pooled without logarithms.
 #pragma once
 
@@ -38,8 +38,8 @@ struct Pooled {
   double value = 0;
   double ci_lo = 0, ci_hi = 0;      // 95 % interval of the mean
   double next_lo = 0, next_hi = 0;  // the next run's estimate lies here with a probability of 95 %
-  /// Standard deviation between the processes of a session: a fraction of the figure if `relative`, else in the
-  /// figure's unit.
+  /// Standard deviation between the processes of a session, without the processes' own errors: a fraction of the figure
+  /// if `relative`, else in the figure's unit. 0 if no session has two processes.
   double tau = 0;
   int processes = 0, sessions = 0;
   int machines = 1;    // the caller of pool() sets it
@@ -55,7 +55,7 @@ Pooled pool(std::span<const Session> sessions, const Spread& prior, bool relativ
 /// The probability that the estimate of a new run lies on the same side of `threshold` as `pooled.value`.
 double same_side(const Pooled& pooled, double threshold, bool relative);
 
-/// The probability that a variable of Student's distribution with `freedom` degrees of freedom is at most `t`.
+/// The probability that a variable of Student's t distribution with `freedom` degrees of freedom is at most `t`.
 double student_cdf(double t, double freedom);
 /// The t whose student_cdf() is `probability`. Takes probabilities from 0.5 to below 1.
 double student_quantile(double probability, double freedom);

@@ -28,8 +28,8 @@ namespace {
 /// are replaced.
 std::string line_of(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// An exclusive lock on an open file, for the lifetime of the object. Some file systems have no locks, such as NFS
-/// without a lock daemon.
+/// An exclusive lock on an open file, for the lifetime of the object. Some file systems, such as NFS without a lock
+/// daemon, have no locks.
 class FileLock {
  public:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {
@@ -67,7 +67,8 @@ std::string record_id(const Json& record) {
 
 RecordFile::RecordFile(std::string path) : path_(std::move(path)) {
   // A pipe is opened only for writing: if this process could read the pipe too, the pipe would always have a reader,
-  // and no append() would fail. If a pipe has no reader, open() fails with O_NONBLOCK and waits without it.
+  // and append() would not fail after the real reader's end. If a pipe has no reader, open() fails with O_NONBLOCK;
+  // without O_NONBLOCK it would wait.
   std::error_code none;
   const bool pipe = std::filesystem::is_fifo(path_, none);
   const int mode = pipe ? O_WRONLY | O_NONBLOCK : O_RDWR | O_CREAT;

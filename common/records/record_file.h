@@ -16,10 +16,9 @@ void require_finite(const Json& json, const std::string& path);
 std::string record_id(const Json& record);
 
 /// A file to which append() adds one line. If the disk is full, the file unwritable, or the reader of a pipe gone,
-/// append() throws std::runtime_error; the message has the path. Before append() throws, it cuts off a partly written
-/// line, so that the file stays whole. Several programs may append at the same time, because each append() locks the
-/// file. If the file system has no locks, the first append() warns that no other program may write, and a partly
-/// written line stays.
+/// append() throws std::runtime_error; the message has the path. Before this exception, append() cuts a partly written
+/// line off the file. Several programs may append at the same time, because each append() locks the file. If the file
+/// system has no locks, the first append() warns that no other program may write, and a partly written line stays.
 class RecordFile {
  public:
   /// Throws BadInput where the file cannot be opened for appending, and for a pipe that nobody reads.

@@ -137,7 +137,7 @@ std::vector<Measured> measure_interleaved(std::span<const Sampler> subjects, con
 
   // Each test of the interval's width takes a bootstrap, during which the device cools down. Frequent tests would also
   // stop at intervals that are narrow by chance. So there are few tests: from one test to the next the number of rounds
-  // grows by a quarter.
+  // usually grows by about a quarter.
   int next_look = std::max({policy.min_rounds, min_rounds_for_ci,
                             (policy.min_samples + policy.samples_per_round - 1) / policy.samples_per_round});
   for (int rounds = 1;; ++rounds) {
