@@ -58,8 +58,7 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* c
   hooks.constants["PAGE_SIZE"] = config.page_size;
   hooks.constants["ROTARY_DIM"] = config.rotary_dim;
   hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
-  hooks.rotation =
-      Rotation::queries;  // even if nothing is rotated: only kernels that rotate queries take a before hook
+  hooks.rotation = Rotation::queries;  // always: only kernels that can rotate queries take a before hook
   if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
   return hooks;
 }
