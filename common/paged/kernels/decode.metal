@@ -19,9 +19,9 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
 // (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (IN_TYPE, E4M3 or INT8; any type if IN_TYPE
-// is F32, because F32 represents every number of each type), OUT_TYPE, JOIN_LAST, APPENDS (1 only for a cache of q's type). With
-// APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the grid
-// of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
+// is F32, which represents every number of each type), OUT_TYPE, JOIN_LAST, APPENDS (1 only for a cache of q's type).
+// With APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the
+// grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
