@@ -1,6 +1,5 @@
 // Paged attention for a few queries of each sequence, with simdgroup matrices of 8 x 8. This kernel has not run on
-// Apple hardware yet. decode.h says how workers share the work: each worker takes an equal share of the line of blocks,
-// and the last of a tile's workers to arrive, or a second launch, joins the tile's parts.
+// Apple hardware yet. decode.h says how workers share the work, and who joins the parts of a tile.
 //
 // The kernel reads a key once for all rows of the tile. A simdgroup keeps the outputs, scores and weights of 8 rows in
 // registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row becomes NaN if it sees a key on
