@@ -89,7 +89,7 @@ INLINE float largest_lane(Vector<float, N> v) {
 }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
-/// blocks. The blocks have the keys that some query of the sequence may see.
+/// blocks. The blocks have at least the keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
