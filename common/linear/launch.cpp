@@ -24,9 +24,10 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// Returns how many chunks a span has. With look-back a span has at most held_chunks chunks, so that it publishes its
-/// state soon after the span before it. In passes a sequence is one span if the threadgroups of all sequences and heads
-/// then fill the device; else its spans have at least `fewest` chunks.
+/// Returns how many chunks a span has; config.span_chunks if that is not 0. With look-back a span has at most
+/// held_chunks chunks, so that it publishes its state soon after the span before it. In passes a sequence is one span
+/// if the threadgroups of all sequences and heads then fill the device; else spans usually have at least `fewest`
+/// chunks.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -180,7 +181,7 @@ Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with
   const auto dims = static_cast<double>(config.head_dim), values = static_cast<double>(config.value_dim);
   plan.work.flops = recurrence_flops(config);
   if (config.causal && config.chunk > 0) {
-    // A step of n tokens has n (n + 1) / 2 unmasked pairs of query and key. `pairs` is this number for one query.
+    // A step of n tokens has n (n + 1) / 2 unmasked pairs of query and key. `pairs` is the average for one query.
     const int64_t at_once = device.operations->linear->step(config);
     const double pairs = static_cast<double>(std::min(at_once, config.tokens) + 1) / 2;
     plan.work.flops += rows * pairs * 2 * (dims + values);

@@ -80,7 +80,8 @@ class LinearOperation {
   virtual std::unique_ptr<LinearWorkspace> workspace(Device& /*device*/, const LinearConfig& /*config*/) const {
     return nullptr;
   }
-  /// Whether the device's kernels prepare flags and tickets for the next launch. If not, encode() clears them first.
+  /// Whether the device's kernels prepare flags and tickets for the next launch. If not, encode() clears them before
+  /// every launch.
   virtual bool resets_flags() const = 0;
 };
 
@@ -88,8 +89,8 @@ class LinearOperation {
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
 /// Returns how many segments the cpu's fused kernel cuts the longest sequence into: config.segments, but at most one
-/// for each chunk. If config.segments is 0, a rule gives the number: one if sequences and heads alone fill the device.
-/// The number is always one without causal.
+/// for each chunk. If config.segments is 0, there are at most as many segments as the device needs to be full, usually
+/// of at least 8 chunks. Without causal the number is always one.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
 /// The tensors of a launch, in the device's memory; strides are in elements. On a GPU addresses and strides are
@@ -127,8 +128,8 @@ std::string linear_unable(int64_t head_dim, int64_t value_dim);
 /// all variants.
 double recurrence_flops(const LinearConfig& config);
 
-/// The loaded kernels of one configuration, and the memory through which they pass states. Two runs of one LinearLaunch
-/// must not overlap. The device and the pipelines must outlive the LinearLaunch.
+/// The loaded kernels of one configuration, and the memory through which the kernels pass states. Two runs of one
+/// LinearLaunch must not overlap. The device and the pipelines must outlive the LinearLaunch.
 class LinearLaunch {
  public:
   /// `plan` must be the plan of `config`. Throws CompileError, OutOfMemory, and BadInput if the device does not take
@@ -140,7 +141,7 @@ class LinearLaunch {
 
   /// Only for scan "host": encode_before() encodes the launch before the scan, encode_after() the launch after it. In
   /// between, scan_on_host() copies to the host what each chunk adds to the state, computes the state before each
-  /// chunk, and copies these states and the final state to the device.
+  /// chunk, and copies these states and, if requested, the final state to the device.
   void encode_before(CommandEncoder& encoder, const LinearTensors& tensors) const;
   void encode_after(CommandEncoder& encoder, const LinearTensors& tensors) const;
   struct HostScan {

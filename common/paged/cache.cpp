@@ -85,7 +85,7 @@ std::optional<PageCopy> PagedKvCache::append(SequenceId id, int64_t tokens) {
                     "at most {} pages of {}",
                     tokens, length, room, sizes_.max_pages, sizes_.page_size));
   }
-  const int64_t filled = length % sizes_.page_size;  // tokens on the last page; 0 if that page is full
+  const int64_t filled = length % sizes_.page_size;  // tokens on the last page; 0 if it is full or there is none
   const int64_t had = pages_for(length), has = pages_for(length + tokens);
   const bool copies = tokens > 0 && filled > 0 && holders_[entry(row, had - 1)] > 1;
   const int64_t needed = has - had + copies, left = free_pages_.size();

@@ -18,8 +18,8 @@
 
 namespace attn {
 
-/// All sizes are at least 1. The most tokens of a sequence (max_pages * page_size), the entries of the table
-/// (max_sequences * max_pages) and the pages are less than 2^31.
+/// All sizes are at least 1. Each of these numbers is less than 2^31: `pages`, max_pages * page_size (the most tokens
+/// of a sequence), max_sequences * max_pages (the entries of the page table).
 struct CacheSizes {
   int64_t pages;          // of the pool
   int64_t page_size;      // tokens of a page
@@ -29,14 +29,15 @@ struct CacheSizes {
   bool operator==(const CacheSizes&) const = default;
 };
 
-/// Names a sequence of one cache. The id is stale once the sequence is freed, even if another sequence then gets the
+/// Names a sequence of one cache. The id is stale once the sequence is freed, even if a later sequence gets the same
 /// row.
 struct SequenceId {
   int32_t row = -1;  // of the page table and of the lengths
   int64_t generation = 0;
 };
 
-/// A copy that the caller makes on the device: the first `tokens` slots of page `from` to page `to`.
+/// A copy that the caller makes on the device: the first `tokens` slots of page `from` to page `to`. A slot is the
+/// place of one token on a page.
 struct PageCopy {
   int32_t from, to;
   int64_t tokens;
@@ -65,7 +66,7 @@ struct CacheFigures {
   int64_t peak_pages;    // the most pages that were ever used at once
   int64_t tokens;        // of all sequences; a shared token counts once for each of its sequences
   int64_t wasted_slots;  // on used pages: slots that hold no token of any sequence
-  double waste;          // wasted_slots as a share of the slots of used pages
+  double waste;          // wasted_slots as a share of the slots of used pages; 0 if no page is used
   /// Over all pairs of neighbouring pages in a row of the table: the share of pairs whose second page does not come
   /// directly after the first page in the pool. 0 if each sequence lies in one piece.
   double fragmentation;
@@ -77,11 +78,11 @@ struct CacheFull : std::runtime_error {
 };
 
 /// Which pages hold which sequence's tokens. The time of a function that changes a sequence grows with the pages that
-/// the function takes, shares or gives back, and does not depend on the size of the pool. Every function throws
-/// BadInput for a stale id. A function that throws changes nothing.
+/// the function takes, shares or gives back, and does not depend on the size of the pool. Every function that takes an
+/// id throws BadInput if the id is stale. A function that throws changes nothing.
 ///
-/// Free pages and free rows are stacks: the page that was given back last is taken first. A sequence gives back its
-/// last page first, so the next sequence takes the pages in the same order.
+/// Free pages are a stack, and so are free rows: what was given back last is taken first. A freed sequence gives back
+/// its last page first, so a sequence that then takes these pages usually takes them in the same order.
 class PagedKvCache {
  public:
   /// Makes a cache whose pages are all free. Throws BadInput for sizes that CacheSizes does not allow.
@@ -89,16 +90,16 @@ class PagedKvCache {
 
   /// Makes a sequence without tokens. Throws CacheFull if all rows are taken.
   SequenceId create();
-  /// Makes a sequence that begins with the first `tokens` tokens of the parent, by default with all. The new sequence
+  /// Makes a sequence of the first `tokens` tokens of the parent, by default of all its tokens. The new sequence
   /// shares the parent's pages, and takes no free page. Throws BadInput if the parent has fewer tokens, CacheFull if
   /// all rows are taken.
   SequenceId fork(SequenceId parent) { return fork(parent, length(parent)); }
   SequenceId fork(SequenceId parent, int64_t tokens);
   /// Makes room for `tokens` more tokens. If the new tokens begin on a page that another sequence also holds, the
-  /// sequence gets its own page instead, and append() returns a copy. The caller makes this copy before the caller
-  /// writes tokens of this append or of a later append. The caller makes copies in the order of their appends, or in
-  /// any order if no fork, truncate or free comes between these appends. Throws BadInput if the sequence would have
-  /// more than max_pages pages, CacheFull if too few pages are free.
+  /// sequence gets a page of its own in place of that page, and append() returns a copy. The caller makes this copy
+  /// before writing tokens of this append or of a later append. The caller makes copies in the order of their appends,
+  /// or in any order if no fork, truncate or free comes between these appends. Throws BadInput if the sequence would
+  /// have more than max_pages pages, CacheFull if too few pages are free.
   std::optional<PageCopy> append(SequenceId id, int64_t tokens);
   /// Keeps only the first `tokens` tokens. Throws BadInput if the sequence has fewer tokens.
   void truncate(SequenceId id, int64_t tokens);
@@ -119,7 +120,7 @@ class PagedKvCache {
   /// [pages]: the number of sequences that hold each page; 0 for a free page.
   const std::vector<int32_t>& holders() const { return holders_; }
   /// Returns the spans of the table that may have changed since the last call, at most one for each row. The table of a
-  /// new cache is all -1, and has no changes. There are few lengths, so the caller uploads all of them.
+  /// new cache is all -1, and has no changes. Changes of lengths are not listed; the caller uploads all lengths.
   std::vector<TableSpan> take_changes();
 
   /// The time of figures() grows with max_sequences, because of wasted_slots.
@@ -130,7 +131,7 @@ class PagedKvCache {
   bool operator==(const PagedKvCache&) const = default;
 
  private:
-  int32_t checked(SequenceId id) const;  // the row of the sequence
+  int32_t checked(SequenceId id) const;  // returns the sequence's row; throws BadInput if the id is stale
   int64_t used_pages() const { return sizes_.pages - static_cast<int64_t>(free_pages_.size()); }
   int64_t pages_for(int64_t tokens) const { return divided_up(tokens, sizes_.page_size); }
   int32_t& entry(int32_t row, int64_t column) { return table_[row * sizes_.max_pages + column]; }
@@ -149,13 +150,13 @@ class PagedKvCache {
   std::vector<std::pair<int32_t, int32_t>> changes_;  // of rows: first changed column, and last changed column plus one
   std::vector<int32_t> changed_rows_;                 // rows whose change is not empty
   int64_t tokens_ = 0, shared_pages_ = 0, peak_pages_ = 0;
-  int64_t neighbours_ = 0, gaps_ = 0;  // gaps_: neighbours whose pages do not follow each other
+  int64_t neighbours_ = 0, gaps_ = 0;  // CacheFigures::fragmentation is gaps_ / neighbours_
 };
 
 /// Checks a page table [lengths.size(), columns], so that no kernel reads outside the pool: each length fits the
-/// columns, and entries of pages with tokens are from 0 to pages - 1. Later entries may be anything. If `holders` is
-/// given (the holders() of a cache), pages that no sequence holds are refused too. Throws BadInput that names the first
-/// wrong row, or row and column.
+/// columns, and the entries that a row's length needs are from 0 to pages - 1. A row's later entries may be anything.
+/// If `holders` is given (the holders() of a cache), these entries must also name pages that some sequence holds.
+/// Throws BadInput; for a wrong length or entry the text names the first wrong row, and for an entry the column too.
 void validate_page_table(std::span<const int32_t> table, std::span<const int32_t> lengths, int64_t page_size,
                          int64_t pages, std::span<const int32_t> holders = {});
 

@@ -9,9 +9,10 @@
 namespace attn {
 
 /// Returns a plan with the launches "prefix_attend", "attend" and "merge", and with "prefix_join" and "join" unless
-/// config.join_last. `keys` is the sum of the lengths of all sequences, each with the prefix; plan.work counts one read
-/// of the prefix. The plan has a reason in `unable` if the cache is contiguous, if a sequence has more than one query,
-/// if tokens are appended, or if the prefix is empty, is not whole pages, or is not shorter than kv_len.
+/// config.join_last. `keys` is the sum of the lengths of all sequences; each length includes the prefix. plan.work
+/// counts the bytes of the prefix once. The plan has a reason in `unable` at least if the cache is contiguous, if a
+/// sequence has more than one query, if tokens are appended, or if the prefix is empty, is not whole pages, or is not
+/// shorter than kv_len.
 Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys, int64_t prefix);
 
 /// One CascadeLaunch must not run twice at the same time. Its device and pipelines must outlive it.
@@ -25,7 +26,8 @@ class CascadeLaunch {
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors, const int* own_lengths) const;
   /// Returns the launch over each sequence's own keys.
   const DecodeLaunch& own() const { return own_; }
-  /// Whether DecodeLaunch::at_rest() is true for both launches that attend, and no guard band was overwritten.
+  /// Whether DecodeLaunch::at_rest() is true for both DecodeLaunches, and no guard band of the other buffers was
+  /// overwritten.
   bool at_rest() const;
 
  private:

@@ -1,6 +1,6 @@
 // Attention of a few new queries of each sequence over its cached keys. The cache is contiguous or on pages. This file
-// has the plan, and DecodeLaunch, which gets its tensors only in encode(). kernels/decode.h says how workers share the
-// work.
+// has the plans and the launches; a launch gets its tensors only in encode(). kernels/decode.h explains workers, tiles,
+// blocks and parts.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,10 @@ struct DecodeConfig {
   int64_t rotary_dim = 0;  // even, at most head_dim
   RopePairing pairing = RopePairing::half_split;
 
-  /// Returns how many query rows share a key/value head. A key is read once for all rows of a tile.
+  /// Returns how many rows of Q of one sequence share a key/value head.
   int64_t rows() const { return shape.q_heads / shape.kv_heads * shape.q_len; }
-  /// Returns the bytes of the scales of `keys` cached tokens; 0 for a contiguous cache, which has few scales.
+  /// Returns the bytes of the scales of `keys` cached tokens; 0 for a cache without scales. The scales of a contiguous
+  /// cache, one for each sequence and head in K and in V, are not counted.
   double scale_bytes(int64_t keys) const {
     return has_scales(cache_dtype) && page_size > 0
                ? static_cast<double>(2 * keys * shape.kv_heads) / static_cast<double>(page_size) * sizeof(float)
@@ -101,11 +102,11 @@ struct DecodeTensors {
   Strides k_strides{}, v_strides{};  // .batch: the stride of a page, or of a sequence in a contiguous cache
   const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; null for a contiguous cache
   int64_t max_pages = 0;
-  int64_t pages = 0;  // pages of k and v; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
+  int64_t pages = 0;  // pages of k and v; on a GPU, a row of O that sees a key on a page outside 0 to pages - 1 is NaN
   const float *k_scales = nullptr,
               *v_scales = nullptr;  // finite; of a cache of 8 bits: [pages, kv_heads]; contiguous: [batch, kv_heads]
   /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
-  /// length is negative or greater than kv_len, the sequence's rows are NaN, and no token is appended to it.
+  /// length is negative or greater than kv_len, the sequence's rows of O are NaN, and no token is appended to it.
   const int* lengths = nullptr;
   const void* hook_data = nullptr;  // ScoreContext::data
   /// The new tokens, if DecodeConfig::appends, or for AppendLaunch: [batch, kv_heads, q_len, head_dim], of Q's type,
@@ -117,11 +118,11 @@ struct DecodeTensors {
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
 
-/// Returns the cache and the new tokens in the form that kernels take.
+/// cache_view() returns the cache, new_tokens() the new tokens, as kernels' parameters.
 KvCacheView cache_view(const DecodeTensors& tensors);
 NewTokens new_tokens(const DecodeTensors& tensors);
 
-/// Writes new values, and new keys without a rotation, to a cache of their type.
+/// Writes new keys and values to a cache of their type, and rotates no key.
 class AppendLaunch {
  public:
   /// encode() runs the launch "append" of `plan`, which must be the plan of `config`. Throws CompileError, and BadInput
@@ -136,16 +137,17 @@ class AppendLaunch {
 };
 Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 
-/// Writes new tokens to a cache that has scales, and rotates the queries, before the launch that attends. The scales
-/// stay as they are: an element beyond the range of its scale becomes the end of the range. Because the kernels that
-/// attend append only to caches of Q's type, plans of decoding and of prefill begin with this launch if they append to
-/// a cache with scales.
+/// Writes new tokens to a cache that has scales, before the launch that attends. If rotary_dim is not 0, rotates the
+/// new keys and the queries. The scales stay as they are: an element beyond the range of its scale becomes the nearer
+/// end of the range. Because the kernels that attend append only to caches of Q's type, plans of decoding and of
+/// prefill begin with this launch if they append to a cache with scales.
 class AppendScaledLaunch {
  public:
   /// encode() runs the launch "append" of `plan`, which must be the plan of `config` for decoding or for prefill.
   /// Throws as AppendLaunch does, and OutOfMemory.
   AppendScaledLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan);
-  /// Returns the tensors of the launch that attends. Their queries may be in memory of this object.
+  /// Encodes the launch. Returns the tensors for the launch that attends; if queries are rotated, the rotated queries
+  /// are in memory of this object.
   DecodeTensors encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   /// Whether no guard band was overwritten.
   bool guards_intact() const { return turned_q_.guards_intact(); }
@@ -164,7 +166,7 @@ DecodeConfig attending(const DecodeConfig& config);
 /// Adds the launch "append" to a plan of decoding or of prefill, before the other launches.
 void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& device);
 
-/// The loaded kernels of one configuration, with the memory in which workers leave their parts. One DecodeLaunch must
+/// The loaded kernels of one configuration, and the memory in which workers leave their parts. One DecodeLaunch must
 /// not run twice at the same time. Its device and pipelines must outlive it.
 class DecodeLaunch {
  public:
@@ -178,7 +180,7 @@ class DecodeLaunch {
   int64_t workers() const { return config_.workers; }
   /// Returns the threadgroup memory of each worker.
   size_t threadgroup_bytes() const { return launches_.front().threadgroup_bytes; }
-  /// Whether all counters of parts are 0, as between two launches, and no guard band was overwritten.
+  /// Whether all counters in arrived_ are 0, as between two launches, and no guard band was overwritten.
   bool at_rest() const;
 
  private:

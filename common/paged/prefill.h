@@ -44,8 +44,8 @@ class PrefillLaunch {
   PrefillLaunch(Device& device, PipelineCache& pipelines, const DecodeConfig& config, const Plan& plan,
                 int64_t pool_pages);
 
-  /// encode() uploads data(tensors) if an address, a stride or max_pages in it differs from the previous call's; no
-  /// launch may run during the upload.
+  /// encode() uploads data(tensors) if it differs from the data uploaded last. No launch of this object may run during
+  /// the upload.
   void encode(CommandEncoder& encoder, const DecodeTensors& tensors) const;
   /// Encodes the same launches without the upload. `data` is memory of the device. The caller has encoded, on the same
   /// stream, a write of data(tensors) to this memory.

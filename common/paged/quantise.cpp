@@ -18,7 +18,7 @@ double largest_of(DType dtype) {
 
 int64_t pages_of(const Tensor& tensor, int64_t page_size) { return divided_up(tensor.seq, page_size); }
 
-/// Calls body(b, page, h, at) on all host threads; `at` is the index of the page's scale.
+/// Calls body(b, page, h, at) for each page and head, on the host's threads; `at` is the index of their scale.
 template <typename Body>
 void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   const int64_t pages = pages_of(tensor, page_size);
@@ -29,7 +29,8 @@ void for_pages(const Tensor& tensor, int64_t page_size, const Body& body) {
   });
 }
 
-/// Returns the rows of `tensor` in `dtype`, each multiplied or divided by its scale.
+/// Returns the elements of `tensor` in `dtype`, each divided (if `divides`) or multiplied by the scale of its page and
+/// head.
 Tensor rescaled(const Tensor& tensor, DType dtype, int64_t page_size, std::span<const float> scales, bool divides) {
   Tensor result = Tensor::zeros(tensor.batch, tensor.heads, tensor.seq, tensor.dim, dtype, tensor.layout);
   for_pages(tensor, page_size, [&](int64_t b, int64_t page, int64_t h, size_t at) {

@@ -1,4 +1,5 @@
-// Caches of 8 bits: an element is a stored number times a scale. Each page of a sequence has a scale for each head.
+// Caches of 8 bits: an element is a stored number times a scale. Each page of a sequence has a scale for each head. A
+// sequence of a contiguous cache counts as one page.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,11 @@ namespace attn {
 /// std::invalid_argument for a dtype other than e4m3 and int8.
 std::vector<float> page_scales(const Tensor& values, DType dtype, int64_t page_size, std::span<const int64_t> lengths);
 
-/// Returns values / scale, first rounded to f32 and then to dtype, each time to nearest even, as kernels do.
+/// Returns each value divided by the scale of its page and head. The quotient is rounded to f32 and then to dtype, each
+/// time to nearest even, as kernels do.
 Tensor quantised(const Tensor& values, DType dtype, int64_t page_size, std::span<const float> scales);
 
-/// Returns scale * stored in f32.
+/// Returns each stored number times the scale of its page and head, in f32.
 Tensor dequantised(const Tensor& stored, int64_t page_size, std::span<const float> scales);
 
 }  // namespace attn

@@ -9,7 +9,7 @@
 // multiplies the blocks again for the other columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
-// NORMALISED, IN_TYPE. Rows of q, k, v and of gates by channel begin at multiples of 16 bytes.
+// NORMALISED, IN_TYPE. Rows of k, v and of gates by channel begin at multiples of 16 bytes.
 // Grid: (chunks, heads); 128 threads; ChunkHLayout's threadgroup memory.
 //
 // Checked: chunk_h[CHUNK=64,GATE=0,HEAD_DIM=64,IN_TYPE=2,NORMALISED=0,VALUE_DIM=64] without spills
@@ -163,7 +163,8 @@ struct ChunkH {
     }
   }
 
-  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the rounded state has this row.
+  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row, if the
+  // state's rows are rounded up to tiles.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }

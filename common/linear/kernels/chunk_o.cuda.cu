@@ -12,10 +12,10 @@
 // 16 tokens at the diagonal the kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
-// the exponents of f32. So the state cannot overflow; in f16 it could. Weights (decayed scores) are rounded to IN_TYPE,
-// which has no more bits than tf32, so splitting the state into two parts would gain nothing. If IN_TYPE is F32, each
-// number is split into two numbers of tf32, and three products of tf32 replace one product of f32
-// (multiply_add_exactly).
+// the exponents of f32. So rounding does not make the state overflow; in f16 it could. Weights (decayed scores) are
+// rounded to IN_TYPE, which has no more significant bits than tf32, so splitting the state into two parts would gain
+// nothing. If IN_TYPE is F32, each number is split into two numbers of tf32, and three products of tf32 replace one
+// product of f32 (multiply_add_exactly).
 //
 // Blocks pass through one ring of stages: first blocks of keys, from the diagonal down to the chunk's first key, then
 // blocks of rows of the state.
@@ -359,8 +359,8 @@ struct ChunkO {
     const int end = min(STATE_ROWS, static_cast<int>(HEAD_DIM) - from);
 #pragma unroll(WIDE ? 1 : 2)
     for (int of_block = 0; of_block < end; of_block += 8) {
-      // From each group of eight columns of Q the product expects columns `quarter` and `quarter + 4`. It gets columns
-      // 2 * quarter and 2 * quarter + 1, and the same rows of S.
+      // From each group of eight columns of Q the product expects columns `quarter` and `quarter + 4`. This function
+      // passes columns 2 * quarter and 2 * quarter + 1 instead, and the rows of S with the same numbers.
       const int d = from + of_block + 2 * quarter;
       float2 q[2];
       unsigned a[4];

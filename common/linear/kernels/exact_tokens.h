@@ -1,7 +1,7 @@
-// Computes results of a chunk by the definition in linear.h, token by token, for cuda kernels. A product of tiles
-// multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. A
-// kernel of f32 splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
-// sum is NaN. In both cases a result is not finite, and a kernel computes the result anew with this file.
+// Computes results of a chunk by the definition in linear.h, token by token, for cuda kernels. A matrix product
+// multiplies the values of later tokens by scores of 0; the product is NaN if such a value is infinite or NaN. With f32
+// inputs a kernel splits each number into the sum of two numbers of tf32 (multiply_add_exactly). For an infinity this
+// sum is NaN. In both cases the result is not finite, and the kernel computes the result again with ExactTokens.
 //
 // Function constants: HEAD_DIM, GATE, IN_TYPE. This file includes the feature map, which may be included only once.
 #pragma once

@@ -1,7 +1,7 @@
 // Linear attention in one pass: the state stays in threadgroup memory. If sequences and heads do not fill the device, a
 // sequence is cut into spans of chunks. Each span except the last first publishes the sum that it adds to the state.
-// Then each span computes the state before its first chunk from the sums of earlier spans (look_back.h). Without CAUSAL
-// a sequence is one span. This span first adds all keys to the state, and then computes outputs.
+// Then each span computes the state before its first chunk from what earlier spans have published (look_back.h).
+// Without CAUSAL a sequence is one span. This span first adds all tokens to the state, and then computes outputs.
 //
 // Threadgroup memory: StepsLayout. Grid: (sequences * spans, heads).
 #include "common/linear/kernels/look_back.h"

@@ -13,11 +13,11 @@
 // f16 an element of the copy is infinite if the absolute value of the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
-// last, first reads the segment's keys and values, and publishes the segment's own state: what it adds to S. Then each
-// task computes the state before its segment from what earlier segments have published (decoupled look-back, Merrill
-// and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of their segments. So a task waits
-// only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES chunks stay in
-// shared memory, and are read only once.
+// last, first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
+// Then each task computes the state before its segment from what earlier segments have published (decoupled look-back,
+// Merrill and Garland 2016), and computes the outputs. Threadgroups take tasks in the order of the tasks' segments. So
+// a task waits only for tasks that some threadgroup has begun. The keys and values of a segment of at most STAGES
+// chunks stay in shared memory, and are read only once.
 //
 // If NORMALISED, the kernel computes z by products too: K^T times the tokens' decays. The decays fill eight columns,
 // the least width of a product on a tensor core. The feature map is applied to Q and K in shared memory.
@@ -244,7 +244,8 @@ DEVICE float load_shared_float(const float* from) {
   return x;
 }
 
-// What a segment has published: its own state, or the state after it. Its flag is this value plus the launch's epoch.
+// What a segment has published: its own state, or the state after the segment. The segment's flag is this value plus
+// the launch's epoch.
 enum Published { OWN = 1, INCLUSIVE = 2 };
 
 /// Calls act(x) for both 16-bit elements of a pair, and returns the pair of results.
@@ -332,7 +333,7 @@ struct Warpgroup {
   // Computes the sums of this chunk's gates, as logarithms in base 2, and loads the next chunk's gates. Returns the sum
   // of all gates of the chunk.
   DEVICE float sum_gates(const Task& task, int chunk) {
-    constexpr float smallest = -200;  // 2^-200 is 0; sums stay finite and exact enough
+    constexpr float smallest = -200;  // 2^-200 is 0 in f32; sums stay finite
     float gate[2];
     UNROLL for (int i = 0; i < 2; ++i) {
       gate[i] = chunk * CHUNK + 2 * lane + i < task.tokens ? at_least(gates[i] * log2_e, smallest) : 0.0f;

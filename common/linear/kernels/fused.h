@@ -10,8 +10,9 @@ constexpr int fused_chunk = 64, fused_slice = 64, fused_output_rows = 16;
 /// The dimensions of a TensorMap are, innermost first, column, row, head, batch, and a dimension of size 1. The boxes
 /// have 64 columns and 64 rows; the boxes of o have fused_output_rows rows. Columns beyond the width are read as zero.
 ///
-/// A task computes one segment of a sequence and head, for one slice of 64 value columns. A slot is one sequence, head
-/// and slice; its number is (sequence * heads + head) * slices + slice. The number of a task is segment * slots + slot.
+/// A sequence is cut into segments of segment_chunks chunks. A task computes one segment of a sequence and head, for
+/// one slice of 64 value columns. A slot is one sequence, head and slice; its number is (sequence * heads + head) *
+/// slices + slice. The number of a task is segment * slots + slot.
 struct FusedParams {
   TensorMap q, k, v, o;
   LinearParams linear;
@@ -40,7 +41,7 @@ constexpr long long fused_state_floats(long long head_dim, bool normalised) {
 ///   the stages, each with the panels of Q, the panels of K, and one panel of V
 ///   the panels of the state, in 16 bits; one panel of outputs
 ///   if gated: one panel of V multiplied by its decays
-///   if normalised: the key sum and the tokens' decays, each as an operand of eight columns
+///   if normalised: the key sum and the tokens' decays, each as a matrix of eight columns
 ///   the barriers
 ///   if gated: for each of eight warps, the sums of the chunk's gates.
 struct FusedLayout {

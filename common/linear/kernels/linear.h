@@ -13,8 +13,8 @@
 // to S_t.
 //
 // Function constants: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK
-// if the kernel works in chunks. A kernel gets only the constants that it reads; with other constants it does not
-// compile.
+// if the kernel works in chunks. A kernel gets only the constants that it reads; with any other constant the kernel
+// does not compile.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -79,8 +79,8 @@ struct ChunkParams : LinearParams {
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
 /// z. Rows do not depend on one another. A threadgroup that looks back takes its span's number from a counter
-/// (`tickets`). So every earlier span that it waits for has begun. DELAY is how long every second span waits before it
-/// sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU. DELAY is 0 except in tests.
+/// (`tickets`). So every earlier span that the threadgroup waits for has begun. DELAY is how long every second span
+/// waits before it sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU. DELAY is 0 except in tests.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
   /// What each span adds to S and z, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
@@ -97,8 +97,8 @@ struct SpanParams : ChunkParams {
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs. It writes the final state, and without CAUSAL
-/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS writes both in place of
-/// PASS_STATES, and without CAUSAL PASS_STATES does not run.
+/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS makes these writes in place
+/// of PASS_STATES, and without CAUSAL PASS_STATES does not run.
 ///   PASS_TOTALS  writes what each span adds to span_states, and each span's decay to span_decays
 ///   PASS_STARTS  grid (sequences, ...): if CAUSAL, replaces span_states by the state before each span
 ///   PASS_STATES  if CAUSAL, replaces `states` by the state before each chunk. Begins with the initial state, or with

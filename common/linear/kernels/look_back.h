@@ -1,6 +1,6 @@
-// Decoupled look-back on the cpu (Merrill and Garland 2016): a span computes the state before its first chunk. For this
-// it reads the sums and states that earlier spans have published. It does not wait until every earlier span has
-// published a state: a sum is enough.
+// Decoupled look-back on the cpu (Merrill and Garland 2016): the threadgroup of a span computes the state before the
+// span from what the threadgroups of earlier spans have published: what a span adds to the state, or the state after
+// the span. Look-back ends at the first span, or at the latest span before this one that has published a state.
 #pragma once
 
 #include "common/kernel/cpu.h"

@@ -23,7 +23,7 @@ constexpr constant int SINCE = BY_CHANNEL ? STEPS * 2 : 1;
 struct Since {
   float logs[SINCE];
 
-  /// Adds the decays of tokens `from` to before `to`.
+  /// Adds the logarithms of the decays of tokens `from` to `to` - 1.
   void add(thread const Tokens& tokens, int from, int to, int column) {
     for (int token = from; token < to; ++token) {
       for (int i = 0; i < SINCE; ++i) logs[i] += tokens.decay(token, i / 2 * 8 + column + i % 2);
@@ -34,9 +34,10 @@ struct Since {
   }
 };
 
-/// Writes the outputs of tokens `first` to before `first` + 8 of a chunk of `rows` tokens, which begins at token 0 of
-/// `tokens`. Writes COLUMNS * 8 columns from `first_column` on, but none from VALUE_DIM on. `state` is the state before
-/// the chunk, from column `first_column` on; without CAUSAL it is the state after the last token.
+/// Writes the outputs of tokens `first` to `first` + 7 of a chunk of `rows` tokens, which begins at token 0 of
+/// `tokens`; none from token `rows` on. Writes COLUMNS * 8 columns from `first_column` on; none from VALUE_DIM on.
+/// `state` is the state before the chunk, from column `first_column` on; without CAUSAL it is the state after the last
+/// token.
 template <int COLUMNS, typename State, typename KeySums>
 INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int first_column, State state,
                           int state_row, KeySums key_sums, uint lane) {
@@ -51,7 +52,7 @@ INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int 
   float divisor = 0;  // the lane's part
 
   if (CAUSAL) {
-    // The token's own group: scores of columns `column` and `column` + 1, decayed.
+    // The token's own group: decayed scores of its keys `column` and `column` + 1.
     float scores[2];
     for (int i = 0; i < 2; ++i) {
       const int other = first + column + i;

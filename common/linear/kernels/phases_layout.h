@@ -23,9 +23,9 @@ constexpr int block_of_chunk(int chunk, int most) {
   return block;
 }
 
-/// chunk_h reads blocks of `block` tokens, each into a stage. A warp holds `row_tiles` tiles of 16 rows of the state,
-/// times `column_units` units of 16 columns. If the state has more columns than the warps hold, the kernel makes
-/// several passes.
+/// chunk_h reads blocks of `block` tokens, each into a stage, which is memory for one block. A warp holds `row_tiles`
+/// times 16 rows of the state, in `column_units` times 16 columns. If the state has more columns than the warps hold,
+/// the kernel makes several passes.
 struct ChunkHLayout {
   int k_columns, v_columns;  // rounded up to tiles
   int row_warps, column_warps, row_tiles, column_units;
@@ -35,8 +35,8 @@ struct ChunkHLayout {
   int stage_v_columns;
   long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
   long long weights;  // floats [chunk]: the decay from a token to the chunk's end
-  // By channel, logarithms of decays: of each 16 tokens of a block, floats [block / 16, head_dim], and of all later
-  // blocks, floats [head_dim].
+  // By channel, sums of logarithms of decays: over each 16 tokens of a block, floats [block / 16, head_dim], and over
+  // all later blocks, floats [head_dim].
   long long slice_sums, sum;
   long long bytes;
 
@@ -83,8 +83,8 @@ struct ChunkHLayout {
 
  private:
   constexpr void place(int head_dim, int chunk, int element_bytes, int gate) {
-    // f32 is read by words, eight words of four successive rows at once. Each row begins 8 or 24 banks after the row
-    // before it, so the four rows share no bank.
+    // A warp reads f32 by words, eight words of each of four successive rows at once. Each row begins 8 or 24 banks
+    // after the row before it, so the words of the four rows share no bank.
     k_row_bytes = element_bytes == 4 ? k_columns * 4 + 32 : odd_row_bytes(k_columns, 2);
     v_row_bytes = element_bytes == 4 ? stage_v_columns * 4 + 32 : odd_row_bytes(stage_v_columns, 2);
     v = block * k_row_bytes;

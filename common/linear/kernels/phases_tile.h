@@ -59,7 +59,8 @@ DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, i
   }
 }
 
-/// Replaces the first UNITS times 16 bytes of each row by f(x) * weight(row), rounded to IN_TYPE; 0 from row `rows` on.
+/// Replaces each element x in the first UNITS * 16 bytes of a row by f(x) * weight(row), rounded to IN_TYPE; by 0 from
+/// row `rows` on.
 template <int ROWS, int UNITS, int ROW_BYTES, typename Weight>
 DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, Weight weight) {
 #pragma unroll 2
@@ -96,8 +97,8 @@ DEVICE void store_pair(unsigned char* at, float2 pair) {
 
 // ---- decays, as logarithms in base 2
 
-/// Returns the logarithm of one token's decay, raised to at least -144, so that sums stay finite. 2^-144 is below the
-/// smallest normal float, so a number that has decayed so much counts as 0.
+/// Returns the logarithm of one token's decay, but at least -144, so that sums stay finite. 2^-144 is below the
+/// smallest normal float, so exp2_approx() returns 0 for -144 too.
 DEVICE float decay_log2(float gate) { return at_least(gate * log2_e, -144.0f); }
 DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(gate.y)}; }
 

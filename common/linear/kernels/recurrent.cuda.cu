@@ -1,5 +1,6 @@
 // The recurrence, for one or a few tokens of each sequence: linear.h has the contract. The kernel reads and writes the
-// state once, 16 bytes at a time, and this takes most of its time. A thread loads its whole part of the state first.
+// state once, 16 bytes at a time; these accesses take most of the kernel's time. A thread loads its whole part of the
+// state first.
 //
 // A threadgroup has a slice of CudaRecurrentLayout::columns columns of a head's state, with all rows, so that even a
 // few sequences fill a GPU. A thread has four columns of every 16th row in registers. q, k, v and decays of token_block

@@ -1,4 +1,4 @@
-// The recurrence as in linear.h, for one or a few tokens. It has not run on Apple hardware yet.
+// The recurrence as in linear.h, for one or a few tokens. The kernel has not run on Apple hardware yet.
 //
 // A threadgroup has 32 columns of the state, in registers: lane l of every simdgroup has column l, and simdgroup s has
 // the 32 rows from 32 s on. A simdgroup loads its 32 elements of q and k once, and passes them from lane to lane. The

@@ -15,8 +15,8 @@
 //                  exp(d2) S1 + S2. Registers hold the first held_chunks chunks of a span. A span that publishes its
 //                  sum reads its other chunks twice.
 // With look-back a threadgroup draws a ticket from a counter. The ticket gives the number of its span. So all spans for
-// which the threadgroup waits have begun. A flag also has the number of its launch (Board), so no flag has to be
-// cleared between launches. DELAY: nanoseconds that every second span waits before it sets a flag.
+// which the threadgroup waits have begun. A flag also has the number of the launch that set it (Board), so no flag has
+// to be cleared between launches. DELAY: nanoseconds that every second span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);

@@ -3,7 +3,7 @@
 // hardware yet. A threadgroup cannot wait for another on these GPUs, so there is no scan that looks back.
 //
 // A threadgroup has SCAN_ROWS rows of a head's state and of its sum of keys. A thread has some elements of these rows.
-// It computes each element for all chunks of a span, one chunk after the other; with PASS_STARTS for all spans of a
+// The thread computes an element for all chunks of a span, one after the other; with PASS_STARTS for all spans of a
 // sequence. Elements do not depend on one another. No threadgroup memory. Grid: (sequences * spans, heads, HEAD_DIM /
 // SCAN_ROWS); with PASS_STARTS (sequences, ...); any number of threads. Accumulators of a lane: 2, the element and the
 // sum of logarithms.

@@ -16,7 +16,7 @@ constexpr auto lanes_of() {
   }
 }
 
-/// Swaps the two off-diagonal blocks of STAGE by STAGE in each block of twice the size.
+/// In each block of 2 * STAGE by 2 * STAGE elements, swaps the two off-diagonal blocks of STAGE by STAGE.
 template <int STAGE, int... I>
 INLINE void swap_blocks(Floats (&rows)[VECTOR_WIDTH], Lanes<I...>) {
   constexpr int N = VECTOR_WIDTH;
@@ -172,8 +172,8 @@ struct OutputSteps : Steps {
     if (CAUSAL && any_lane(not_finite != 0)) OutputSteps(*this).repair(first, rows, inverses);
   }
 
-  /// A register tile multiplies values of tokens after a query by scores of 0. The result is wrong if such a value is
-  /// infinite or NaN. repair() computes the outputs of these queries anew.
+  /// A register tile multiplies values of tokens after a query by scores of 0. The query's output is wrong if such a
+  /// value is infinite or NaN. repair() computes these outputs again.
   NOINLINE void repair(int first, int rows, const float* inverses) const {
     for (int i = 0; i < rows; ++i) {
       float later = 0;

@@ -7,9 +7,9 @@
 //   outputs O[i]     = decay_i q_i S + A[i] V   broadcast q, rows of S; broadcast A, rows of V, up to the diagonal
 //   update  S[d]     = decay S[d] + (K^T V)[d]  broadcast k, rows of V
 //
-// Decays are multiplied token by token, each at most 1. No decay is divided by another decay, so nothing overflows, and
-// a number underflows only because it has decayed. A gate by head or token multiplies rows and scores. A gate by
-// channel multiplies each key in its own lane for every later query of the step; STEP is short then.
+// Decays are multiplied token by token, each at most 1. No decay is divided by another decay, so no factor is above 1.
+// With a gate by head or token, decays multiply rows of S, rows of O, keys of the update, and scores. With a gate by
+// channel, scores need the decay of each key, in its own lane, for every later query of the step; so STEP is small.
 #pragma once
 
 #include "common/kernel/cpu.h"
@@ -65,8 +65,8 @@ NOINLINE void multiply_add_tile(float* c, long c_step, const float* factors, con
   }
 }
 
-/// Prefetches the rows that the next step reads and writes, a few with each register tile. The bytes of a step are so
-/// many that a wait for all of them takes long, but too few for the hardware prefetcher to foresee them.
+/// Prefetches the rows that the next step reads and writes, a few rows with each register tile. A step has so many
+/// bytes that a wait for all of them takes long, but too few for the hardware prefetcher to detect a pattern.
 struct Ahead {
   static constexpr int line = 64, most = 4;
 

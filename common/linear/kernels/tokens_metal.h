@@ -38,8 +38,8 @@ struct Tokens {
     return feature(load_float<IN_TYPE>(p.k, at(p.k_strides, token) + d), p.feature_data);
   }
   float v(int token, int e) const { return load_float<IN_TYPE>(p.v, at(p.v_strides, token) + e); }
-  /// Returns the logarithm of the factor by which a token decays row d of the state. The result is finite: for a factor
-  /// of 0 it is a large negative number.
+  /// Returns the logarithm of the factor by which a token decays row d of the state. For a factor of 0 the result is
+  /// -1e30 in place of -infinity.
   float decay(int token, int d) const {
     if (GATE == GATE_NONE) return 0;
     const float log =

@@ -1,4 +1,4 @@
-// Compiles the kernels for a Hopper GPU, without a GPU, with the constants that the host gives them. The comments at
+// Compiles the kernels for a Hopper GPU, without a GPU, with the constants of the host's plans. The lines `Checked:` at
 // the head of each kernel say which configurations compile without spills.
 #include <gtest/gtest.h>
 
@@ -61,8 +61,8 @@ std::vector<test::LinearMutation> mutations_of_cuda() {
   return mutations;
 }
 
-// Other tests run the mutations, on a GPU. These tests check that the text that a mutation replaces is in its kernel,
-// and that the mutated kernel compiles to other code.
+// Tests in other files run the mutations on a GPU. The next test checks that the text that a mutation replaces is in
+// the kernel; MutationsCompileToOtherCode checks that the mutated kernel compiles to other code.
 TEST(LinearMutationTest, EachReplacesATextOfItsKernel) {
   for (const test::LinearMutation& mutation : mutations_of_cuda()) {
     EXPECT_NO_THROW(test::MutatedSources(mutation.file, mutation.from, mutation.to)) << mutation.what;

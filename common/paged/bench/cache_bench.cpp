@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t page_size = 16, context = 1024, max_length = 2048;
 
-/// Makes `count` sequences of `context` tokens or a few more, such that in each of the next 16 steps every sixteenth
-/// sequence takes a page.
+/// Makes `count` sequences of `context` to `context` + 15 tokens, such that in each of the next 16 steps a sixteenth of
+/// the sequences takes a page.
 std::vector<SequenceId> fill(PagedKvCache& cache, int64_t count) {
   std::vector<SequenceId> ids;
   for (int64_t i = 0; i < count; ++i) {

@@ -38,8 +38,8 @@ class Pool {
   Pool(Device& device, int64_t pages)
       : device_(device), k_(device, pages * page_size * row * element), v_(device, pages * page_size * row * element) {}
 
-  /// Makes the copy that append() returned, before new tokens are written. The copy goes through the host here; a real
-  /// program would copy on the device.
+  /// Makes the copy that append() returned. The copy goes through the host here; a real program would copy on the
+  /// device.
   void copy(const PageCopy& page) {
     std::vector<std::byte> slots(static_cast<size_t>(page.tokens * row * element));
     for (const Buffer* pool : {&k_, &v_}) {
@@ -125,7 +125,7 @@ int generate(const std::string& spec) {
   int64_t token = 0;
   while (token < 40) append(first, token++);    // the prompt; a model would also attend here (PrefillLaunch)
   const SequenceId second = cache.fork(first);  // the fork shares all three pages of the prompt
-  // Both rows get the same query, so their outputs are equal as long as their tokens are equal.
+  // Both sequences get the same query, so their outputs are equal as long as their tokens are equal.
   std::copy_n(q.data.begin() + q.offset(first.row, 0, 0, 0) * element, q_heads * head_dim * element,
               q.data.begin() + q.offset(second.row, 0, 0, 0) * element);
   double apart = 0;

@@ -11,16 +11,16 @@
 // 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). decode_join has the same constants. Threadgroup memory:
 // CpuDecodeLayout. Grid: workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
-// The kernel converts a cache of 8 bits when it loads registers. It multiplies a key's scores by the scale of the
-// key's page in K, and the key's weights by the scale of the page in V. It computes a row anew if an output of the row
-// is not finite (common/attention/kernels/repair.h).
+// The kernel converts elements of a cache of 8 bits when it loads them into registers. The kernel multiplies a key's
+// scores by the scale of the key's page in K, and the key's weights by the scale of this page in V. It computes a row
+// anew if an output of the row is not finite (common/attention/kernels/repair.h).
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
 // values from their own tensor. The workers of the first tile of a key/value head also write the head's new keys and
 // values to the cache.
 //
-// Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
-// head.
+// Hooks: score (by element), keys, sink. The keys that a row sees may depend on the row's sequence and query, but not
+// on the row's head.
 #include "common/paged/kernels/decode.h"
 
 #include "common/attention/kernels/keys.h"
@@ -89,7 +89,7 @@ INLINE float largest_lane(Vector<float, N> v) {
 }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
-/// blocks. The blocks have the keys that some query of the sequence may see.
+/// blocks. The blocks have at least the keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
@@ -152,7 +152,7 @@ struct Line {
   }
 };
 
-/// The keys of a block: their number, and for each key its rows in K and V and the scales of these rows.
+/// The keys of a block: their number, and each key's rows in K and V with the scales of these rows.
 struct Block {
   int first_key = 0, keys = 0;
   const char *k[BLOCK_C], *v[BLOCK_C];
@@ -222,7 +222,7 @@ struct Worker {
     }
   }
 
-  /// Loads the tile's queries, with 0 for rows that the tile lacks, and clears its outputs.
+  /// Loads the tile's queries, with zeros for rows beyond the tile's last row, and clears the tile's outputs.
   INLINE void begin() {
     for (int row = 0; row < ROWS; ++row) {
       clear(row);
@@ -351,8 +351,8 @@ struct Worker {
     }
   }
 
-  /// Multiplies scores by the scales of K, and applies the score hook. Hides the scores of keys that the row does not
-  /// see, and the scores after the block's last key up to `whole`.
+  /// Multiplies a row's scores by the scales of K, and applies the score hook. Hides the scores of keys that the row
+  /// does not see, and the scores after the block's last key up to `whole`.
   INLINE void change_scores(const Block& block, int row, int whole) {
     float* s = scores + row * BLOCK_C;
     if constexpr (SCALED) {

@@ -7,23 +7,23 @@
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
 // instructions than a conversion to bf16. With a cache of 8 bits the kernel also converts Q of bf16 to f16, and divides
-// each row by a power of 2, so that the row's elements fit f16. It multiplies a key's scores by the scale of the key's
-// page in K, and the key's weights by the scale of the page in V.
+// each row by a power of 2, so that the row's elements fit f16. The kernel multiplies a key's scores by the scale of
+// the key's page in K, and the key's weights by the scale of this page in V.
 //
 // With APPENDS the kernel copies new keys and values from their own tensors to the same buffers. In these buffers each
 // team rotates its new keys. All threads rotate the tile's queries. The workers of the first tile of a key/value head
 // write the head's new keys and values to the cache; no thread reads them from the cache before the launch ends.
 //
-// Hooks: score (by element), keys, sink. The keys that a row sees may depend on its sequence and query, not on its
-// head.
+// Hooks: score (by element), keys, sink. The keys that a row sees may depend on the row's sequence and query, but not
+// on the row's head.
 //
 // Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
 // BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
 // INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
 // multiprocessor), APPENDS (1 only for a cache of Q's type). With APPENDS: ROTARY_DIM (even, at most HEAD_DIM; 0:
 // nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid:
-// workers; 128 threads; DecodeLayout's threadgroup memory. The second launch, `decode_join`, has a threadgroup for each
-// tile of the line, and layout.join_bytes of threadgroup memory.
+// workers; 128 threads; DecodeLayout's threadgroup memory. Without JOIN_LAST a second launch, `decode_join`, has a
+// threadgroup for each tile of the line, and layout.join_bytes of threadgroup memory.
 //
 // Checked: decode[APPENDS=0,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=0,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
 // Checked: decode[APPENDS=1,BLOCK_C=64,CACHE_TYPE=2,CAUSAL=1,HEAD_DIM=128,IN_TYPE=2,INTERLEAVED=0,JOIN_LAST=1,OUT_TYPE=2,PAGE_SIZE=16,ROTARY_DIM=128,ROWS=8,STAGES=3,THREADGROUPS=2] without spills
@@ -65,7 +65,7 @@ __shared__ bool some_lost;
 __shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
-/// Returns 2 to the power of a difference of scores or shifts, or e to this power without FOLD.
+/// Returns 2^difference, or without FOLD e^difference. `difference` is between scores or shifts.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
@@ -240,7 +240,7 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
 // worker's first part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
-/// Sums over some parts of a row: four columns of O, the sum of weights, and their shift.
+/// Sums over some parts of a row: of four columns of O, and of weights; and the shift of these sums.
 struct Joined {
   float shift = lowest_score, sum = 0, o[4] = {};
 
@@ -438,7 +438,7 @@ struct Worker {
     }
   }
 
-  // ---- copies: a thread copies its units of a block, and finds the pages of its units of the next block
+  // ---- copies: a thread copies its units (16 bytes) of a block, and finds the pages of its units of the next block
 
   static constexpr int ROW_UNITS = DIM * KV_BYTES / 16, UNITS_THERE = HEAD_DIM * KV_BYTES / 16;  // of 16 bytes
   static constexpr int UNITS = TEAM_KEYS * ROW_UNITS;
@@ -599,7 +599,7 @@ struct Worker {
     }
   }
 
-  // Rotates the tile's queries in their slot. All threads call this function.
+  // Rotates the tile's queries in threadgroup memory. All threads call this function.
   DEVICE void turn_queries(const Place& here, unsigned char* q) const {
     turn_rows(
         ROWS * PAIRS, threadIdx.x, THREADS, [&](int row) { return q + row * layout.q_row_bytes; },
@@ -666,8 +666,8 @@ struct Worker {
   DEVICE static float* scale_of_row(unsigned char* q, int row) {
     return reinterpret_cast<float*>(q + row * layout.q_row_bytes + DIM * Q_BYTES);
   }
-  // Converts the tile's queries in their slot from bf16 to f16. Divides each row by the largest power of 2 that is not
-  // above the row's largest magnitude. All threads call this function.
+  // Converts the tile's queries in threadgroup memory from bf16 to f16. Divides each row by the largest power of 2 that
+  // is not above the row's largest magnitude. All threads call this function.
   DEVICE void scale_queries(unsigned char* q) const {
     constexpr int words = DIM / 2, turns = (words + WARP - 1) / WARP;
     for (int row = threadIdx.x / WARP; row < ROWS; row += THREADS / WARP) {
@@ -899,7 +899,7 @@ struct Worker {
   // Computes the kept tiles among `count` blocks of the line anew.
   DEVICE void write_kept_tiles(long long from, long long count) const {
     for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
-      // Another worker that shares the tile may have computed it already.
+      // Another worker that shares the tile may have computed its rows anew already.
       if (__syncthreads_or(arrived_at(place) == kept)) {
         arrived_at(place) = 0;
         write_tile_anew(p, place);

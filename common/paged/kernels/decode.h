@@ -5,15 +5,15 @@
 // q_len + query. A tile has up to ROWS rows, and a key is read once for all rows of a tile.
 //
 // The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
-// of `workers` threadgroups, the workers, takes an equal share of the line. So the work balances for sequences of
-// unlike lengths too (Stream-K, Osama et al. 2023, here for attention). A worker that shares a tile with other workers
-// leaves its result for the tile in memory: this result is a part. The last of these workers to arrive joins the parts,
-// or a second launch does (vLLM's PagedAttention V2). Lengths are read on the device, so a captured launch also serves
-// other lengths, up to most_keys.
+// of `workers` threadgroups, the workers, takes a share of the line; two shares differ by at most one block. So the
+// work balances for sequences of unlike lengths too (Stream-K, Osama et al. 2023, here for attention). A worker that
+// shares a tile with other workers leaves its result for the tile in memory: this result is a part. The last of these
+// workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read on the
+// device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
-// projections write them, rotates their queries and keys by their positions (RoPE), and writes keys and values to the
-// cache.
+// model's projections write them, and writes their keys and values to the cache. If ROTARY_DIM is not 0, the kernel
+// first rotates the queries and the new keys by their positions (RoPE).
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -32,7 +32,7 @@ struct KvCacheView {
   TensorStrides k_strides, v_strides;
   const GLOBAL int* table;
   int max_pages;
-  int pages;  // pages of the cache; on a GPU, a row that sees a key on a page outside 0 to pages - 1 is NaN
+  int pages;  // pages of the cache; on a GPU, a row of O that sees a key on a page outside 0 to pages - 1 is NaN
   /// Caches of 8 bits: an element is the stored number times the scale of the element's page and head. The scales are
   /// [pages, kv_heads], or [batch, kv_heads] if the cache is contiguous.
   const GLOBAL float *k_scales, *v_scales;
@@ -40,7 +40,7 @@ struct KvCacheView {
 
 /// O = softmax(scale Q K^T) V: query i of q_len has the position of key length - q_len + i. With CAUSAL the query sees
 /// keys up to its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be
-/// null. The rows of a sequence without keys are 0, and their log-sum-exp is -infinity.
+/// null. The rows of O of a sequence without keys are 0, and their log-sum-exp is -infinity.
 struct DecodeParams {
   const GLOBAL void* q;
   GLOBAL void* o;
@@ -49,14 +49,16 @@ struct DecodeParams {
   KvCacheView cache;
   const GLOBAL int* lengths;  // [batch]: a sequence's keys, including the keys of its queries
   /// The most keys of a sequence. On a GPU, if a sequence's length is greater than most_keys or negative, the
-  /// sequence's rows are NaN.
+  /// sequence's rows of O are NaN.
   int most_keys;
   int batch, q_heads, kv_heads, q_len;
   float scale;
   const GLOBAL void* score_data;  // the hooks' data, or null
   int workers;
-  GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]: a worker leaves at most two parts; not divided by the sum
-  GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]: a row's shift, in a unit that the kernel chooses, and its sum
+  /// A worker leaves at most two parts. Rows of part_o are not divided by the softmax's sum. In part_stats each row has
+  /// the number that the softmax subtracts from the row's scores (in a unit that the kernel chooses), and the sum.
+  GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]
+  GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]
   GLOBAL unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
 };
 

@@ -1,6 +1,5 @@
 // Paged attention for a few queries of each sequence, with simdgroup matrices of 8 x 8. This kernel has not run on
-// Apple hardware yet. decode.h says how workers share the work: each worker takes an equal share of the line of blocks,
-// and the last of a tile's workers to arrive, or a second launch, joins the tile's parts.
+// Apple hardware yet. decode.h says how workers share the work, and who joins the parts of a tile.
 //
 // The kernel reads a key once for all rows of the tile. A simdgroup keeps the outputs, scores and weights of 8 rows in
 // registers. Teams of simdgroups (MetalDecodeLayout) take 8 keys each at a time. A row becomes NaN if it sees a key on
@@ -19,13 +18,13 @@
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), ROWS (8, 16 or 32), BLOCK_C (a multiple of 32), PAGE_SIZE
 // (0: contiguous; any number of tokens), CAUSAL, IN_TYPE (of q), CACHE_TYPE (IN_TYPE, E4M3 or INT8; any type if IN_TYPE
-// is F32: IN_TYPE has all numbers of CACHE_TYPE), OUT_TYPE, JOIN_LAST, APPENDS (1 only for a cache of q's type). With
-// APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the grid
-// of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
+// is F32, which represents every number of each type), OUT_TYPE, JOIN_LAST, APPENDS (1 only for a cache of q's type).
+// With APPENDS: ROTARY_DIM (0: nothing is rotated), INTERLEAVED. decode_join has the same constants. Grid: workers; the
+// grid of decode_join: tiles (batch * kv_heads * tiles of a group). Threads and threadgroup memory: MetalDecodeLayout.
 //
 // With JOIN_LAST parts pass between threadgroups of one launch; this needs the fence of Metal 3.2.
 //
-// Hooks: score, keys, sink. The keys that a row sees may depend on its sequence and query, not on its head.
+// Hooks: score, keys, sink. The keys that a row sees may depend on the row's sequence and query, but not on its head.
 //
 // A lane has HEAD_DIM / 4 outputs and 2 scores in registers, and HEAD_DIM / 4 elements of Q if HEAD_DIM is at most 128.
 // These are 66 registers at HEAD_DIM=128 (f32) and at HEAD_DIM=256.
@@ -65,7 +64,7 @@ INLINE constant NewTokens* tokens_of(constant DecodeParams& /*params*/) { return
 INLINE constant NewTokens* tokens_of(constant FusedDecodeParams& params) { return &params.tokens; }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
-/// blocks. The blocks have the keys that some query of the sequence may see.
+/// blocks. The blocks have at least the keys that some query of the sequence may see.
 struct Sequence {
   int batch, keys;  // keys: -1 if the sequence's length is not allowed
   KeyRange seen;
@@ -273,7 +272,7 @@ struct Worker {
     first_row = place.tile * static_cast<int>(ROWS);
   }
 
-  /// Loads the tile's queries, with 0 for rows that the tile lacks, and clears its outputs.
+  /// Loads the tile's queries, with zeros for rows beyond the tile's last row, and clears the tile's outputs.
   void begin() {
     threadgroup Element* const rows = reinterpret_cast<threadgroup Element*>(memory);
     threadgroup_barrier(mem_flags::mem_threadgroup);  // all simdgroups have ended the previous tile

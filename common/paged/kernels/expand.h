@@ -7,7 +7,7 @@
 /// An element is the stored number times the scale of its page and head, in f32, then rounded to OUT_TYPE. k, v:
 /// [batch, kv_heads, most_keys, HEAD_DIM], dense. Keys after a sequence's length are not written. On a GPU, if a
 /// sequence's length is negative or above most_keys, none of its keys is written. On a GPU a key on a page outside 0 to
-/// cache.pages - 1 is NaN.
+/// cache.pages - 1 is NaN, and so is its value.
 struct ExpandParams {
   KvCacheView cache;
   GLOBAL void *k, *v;

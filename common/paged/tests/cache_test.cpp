@@ -85,7 +85,7 @@ TEST_F(PagedKvCacheTest, TableAndLengthsHaveARowForEachSequence) {
   EXPECT_EQ(cache.lengths(), Pages({1, 0, 0}));
 }
 
-TEST_F(PagedKvCacheTest, ThePagesFreedLastAreTakenFirstInTheirOrder) {
+TEST_F(PagedKvCacheTest, PagesOfAFreedSequenceAreTakenAgainInTheSameOrder) {
   const SequenceId b = cache.create();
   cache.append(a, 12);
   cache.append(b, 8);
@@ -109,7 +109,7 @@ TEST_F(PagedKvCacheTest, AForkSharesPagesAndTakesNone) {
   EXPECT_EQ(pages_of(cache, whole), Pages({0, 1, 2}));
 }
 
-TEST_F(PagedKvCacheTest, AForkOfNothingHoldsNothing) {
+TEST_F(PagedKvCacheTest, AForkOfZeroTokensHoldsNoPage) {
   cache.append(a, 4);
   EXPECT_EQ(pages_of(cache, cache.fork(a, 0)), Pages());
   EXPECT_EQ(cache.holders(), Pages({1, 0, 0, 0, 0, 0, 0, 0}));
@@ -287,12 +287,12 @@ TEST_F(PagedKvCacheTest, FiguresCountPagesTokensAndGaps) {
   EXPECT_EQ(figures.shared_pages, 2);
   EXPECT_EQ(figures.peak_pages, 5);
   EXPECT_EQ(figures.tokens, 9 + 5 + 6);
-  EXPECT_EQ(figures.wasted_slots, 3 + 3) << "of pages 3 and 4; page 2 has no gap, because a fills it";
+  EXPECT_EQ(figures.wasted_slots, 3 + 3) << "of pages 3 and 4; page 2 has no empty slot, because a fills it";
   EXPECT_DOUBLE_EQ(figures.waste, 6.0 / 20);
-  EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "only page 3 follows the previous page of its sequence";
+  EXPECT_DOUBLE_EQ(figures.fragmentation, 3.0 / 4) << "of 4 pairs only (2, 3) is contiguous in the pool";
   cache.truncate(a, 7);
   figures = cache.figures();
-  EXPECT_EQ(figures.wasted_slots, 1 + 3) << "1 of page 2, in which a has 3 tokens and c 2; 3 of page 4";
+  EXPECT_EQ(figures.wasted_slots, 1 + 3) << "1 of page 2, which has 3 tokens of a and 2 of c; 3 of page 4";
   EXPECT_EQ(figures.peak_pages, 5);
   cache.free(a);
   figures = cache.figures();
@@ -326,7 +326,7 @@ TEST(ValidatePageTableTest, TheFirstWrongEntryIsNamed) {
     return bad_input([&] { validate_page_table(table, of_lengths, 4, 4, of_holders); });
   };
   const Pages sound = {0, 3, -1, 77, 3, 1};
-  EXPECT_EQ(error(sound, lengths), "no error") << "entries after the last token may be anything";
+  EXPECT_EQ(error(sound, lengths), "no error") << "entries after a row's last token may be anything";
   EXPECT_EQ(error(sound, lengths, holders), "no error");
   EXPECT_EQ(error({0, -1, 0, 0, 4, 1}, lengths), "page table: row 0, column 1: page -1; the pool has pages 0 to 3");
   EXPECT_EQ(error({0, 3, 0, 0, 4, 9}, lengths), "page table: row 2, column 0: page 4; the pool has pages 0 to 3");
@@ -551,8 +551,7 @@ class Simulation {
     }
   }
 
-  /// Checks the figures of the cache against figures that are computed anew. Then clears the pages that no sequence
-  /// holds.
+  /// Checks the cache's figures against figures computed from the model. Also clears the pages that no sequence holds.
   void check_figures() {
     Pages holders(sizes_.pages);
     std::vector<int64_t> filled(sizes_.pages);
@@ -613,7 +612,7 @@ TEST(CacheSimulation, SequencesReadTheirOwnTokens) {
   }
 }
 
-TEST(CacheSimulation, NoPageIsLostAndNoMemoryIsTakenInAThousandRounds) {
+TEST(CacheSimulation, NoPageIsLostAndMemoryDoesNotGrowInAThousandRounds) {
   Simulation simulation({.pages = 64, .page_size = 16, .max_sequences = 12, .max_pages = 16}, 7);
   const size_t bytes = simulation.cache().bytes();
   EXPECT_GE(bytes, (12 * 16 + 64) * sizeof(int32_t)) << "at least the table and the holders";

@@ -1,4 +1,4 @@
-// The kernels `decode`, `decode_join` and `expand` compile for CPUs of every family.
+// The kernels `decode`, `decode_join` and `expand` compile for several CPUs, old and new, of x86-64 and Arm.
 #include <gtest/gtest.h>
 
 #include "common/paged/decode.h"

@@ -1,6 +1,7 @@
 // Generation as in a server: prompts, steps of one token, forks, a sequence that ends, and another sequence that takes
-// its pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the attention of every
-// row equals the oracle's attention over the tokens of its sequence. These tests run on the device under test.
+// the freed pages. PagedKvCache keeps the page table, and the device has the pool. After each launch the outputs of
+// every row must equal, within tolerance, the reference's attention over the tokens of the row's sequence. If the
+// caller makes a mistake, some row must differ. These tests run on the device under test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -56,10 +57,10 @@ DecodeConfig config_of(DType dtype, int64_t page_size, int64_t q_len) {
           .page_size = page_size};
 }
 
-/// The tokens of a row, without a cache.
+/// A sequence of the cache, and the list of its tokens.
 struct History {
   SequenceId id;
-  std::vector<uint64_t> tokens;  // a token is a number from which its key and its value are drawn
+  std::vector<uint64_t> tokens;  // numbers; a token's number determines its key and value
 };
 
 class Server {
@@ -164,7 +165,7 @@ class Server {
 
   const PagedKvCache& cache() const { return cache_; }
   int copies() const { return copies_; }
-  int64_t reused() const { return reused_; }      // tokens on pages that another sequence gave back
+  int64_t reused() const { return reused_; }      // tokens written to pages that a freed sequence gave back
   int64_t uploaded() const { return uploaded_; }  // entries of the table
 
  private:
@@ -317,7 +318,7 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
       EXPECT_EQ(server.copies() > 0, page_size > 1)
           << "an append copies a shared page that is not full; a page of one token is always full";
       EXPECT_GT(server.reused(), 0) << "no page was used again";
-      EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size) << "more than three whole tables";
+      EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size) << "as much as three whole tables was uploaded";
     }
   }
 }

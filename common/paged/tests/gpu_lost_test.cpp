@@ -1,6 +1,6 @@
-// Tests wrong lengths (negative, or longer than the cache) and wrong page numbers (of no page in the cache). The host
-// does not check them before a launch on a GPU. The rows of a sequence with a wrong length or page number are NaN, the
-// rows of other sequences are right, and the kernel writes nothing outside its buffers.
+// Tests wrong lengths (negative, or above kv_len) and wrong page numbers (of no page in the cache), which the host does
+// not check before a launch on a GPU. One sequence has a wrong length, or a wrong page number for its first keys. Its
+// rows must be NaN, the rows of the other sequences must be right, and no guard band may be overwritten.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -126,8 +126,8 @@ Result run(const Attempt& of) {
   return result;
 }
 
-/// Returns the first error of a run in which the second sequence has a wrong length or page number. `right` is the
-/// result of the same run without this mistake.
+/// Runs `lost`, in which the second sequence has a wrong length or page number. Returns the first error, or an empty
+/// text. `right` is the result of the same run with the right length and page number.
 std::string wrong(const Attempt& lost, const Result& right) {
   const Result result = run(lost);
   if (!result.guards) return "after the launch one of its counters is not 0, or a guard band was overwritten";
@@ -143,7 +143,8 @@ std::string wrong(const Attempt& lost, const Result& right) {
                            row.batch == 1 ? NAN : want);
     }
   }
-  // No token is appended to the second sequence if its length is wrong.
+  // If the second sequence's length is wrong, no token is appended to it. If its page number is wrong, its pages are
+  // not compared.
   const std::vector<std::byte> before = cache_before(lost);
   const size_t of_sequence = result.k.size() / sequences;
   for (size_t i = 0; i < result.k.size(); ++i) {

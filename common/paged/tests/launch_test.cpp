@@ -1,4 +1,5 @@
-// Each launch class over a cache runs the plan that it is given, and makes no plan itself.
+// Each launch class over a cache runs the plan that it is given, and makes no plan itself. One test checks that a plan
+// with too large a grid is refused.
 #include <gtest/gtest.h>
 
 #include "common/paged/cascade.h"

@@ -1,4 +1,5 @@
-// elu(x) + 1 (Katharopoulos et al. 2020): positive, so that a normalised sum has a divisor above 0.
+// elu(x) + 1 (Katharopoulos et al. 2020). The result is positive unless exp(x) underflows, so a normalised sum usually
+// has a divisor above 0.
 #pragma once
 
 #include "common/kernel/spaces.h"

@@ -1,4 +1,4 @@
-// The larger of x and 0, and NaN for NaN. A query or key without a positive element becomes all zeros.
+// The larger of x and 0, and NaN for NaN. A query or key whose elements are all at most 0 becomes all zeros.
 #pragma once
 
 #include "common/kernel/spaces.h"

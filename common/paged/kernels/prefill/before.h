@@ -44,8 +44,8 @@ INLINE void wait_for(const unsigned* counter, unsigned least) {
 
 constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
-/// Elements that a thread reads at once. The number is at most 8, and divides `half`, so that all parts of a row are
-/// whole runs.
+/// Elements that a thread reads at once, a run. The number is at most 8, and divides `half`, so that each rotated half
+/// of a row, and the rest of the row, is whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
@@ -127,8 +127,8 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// Writes this thread's part of a share of the tokens. If there are enough registers, the thread loads two units at a
-/// time, and waits once for both.
+/// Writes this thread's units of a share. In a GPU's threadgroup of at most 512 threads, which have enough registers, a
+/// thread loads two units at a time, and waits once for both.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
   // The divisions are in 32 bits. A division of 64 bits is a call, and in a kernel with a call ptxas serialises all

@@ -1,7 +1,7 @@
 // Data that host and kernels of prefill share. Prefill is attention of many queries over a paged or contiguous cache,
-// by the kernels of common/attention/kernels with hooks. Files of this folder replace the hooks keys.h, pages.h,
-// score.h and sink.h of that folder; if new tokens are appended, also before.h and rotate.h. This file includes only
-// headers of kernels.
+// by the kernels of common/attention/kernels with hooks. Files of this folder replace hooks of that folder: always
+// keys.h; pages.h for a paged cache; score.h and sink.h if the caller has these hooks; before.h and rotate.h if new
+// tokens are appended and rotated. This file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
