@@ -63,14 +63,14 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
-  /// takes this device some milliseconds.
+  /// An experiment may have two loads: a small load for a few cores, and a large load for a GPU. `load` is the load
+  /// that takes this device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
   int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
   std::vector<std::string> ladder = {};                 // attention variants that are compared; empty: all variants
-  std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
+  std::vector<int64_t> block_r = {64}, block_c = {64};  // rows and columns of the attention tiles that are compared
 
   bool large() const { return load == Load::large; }
 };
