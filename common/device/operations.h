@@ -88,7 +88,7 @@ struct Operations {
   std::optional<ElementKernel> mask_bits = {};      // reads a caller's mask; an element is a block of keys
   std::optional<uint32_t> append_threads = {};      // threads of a threadgroup that appends keys and values to a cache
   std::optional<ElementKernel> expand = {};         // converts a cache of 8 bits to Q's type; an element is a key
-  std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
+  std::optional<ElementKernel> stage = {};          // copies a caller's tables, on the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
   Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // the most that a launch may have in each dimension
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.
