@@ -1,6 +1,6 @@
-// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas, which ThreadSanitizer checks; it does
-// not check kernels. A wave is one call of run(). A submission is begin(), any number of waves, and end(); after end()
-// the workers sleep.
+// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas: a build with ThreadSanitizer checks
+// lambdas, but not kernels. A wave is one call of run(). A submission is begin(), any number of waves, and end(); after
+// end() the workers sleep.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
