@@ -41,7 +41,9 @@ struct CeilingKernels {
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;         // slices of the source; each repetition copies the next slice, so that no slice is cached
+  /// The number of slices of the source. If there are several, each repetition copies the next slice, so that the slice
+  /// is not cached.
+  int copy_slices;
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
