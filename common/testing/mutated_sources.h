@@ -70,8 +70,8 @@ class MutatedSources {
 
 /// Expects that a check finds the error of a broken kernel. `passes` runs the kernel on a device and returns whether
 /// the check passes; `tested` is the device under test. AddressSanitizer may find the error first and then ends the
-/// process. So with AddressSanitizer, and without cuda, a child process runs the kernel, on a cpu device with one
-/// thread.
+/// process. So, unless `tested` is a cuda device, a build with AddressSanitizer runs the kernel in a child process, on
+/// a cpu device with one thread.
 inline void expect_caught(Device& tested, const std::function<bool(Device&)>& passes, std::string_view what) {
   if (!on_cuda && std::string_view(ATTN_SANITIZE).find("address") != std::string_view::npos) {
     EXPECT_EXIT(
