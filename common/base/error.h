@@ -18,9 +18,9 @@ struct DeviceMissing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A kernel did not compile. The message is "KEY does not compile:\nLOG".
+/// A kernel did not compile, or its machine code cannot be used.
 struct CompileError : std::runtime_error {
-  /// `key` is KernelSource::key(), `log` all messages of the compiler.
+  /// The message is "KEY does not compile:\nLOG". `key` is KernelSource::key(), `log` the messages of the compiler.
   CompileError(const std::string& key, const std::string& log)
       : std::runtime_error(key + " does not compile:\n" + log), key_bytes_(key.size()), log_bytes_(log.size()) {}
   /// For machine code that is damaged or does not load. Such an error has no key.
@@ -37,7 +37,7 @@ struct CompileError : std::runtime_error {
   size_t key_bytes_ = 0, log_bytes_;  // lengths in what(), not copies of texts: copying an exception must not throw
 };
 
-/// The device has too little memory for an allocation.
+/// The device has too little memory for an allocation, or too little threadgroup memory for a launch.
 struct OutOfMemory : std::runtime_error {
   OutOfMemory(const std::string& what, size_t bytes) : std::runtime_error(what), needed_bytes(bytes) {}
   size_t needed_bytes;
@@ -53,7 +53,7 @@ struct DeviceFault : DeviceLost {
   using DeviceLost::DeviceLost;
 };
 
-/// A kernel did not end in time. On a GPU nothing can stop the kernel.
+/// A kernel did not end in time. On a GPU this process cannot stop the kernel.
 struct DeviceTimeout : DeviceLost {
   using DeviceLost::DeviceLost;
 };

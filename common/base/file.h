@@ -23,8 +23,8 @@ class PendingFile {
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
 
-  /// Writes the text and renames the file to its target. Returns false if the disk is full or the folder cannot be
-  /// written.
+  /// Writes the text and renames the file to its target. Returns false if this fails, for example because the disk is
+  /// full.
   [[nodiscard]] bool write(std::string_view text);
 
  private:

@@ -19,8 +19,8 @@ namespace attn {
 using Json = nlohmann::ordered_json;
 
 /// Calls Json::parse(). A file that calls Json::parse() itself compiles a parser of its own, which takes two seconds.
-/// If the text is no JSON, parse_json() throws Json::parse_error if `throws` is true. Else it returns a value whose
-/// is_discarded() is true.
+/// If the text is no JSON, parse_json(text, true) throws Json::parse_error, and parse_json(text, false) returns a value
+/// whose is_discarded() is true.
 Json parse_json(std::string_view text, bool throws = true);
 
 }  // namespace attn

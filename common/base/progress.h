@@ -7,8 +7,8 @@
 
 namespace attn {
 
-/// Shows a bar with the time left if stderr is a terminal, else plain lines. Progress writes to stderr, so that stdout
-/// holds results only.
+/// Shows a bar with the time left if stderr is a terminal, else plain lines; with `quiet`, shows neither. Progress
+/// writes to stderr, so that stdout holds results only.
 class Progress {
  public:
   explicit Progress(bool quiet);
@@ -20,9 +20,9 @@ class Progress {
   void add(size_t steps) { total_ += steps; }
   /// Names the step that begins now.
   void begin(const std::string& what);
-  /// Ends a step. Without a bar this function prints `result` as the step's line.
+  /// Ends a step. If Progress shows plain lines, prints `result` as the step's line.
   void finish(const std::string& result);
-  /// Shows a line, even if `quiet` hides the progress.
+  /// Shows a line, even with `quiet`.
   void note(const std::string& text);
   /// Removes the bar.
   void clear();

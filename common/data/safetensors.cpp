@@ -1,4 +1,4 @@
-// Reader and writer of safetensors files. A file comes from outside, so the reader checks everything in its header.
+// Reader and writer of safetensors files. A file comes from outside, so the reader checks what it uses of the header.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>

@@ -122,7 +122,7 @@ uint64_t mix(uint64_t x) {
 }
 
 /// The quantile function of the standard normal distribution. A table divides [0, 1] into `steps` intervals. Between
-/// the table's values the function is linear; in the first and the last interval it is found by bisection.
+/// the table's values the function is linear; in the first and the last interval, bisection finds the quantile.
 class NormalQuantiles {
  public:
   static constexpr int bits = 12, steps = 1 << bits;

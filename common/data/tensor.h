@@ -59,9 +59,9 @@ struct Tensor {
   void store(int64_t index, std::span<const double> values);
 };
 
-/// Standard normal values, rounded to dtype. Before it is rounded, a value depends only on seed, stream and
-/// (b, h, s, d). It does not depend on the layout, on the tensor's sizes, or on the number of threads that fill the
-/// tensor.
+/// Standard normal values, rounded to dtype. Tensors with the same seed and different streams have different values.
+/// Before it is rounded, a value depends only on seed, stream and (b, h, s, d). It does not depend on the layout, on
+/// the tensor's sizes, or on the number of threads that fill the tensor.
 Tensor random_tensor(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout, uint64_t seed,
                      uint64_t stream);
 

@@ -1,5 +1,4 @@
-// Device: the interface between the experiments and the hardware that runs their kernels. Device knows nothing of
-// attention.
+// Device: the interface between host code and the hardware that runs kernels. Device knows nothing of attention.
 //
 // The terms of this file come from compute APIs; docs/design.md says what each term means on CPU, CUDA and Metal.
 #pragma once
@@ -115,10 +114,10 @@ class Device {
   /// DeviceMissing if the build or the machine lacks the device.
   static std::unique_ptr<Device> open(std::string_view spec);
   /// Opens a device for a program that has its own streams and passes one of them to enqueue(). On a GPU the device
-  /// uses the GPU's primary context, and a separate stream for its own copies. The device may allocate, upload and
-  /// load while the program captures a stream. Every call restores the calling thread's context, if the thread had one.
-  /// If caller.stream is set, the device works only on that stream; the comment of open_cuda_device_for() says which
-  /// calls are then allowed during a capture. Throws as open() does.
+  /// uses the GPU's primary context, and every call restores the calling thread's context, if the thread had one.
+  /// If caller.stream is not set, the device copies on a stream of its own, and may allocate, upload and load while the
+  /// program captures a stream. If caller.stream is set, the device works only on that stream; the comment of
+  /// open_cuda_device_for() says which calls are then allowed during a capture. Throws as open() does.
   static std::unique_ptr<Device> open_for_caller(std::string_view spec, const Caller& caller = {});
   /// Whether this build has the backend: "cpu", "cuda" or "metal". The machine may still lack the device.
   static bool is_built(std::string_view backend);
@@ -137,8 +136,8 @@ class Device {
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* target, const void* source, size_t bytes) = 0;
   virtual void download(void* target, const void* source, size_t bytes) = 0;
-  /// Downloads after all work on `stream`, a stream of the caller that is not being captured. Only for a device of
-  /// open_for_caller().
+  /// Waits for the work on `stream`, then downloads. `stream` is a stream of the caller that is not being captured.
+  /// Only for a device of open_for_caller().
   virtual void download_after(void* stream, void* target, const void* source, size_t bytes);
 
   /// Compiles a source to machine code, without any cache. Throws CompileError. Safe to call from several threads.
@@ -150,12 +149,12 @@ class Device {
 
   /// Runs the commands in order and waits until they have run. Returns the seconds between successive timestamps.
   /// Denormal floats are flushed to zero in kernels. Throws OutOfMemory if threadgroup memory does not fit, DeviceFault
-  /// and DeviceTimeout.
+  /// if a kernel faults, and DeviceTimeout if a kernel takes too long.
   virtual std::vector<double> submit(const CommandEncoder& encoder) = 0;
   /// Hands the commands to the device. A device that works on its own (cuda) runs the commands later; other devices run
   /// the commands in this call. Kernels and memory must live until the commands have run. Throws std::logic_error for
   /// an encoder with timestamps. If a command cannot be launched, enqueue() throws as submit() does; the commands
-  /// before that command are under way.
+  /// before that command run nevertheless.
   virtual void enqueue(const CommandEncoder& encoder);
   /// Does what enqueue() does, on a stream of the caller (a cudaStream_t; other devices ignore the stream). Only for a
   /// device of open_for_caller().
@@ -199,9 +198,9 @@ class Device {
   std::atomic<size_t> buffer_bytes_ = 0;
 };
 
-/// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results have a NaN
-/// if a kernel does not write an element, or reads an element that nobody has written. A build with AddressSanitizer
-/// reports a touch of the cpu device's guard bands at once.
+/// Device memory with a guard band on either side. The memory starts as NaN (all bits set). So the results usually have
+/// a NaN if a kernel does not write an element, or reads an element that nobody has written. A build with
+/// AddressSanitizer reports a touch of the cpu device's guard bands at once.
 class Buffer {
  public:
   Buffer() = default;

@@ -1,4 +1,4 @@
-// CommandEncoder: a value that holds a list of commands for a device. Device::submit() runs the commands in order.
+// CommandEncoder: a list of commands for a device. Device::submit() runs the commands in order.
 #pragma once
 
 #include <cstddef>
@@ -90,7 +90,7 @@ class CommandEncoder {
     commands_.push_back(std::move(command));
   }
 
-  /// Removes the commands, and keeps their memory for new commands.
+  /// Removes the commands, and keeps the list's memory for new commands.
   void clear() {
     commands_.clear();
     timestamps_ = 0;

@@ -41,7 +41,9 @@ struct CeilingKernels {
   /// Bytes of source and target together in test_flush() (common/experiment/ceilings.h). The device's caches must hold
   /// these bytes even if other programs use the last-level cache, too.
   size_t flush_test_bytes;
-  int copy_slices;         // slices of the source; each repetition copies the next slice, so that no slice is cached
+  /// The number of slices of the source. If there are several, each repetition copies the next slice, so that the slice
+  /// is not cached.
+  int copy_slices;
   size_t copy_part_bytes;  // bytes that a threadgroup copies; 0: the copy has as many threadgroups as the arithmetic
   size_t read_part_bytes;  // bytes that a threadgroup reads; 0: the read has as many threadgroups as the arithmetic
 };
@@ -63,14 +65,14 @@ struct ElementKernel {
 
 /// The values that sweeps try on the device.
 struct SweepSpan {
-  /// An experiment has two loads: a small load for a few cores, and a large load for a GPU. `load` is the load that
-  /// takes this device some milliseconds.
+  /// An experiment may have two loads: a small load for a few cores, and a large load for a GPU. `load` is the load
+  /// that takes this device some milliseconds.
   enum class Load { small, large } load = Load::small;
   std::string dtype = "f32";                            // the default type of elements
   std::string other_dtype = "bf16";                     // the type that is compared with `dtype`
   int64_t heads = 8;                                    // query heads of a launch that has all heads of a layer
   std::vector<std::string> ladder = {};                 // attention variants that are compared; empty: all variants
-  std::vector<int64_t> block_r = {64}, block_c = {64};  // tiles of attention that are compared
+  std::vector<int64_t> block_r = {64}, block_c = {64};  // rows and columns of the attention tiles that are compared
 
   bool large() const { return load == Load::large; }
 };
@@ -88,7 +90,7 @@ struct Operations {
   std::optional<ElementKernel> mask_bits = {};      // reads a caller's mask; an element is a block of keys
   std::optional<uint32_t> append_threads = {};      // threads of a threadgroup that appends keys and values to a cache
   std::optional<ElementKernel> expand = {};         // converts a cache of 8 bits to Q's type; an element is a key
-  std::optional<ElementKernel> stage = {};          // copies a caller's tables, in the order of the caller's stream
+  std::optional<ElementKernel> stage = {};          // copies a caller's tables, on the caller's stream
   std::optional<ElementKernel> user_function = {};  // calls a user's function outside attention, for the oracle
   Grid most_threadgroups = {UINT32_MAX, UINT32_MAX, UINT32_MAX};  // the most that a launch may have in each dimension
   /// The kind of code, compiled ahead of time, that the device loads: "object" or "cubin"; empty: none.

@@ -1,4 +1,4 @@
-// Pipelines: loaded binaries, and the caches from which they come.
+// Pipelines are loaded binaries. A PipelineCache reads or compiles the binaries.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ struct Pipeline {
 /// Pipelines of one device. The cache looks for a binary in memory, then in an archive (if one is attached), then in
 /// the folder on disk, and then asks the compiler. The folder has a file for each cache key, the hash of a source and
 /// its compiler. Several threads and several processes may use a folder at once: while a thread compiles a source, all
-/// other threads that want this source wait for the result. So a source is compiled once for each folder, or once for
-/// each cache if no folder can be written.
+/// other threads that want this source wait for the result. So a source is usually compiled once for each folder, or
+/// once for each cache if no folder can be written.
 class PipelineCache {
  public:
   /// If `folder` is empty or cannot be made, the cache uses no disk. If the folder cannot be written, the cache logs
@@ -46,11 +46,11 @@ class PipelineCache {
   void attach(PipelineArchive archive) { archive_ = std::move(archive); }
   /// Returns the binaries that this cache has loaded so far, as an archive. Waits for no compilation.
   PipelineArchive archive() const;
-  /// Gets the pipelines of all sources, on `workers` threads. Throws the error of a thread that fails.
+  /// Gets the pipelines of all sources, on at most `workers` threads. Throws the error of a thread that fails.
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
-  /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else ~/.cache/attention-proto. Returns an
-  /// empty text if none of these variables and no $HOME is set.
+  /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else $HOME/.cache/attention-proto. Returns
+  /// an empty text if $ATTENTION_PROTO_CACHE is set and empty, or if none of the three variables is set.
   static std::string default_folder();
 
  private:

@@ -15,7 +15,7 @@ namespace attn {
 class PipelineArchive {
  public:
   /// Reads an archive. Throws BadInput if the file is missing or is no archive. Leaves out damaged entries, counts them
-  /// and logs a warning. Without the length of an entry, the rest of the file counts as one damaged entry.
+  /// and logs a warning. If an entry's length is damaged, the rest of the file counts as one damaged entry.
   static PipelineArchive load(const std::string& path);
   void add(const std::string& cache_key, const Binary& binary) { entries_[cache_key] = binary; }
   const Binary* find(const std::string& cache_key) const;

@@ -52,7 +52,7 @@ struct KernelSource {
   std::string path;   // under the source root, e.g. "common/attention/kernels/tuned.cpu.cpp"
   std::string entry;  // the extern "C" function
   FunctionConstants constants = {};
-  std::map<std::string, std::string> includes = {};  // NAME, and the text that replaces the file of #include "NAME"
+  std::map<std::string, std::string> includes = {};  // a file's path, and the text that replaces the file
   /// Sources that are compiled separately, each with its own constants, and linked in. Fragments define the functions
   /// that the kernel declares extern "C" and does not define. A fragment's entry is the function that it defines. A
   /// fragment has no fragments. A fragment that is linked as machine code may be a program (is_program).

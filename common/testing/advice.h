@@ -1,4 +1,4 @@
-// Checks the advice of claims. A person has written a table of the words that each advice must have. The checks make
+// Checks the advice of claims against a hand-written table of the words that each advice must have. The checks make
 // findings on either side of a claim's threshold, and compare the advice of these findings with the table.
 #pragma once
 
@@ -71,9 +71,10 @@ inline void expect_side(const std::string& words, bool above, bool supported, co
 }
 
 /// For each claim, makes a finding below the threshold and a finding above it, and compares their advice with the
-/// table. The table has a row for each claim that advises. Also checks that an advice chooses the way for which all
-/// figures on the advice's side of the threshold speak. Example: with a threshold of 0.6, a figure of 0.8 is above the
-/// threshold, and still speaks for the second way. So the advice above this threshold must not choose the first way.
+/// table. The table has a row for each claim that advises. If an advice chooses a way, also checks that all figures on
+/// the advice's side of the threshold speak for this way (AdviceRow::merits is an exception). Example: with a threshold
+/// of 0.6, a figure of 0.8 is above the threshold, and still speaks for the second way. So the advice above this
+/// threshold must not choose the first way.
 inline void expect_advice(const std::vector<Claim>& claims, const std::vector<AdviceRow>& table) {
   size_t advising = 0;
   for (const Claim& claim : claims) {

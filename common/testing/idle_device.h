@@ -1,5 +1,4 @@
-// A device that runs nothing and records its launches. Tests use this device to check that the code that runs a plan
-// makes the plan's launches.
+// A device that runs nothing and records its launches. On this device, tests check whether a plan's launches are made.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Tests of Metal's kernels: an experiment runs cases on the emulated device, and checks them against its oracle.
+// Tests of Metal's kernels: an experiment runs cases on the emulated device, and its oracle checks the results.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Replaces common/backends/backends.cpp in programs for tests. The devices are the reverse device, a bare device
-// without any kernel, and the cpu, which oracles need.
+// Replaces common/backends/backends.cpp in the programs of some tests. The devices are the reverse device, a bare
+// device without any kernel, and the cpu, which oracles need.
 #include <cstdlib>
 
 #include "common/backends/backends.h"

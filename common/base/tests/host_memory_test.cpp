@@ -54,7 +54,7 @@ TEST_F(HostMemoryTest, AGroupMayHaveLessThanTheMachine) {
   write("sys/fs/cgroup/outer/memory.current", "2500\n");
   EXPECT_EQ(available(), 500) << "the limit of the outer group counts too";
   write("sys/fs/cgroup/outer/memory.stat", "anon 2300\ninactive_file 200\nactive_file 7\n");
-  EXPECT_EQ(available(), 700) << "memory of cached files counts as free";
+  EXPECT_EQ(available(), 700) << "memory of inactive cached files counts as free";
 }
 
 TEST_F(HostMemoryTest, GroupsOfVersion1) {

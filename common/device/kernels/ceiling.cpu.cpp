@@ -36,12 +36,12 @@ extern "C" void ceiling_copy(const CopyParams* params, const Threadgroup* group)
     UNROLL for (int j = 0; j < unroll; ++j) values[j] = load<Lanes>(source + i + j * VECTOR_WIDTH);
     UNROLL for (int j = 0; j < unroll; ++j) store_copied(target + i + j * VECTOR_WIDTH, values[j]);
   }
-  // The kernel waits until its non-temporal stores have reached memory.
+  // The kernel waits until other threads can see its non-temporal stores.
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 extern "C" void ceiling_read(const ReadParams* params, const Threadgroup* group) {
-  constexpr int unroll = 8;  // several sums, so that no addition waits for the one before it
+  constexpr int unroll = 8;  // several sums, so that successive additions are independent
   constexpr unsigned long long step = unroll * VECTOR_WIDTH;
   const unsigned long long count = params->part_bytes / sizeof(float);
   const float* source = static_cast<const float*>(params->source) + group->index[0] * count;

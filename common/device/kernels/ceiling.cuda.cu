@@ -1,5 +1,5 @@
 // The ceilings of a GPU: a copy, a read, multiply-adds in registers, and matrix products whose operands stay in shared
-// memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs).
+// memory (wgmma on sm_90a) or in registers (mma.sync on other GPUs from sm_80 on).
 //
 // Function constants: NON_TEMPORAL (1: the caches drop the data early), ACCUMULATORS (independent chains of
 // multiply-adds in a thread; all warps of a scheduler together need at least as many chains as a multiply-add's latency

@@ -1,4 +1,4 @@
-// Parameters of the kernels that measure a device's ceilings. Host and kernels share them.
+// Parameters of the kernels that measure a device's ceilings (its highest rates). Host and kernels share this header.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -30,7 +30,7 @@ struct ArithmeticParams {
 /// For the kernels of GPUs. A threadgroup that copies or reads has copy_threads threads; other threadgroups have
 /// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
 /// bytes by ceiling_n columns. copy_threads is large, because many threads that each copy little come closest to the
-/// rate of the memory.
+/// memory's peak bandwidth.
 #ifdef __METAL_VERSION__
 constexpr constant int ceiling_threads = 128, copy_threads = 256;
 #else

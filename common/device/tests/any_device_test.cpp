@@ -1,5 +1,5 @@
-// What every device must do: memory, dispatches, parameters, fills and order. The tests run on the device that the
-// environment variable ATTN_TEST_DEVICE names, else on the cpu.
+// What every device must do: memory, dispatches, parameters, fills and order. Tests of a device run on the device that
+// the environment variable ATTN_TEST_DEVICE names, else on the cpu.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST_F(AnyDeviceTest, SaysThatAGridIsTooLarge) {
   }
 }
 
-// The test makes a source tree of one kernel and one header. Before each compilation it writes both files anew.
+// The test makes a source tree of one kernel and one header, and writes both files anew before each compilation.
 TEST_F(AnyDeviceTest, ErrorsHaveTheLinesOfTheFileOnDisk) {
   const bool cuda = device_->info().backend == "cuda";
   const test::TemporaryFolder folder;

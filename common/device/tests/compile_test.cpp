@@ -1,5 +1,5 @@
-// Compiles kernels for the cpu: function constants, errors with the kernel's own lines, fragments, and the hash of a
-// source and its headers.
+// Tests of the compilation of kernels for the cpu: function constants, errors with the kernel's own lines, fragments,
+// the key and the hash of a source, and sanitizers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using test::sanitizes;
 using test::Variable;
 using test::write_text;
 
-/// The kernels of these tests store one long long at the address that their parameter holds.
+/// Most kernels of these tests store one long long at the address that their parameter holds.
 class CompileTest : public test::CpuTest {
  protected:
   long long value_of(const KernelSource& source) {
@@ -151,7 +151,7 @@ TEST_F(CompileTest, AMissingEntryIsAnError) {
   source.entry = "walk";
   EXPECT_TRUE(contains(error_of(source), "walk")) << error_of(source);
   EXPECT_TRUE(contains(error_of(source), source.path)) << error_of(source);
-  // The module also has functions that the source only declares and calls. They are not kernels.
+  // The module also has functions that the source only declares and calls. Such a function is not a kernel.
   source = kernel_text("extern \"C\" void run(); extern \"C\" void other() { run(); }");
   EXPECT_TRUE(contains(error_of(source), "run")) << error_of(source);
 }
@@ -248,8 +248,8 @@ TEST_F(CompileTest, SeveralFragmentsMayCallEachOther) {
   }
 }
 
-// If a fragment is linked before the optimiser runs, the optimiser inlines it. If it is linked later, the kernel calls
-// it.
+// If the fragment is linked before the optimiser runs, the optimiser inlines the fragment's function. Else the kernel
+// calls this function.
 TEST_F(CompileTest, OnlyLinkingBeforeTheOptimizerInlinesAFragment) {
   if (sanitizes("address") || sanitizes("thread")) GTEST_SKIP() << "sanitizers add calls of their own";
   const KernelSource part = fragment_text("extern \"C\" long long part(long long x) { return x + 1; }");

@@ -1,4 +1,5 @@
-// Tests NVRTC, which needs no GPU: constants, errors, headers, the code's properties, and every kernel of the tree.
+// Tests of CudaCompiler, which needs NVRTC but no GPU: constants, errors, headers, the code's properties, and every
+// *.cuda.cu of the tree.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -150,7 +151,7 @@ TEST_F(CudaCompileTest, TimesEachPhaseIfAsked) {
   EXPECT_GT(compiler_->compile(stores("1"), both).times.optimizer_s, 0);
 }
 
-// NVRTC ends the process if it cannot write its trace. So the compiler asks for no trace without a temporary folder.
+// NVRTC ends the process if it cannot write its trace. So CudaCompiler asks for no trace if no temporary folder exists.
 TEST_F(CudaCompileTest, CompilesWithoutATemporaryFolder) {
   ASSERT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
   const Binary binary = compiler_->compile(stores("1"), {.trace_phases = true});

@@ -1,5 +1,5 @@
-// What only the cpu device must do, and tests whose kernels are written for the cpu. any_device_test.cpp tests what all
-// devices must do.
+// What only the cpu device must do, Device::open() with bad specs, and tests whose kernels are written for the cpu.
+// any_device_test.cpp tests what all devices must do.
 #include "common/device/device.h"
 
 #include <fmt/format.h>
@@ -203,7 +203,7 @@ TEST_F(DeviceTest, AGuardedKernelMayBeSubmittedManyTimes) {
   EXPECT_EQ(count, 10'100u);
 }
 
-// The device does not catch the fault of an unguarded kernel, so a debugger, AddressSanitizer and the shell see it.
+// The device does not catch the fault of an unguarded kernel, so a debugger or the shell sees the fault.
 TEST_F(DeviceTest, FaultsOfOtherKernelsEndTheProcess) {
   if (*ATTN_SANITIZE) GTEST_SKIP() << "the sanitizer has handlers of its own";
   GTEST_FLAG_SET(death_test_style, "threadsafe");

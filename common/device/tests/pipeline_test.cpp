@@ -160,7 +160,7 @@ TEST_F(PipelineCacheTest, GivesTheSamePipelineAgain) {
   EXPECT_EQ(device_.compiled(), 199);
 }
 
-TEST_F(PipelineCacheTest, TellsSourcesApartByAllThatCanChangeTheCode) {
+TEST_F(PipelineCacheTest, TellsSourcesApartByEntryConstantsTextAndAssembler) {
   const KernelSource source = source_number(1);
   std::vector<KernelSource> sources(5, source);
   sources[1].entry = "walk";

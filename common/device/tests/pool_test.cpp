@@ -1,6 +1,6 @@
-// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas, so a build with ThreadSanitizer checks
-// them too (it does not check kernels). A wave is one call of run(). A submission is begin(), any number of waves, and
-// end(); after end() the workers sleep.
+// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas: a build with ThreadSanitizer checks
+// lambdas, but not kernels. A wave is one call of run(). A submission is begin(), any number of waves, and end(); after
+// end() the workers sleep.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(ThreadPoolTest, AllThreadsTakePart) {
 }
 
 // The items of a wave see what the caller wrote before the wave. After the wave the caller sees what the items wrote.
-// The data are not atomic on purpose: without this order a value is wrong, or ThreadSanitizer reports a race.
+// The data are not atomic on purpose: without this order a value may be wrong, and ThreadSanitizer reports a race.
 TEST(ThreadPoolTest, ManyWavesInQuickSuccession) {
   ThreadPool pool(4);
   std::vector<uint64_t> values(6, 0);
@@ -132,7 +132,7 @@ TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   }
 }
 
-// A caller may run the pieces one after another, or each on a thread.
+// A caller may run the pieces one after another, or each piece on a thread of its own.
 TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
   using Piece = void (*)(void* work, size_t number);
   struct Counts {

@@ -1,5 +1,5 @@
-// Helpers of the tests of common/device: kernels as text, temporary folders and variables, fixtures with a device, and
-// the sanitizers of the build.
+// Helpers of the tests of common/device: kernels as text, temporary folders, environment variables, fixtures with a
+// device, and the sanitizers of the build.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ class Variable {
   std::optional<std::string> old_;
 };
 
-/// A test that needs a device; skipped if the machine lacks it.
+/// A test that needs a device. The test is skipped if the build or the machine lacks the device.
 class OpenDeviceTest : public testing::Test {
  protected:
   explicit OpenDeviceTest(std::string spec) : spec_(std::move(spec)) {}

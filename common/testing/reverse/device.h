@@ -1,6 +1,6 @@
-// The reverse device: one host thread runs threadgroups from last to first. It reveals kernels that rely on the order
-// of threadgroups, or on data that another threadgroup leaves. Its kernels are attention's `naive`, and the kernels
-// that measure its highest rates (its ceilings).
+// The reverse device: one host thread runs threadgroups from last to first. Tests on this device reveal kernels that
+// rely on the order of threadgroups, or on data that another threadgroup leaves. The device has two operations:
+// attention with the variant `naive`, and the kernels that measure its highest rates (its ceilings).
 #pragma once
 
 #include <memory>

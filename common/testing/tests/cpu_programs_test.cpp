@@ -32,7 +32,7 @@ class ProgramsTest : public test::CpuProgramTest, public testing::WithParamInter
 };
 
 TEST_P(ProgramsTest, AShortRunLeavesRecordsThatTheSchemaAccepts) {
-  own_cache();  // a compiler's warnings are printed only when it compiles a kernel
+  own_cache();  // so that the run compiles every kernel, and prints the warnings
   const Outcome outcome = run_line(std::string("--device cpu:threads=2 ") + few_samples + GetParam().narrowed);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;

@@ -1,5 +1,6 @@
-// Runs every experiment on the reverse device (docs/recipes/backend.diff) and on a device without kernels. The reverse
-// device has only attention's kernel `naive`, and the kernels that measure the device's highest rates (its ceilings).
+// Every experiment on the reverse device and on a device without kernels; the engine on the reverse device; and the
+// recipe of this device (docs/recipes/backend.diff). The reverse device has only attention's kernel `naive`, and the
+// kernels that measure the device's highest rates (its ceilings).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
