@@ -1,5 +1,5 @@
-// The cuda dialect on Ampere and later: converts elements of 8 bits to f16, two at a time. A f16 has the same value as
-// the element, unless the element is NaN.
+// The cuda dialect on Ampere and later: converts elements of 8 bits to f16, two at a time. The f16 has the element's
+// value, unless the element is NaN.
 #pragma once
 
 #include "common/kernel/byte_types.h"
