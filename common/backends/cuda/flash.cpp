@@ -341,10 +341,10 @@ class CudaFlash : public FlashOperation {
   }
 
   // Returns the relative time of a launch. A tile takes time for its keys, and a constant time for its start and its
-  // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets an equal share
-  // of causal tiles, because the long tiles come first. With a window all rows of a tile see the same number of keys,
-  // but not the same keys. So a tile reads more keys than its rows see: for each end of the window, half as many
-  // additional keys as the tile has rows. With a causal mask only one end counts.
+  // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets about an equal
+  // share of causal tiles, because the tiles with the most keys come first. With a window most rows of a tile see the
+  // same number of keys, but not the same keys. So a tile reads more keys than each of its rows sees: for each end of
+  // the window, half as many additional keys as the tile has rows. With a causal mask only one end counts.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";
