@@ -649,7 +649,7 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   }
 }
 
-TEST(Options, NoSamplesNextToADevice) {
+TEST(Options, NoSamplesFileNextToADeviceFile) {
   Options options;
   EXPECT_EQ(options.samples_path(), "measurements.samples.jsonl");
   options.measurements_path = "/dev/shm/nosuch/m";
@@ -1602,7 +1602,7 @@ TEST_F(ExperimentTest, InterruptionDuringVerifyAndCompare) {
   EXPECT_TRUE(findings().empty());
 }
 
-TEST_F(ExperimentTest, SignalsAreGivenBack) {
+TEST_F(ExperimentTest, TheSignalHandlersAreRestored) {
   run({"--list"});
   struct sigaction action{};
   sigaction(SIGINT, nullptr, &action);
@@ -1985,7 +1985,7 @@ TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
   EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep must run";
 }
 
-// Some problems learn their work only from the device.
+// Some problems can count their work only on the device.
 TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   world.counted = Work{.flops = 12345, .bytes = 678};
   run({"--axis", "n=8", "--axis", "tile=16"});
