@@ -217,7 +217,7 @@ class CudaFlash : public FlashOperation {
     // With more than two consumers, threads have no registers for the numbers that a hook reads.
     const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
     if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
-    // Tiles that do not run have an infinite time. If no tile runs, the last tile is chosen.
+    // Tiles that cannot run have an infinite time. If no tile can run, the last tile is chosen.
     double least = std::numeric_limits<double>::infinity();
     for (const Tile& tile : candidates) {
       FlashConfig candidate = given;
