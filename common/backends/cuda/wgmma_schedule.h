@@ -9,8 +9,8 @@
 namespace attn {
 
 /// Returns every tile of the output once, in the order in which multiprocessors take the tiles. With a causal mask the
-/// heads are taken in sections whose K and V stay in the last-level cache. Within a section the tiles with the most
-/// keys come first (common/attention/kernels/README.md).
+/// heads are taken in sections, so that the K and V of most sections stay in the last-level cache. Within a section the
+/// tiles with the most keys come first (common/attention/kernels/README.md).
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
 /// Returns the query at which a head's first tile begins. Without a causal mask this is query 0. With a causal mask the
