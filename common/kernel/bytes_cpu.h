@@ -28,8 +28,8 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   }
 }
 
-/// Loads one element. Returns the element multiplied by unit_of_type(TYPE), as load_elements() does. Unlike there, a
-/// NaN of E4M3 stays NaN.
+/// Loads one element. Returns the element multiplied by unit_of_type(TYPE), as load_elements() does. But here a NaN of
+/// E4M3 stays NaN.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
