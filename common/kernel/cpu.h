@@ -1,5 +1,5 @@
 // The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with the
-// vector extensions of clang and gcc. Kernels include no standard library, so a kernel compiles in tens of
+// vector extensions of clang and gcc. Kernels use no standard library, so that a kernel compiles in tens of
 // milliseconds.
 //
 // A kernel is a function extern "C" void NAME(const Params*, const Threadgroup*). One call computes one threadgroup, on
