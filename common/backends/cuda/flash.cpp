@@ -34,8 +34,8 @@ constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves
 // lies on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// Returns the kernel of a variant. The kernel of `tuned` is the best kernel that the device, the element type and the
-// pages allow.
+// Returns the kernel of a variant. The kernel of `tuned` is `wgmma` if the device, the element type and the pages allow
+// it, else `mma_sync`.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
@@ -144,7 +144,7 @@ class CudaFlash : public FlashOperation {
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
       kernel.threads = naive_threads;
-      // Rounded up to 16 bytes, because the compiler reads the last scores four at a time.
+      // Rounded up to 16 bytes, because the compiled kernel reads four scores at a time, even at the end.
       kernel.threadgroup_bytes = static_cast<size_t>(round_up(shape.kv_len, 4)) * sizeof(float);
       return kernel;
     }
