@@ -23,7 +23,7 @@ DEVICE void copy_4(unsigned target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
 /// Writes 16 bytes whose bits are all 1 to shared memory. An element that consists of such bytes is NaN in every
-/// element type of attention.
+/// floating-point element type of attention.
 DEVICE void store_ones(unsigned target) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(~0u) : "memory");
 }

@@ -1,4 +1,5 @@
-// The cuda dialect on Ampere and later: converts elements of 8 bits to f16, two at a time. The conversion is exact.
+// The cuda dialect on Ampere and later: converts elements of 8 bits to f16, two at a time. The f16 has the element's
+// value, unless the element is NaN.
 #pragma once
 
 #include "common/kernel/byte_types.h"
@@ -12,7 +13,7 @@ DEVICE unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
 }
 
 /// Converts bytes FIRST and SECOND of `four` to a pair of f16, with byte FIRST in the low half. Byte 0 of `four` is the
-/// lowest. FROM is the bytes' type, E4M3 or INT8. E4M3 has no infinities; before sm_89 its NaN becomes 480.
+/// lowest. FROM is the bytes' type, E4M3 or INT8. E4M3 has no infinities; before sm_89 its NaNs become 480 and -480.
 template <int FROM, int FIRST, int SECOND>
 DEVICE unsigned pair_of_four(unsigned four) {
   if constexpr (FROM == INT8) {

@@ -7,9 +7,9 @@
 /// Returns what load_elements() gives for an element whose value is 1.
 constexpr float unit_of_type(int type) { return type == E4M3 ? 0x1p-8f : 1.0f; }
 
-/// Loads N elements at `index`. Their type is TYPE: an ElementType, or E4M3, or INT8. Returns them as floats,
-/// multiplied by unit_of_type(TYPE). The NaNs of E4M3 count as 480 and -480: a check for NaN would take 75 % more time.
-/// rows_have_nan() checks for NaN.
+/// Loads N elements from `index` on. The type of the elements is TYPE: an ElementType, or E4M3, or INT8. Returns the
+/// elements as floats, multiplied by unit_of_type(TYPE). The NaNs of E4M3 count as 480 and -480: a check for NaN would
+/// take 75 % more time. rows_have_nan() checks for NaN.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {
@@ -28,8 +28,8 @@ INLINE Vector<float, N> load_elements(const void* tensor, long long index) {
   }
 }
 
-/// Loads one element. Returns it multiplied by unit_of_type(TYPE), as load_elements() does. A NaN of E4M3 stays NaN
-/// here.
+/// Loads one element. Returns the element multiplied by unit_of_type(TYPE), as load_elements() does. But here a NaN of
+/// E4M3 stays NaN.
 template <int TYPE>
 INLINE float load_element(const void* tensor, long long index) {
   if constexpr (bytes_of_type(TYPE) > 1) {

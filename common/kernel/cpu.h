@@ -1,5 +1,6 @@
 // The cpu dialect: types and functions for kernels that run on host threads. The dialect is plain C++ with the
-// vector extensions of clang and gcc. It has no standard library, so a kernel compiles in tens of milliseconds.
+// vector extensions of clang and gcc. Kernels use no standard library, so that a kernel compiles in tens of
+// milliseconds.
 //
 // A kernel is a function extern "C" void NAME(const Params*, const Threadgroup*). One call computes one threadgroup, on
 // one host thread.
@@ -15,7 +16,7 @@ struct Threadgroup {
   unsigned long memory_bytes;
 };
 
-// Clang compiles the kernels. It unrolls or vectorizes only loops with a pragma, for example one of these macros. Gcc
+// Clang compiles the kernels, and unrolls or vectorizes only loops with a pragma, for example one of these macros. Gcc
 // may compile host code that includes this file.
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -29,8 +30,8 @@ struct Threadgroup {
 #define NOINLINE __attribute__((noinline))
 #define INLINE_LAMBDA __attribute__((always_inline))
 
-/// A vector of N lanes of T. Arithmetic is lane by lane. A comparison gives -1 in the lanes where it is true, and 0 in
-/// the others.
+/// A vector of N lanes of T. Arithmetic is lane by lane. A comparison gives the integer -1 in the lanes where the
+/// comparison is true, and 0 in the other lanes.
 template <typename T, int N>
 struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
@@ -56,7 +57,7 @@ INLINE bool any_lane(V compared) {
   return __builtin_reduce_or(compared) != 0;
 }
 
-/// Loads N elements of type TYPE (an ElementType) at `index`. Returns them as floats.
+/// Loads N elements of type TYPE (an ElementType) from `index` on. Returns the elements as floats.
 template <int TYPE, int N>
 INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -70,7 +71,7 @@ INLINE Vector<float, N> load_floats(const void* tensor, long long index) {
   }
 }
 
-/// Loads one element of type TYPE at `index`. Returns it as a float.
+/// Loads the element of type TYPE at `index`. Returns the element as a float.
 template <int TYPE>
 INLINE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {
@@ -82,7 +83,7 @@ INLINE float load_float(const void* tensor, long long index) {
   }
 }
 
-/// Stores N elements at `index`, rounded to nearest, ties to even.
+/// Stores N elements from `index` on, rounded to nearest, ties to even.
 template <int TYPE, int N>
 INLINE void store_floats(void* tensor, long long index, Vector<float, N> values) {
   if constexpr (TYPE == F32) {

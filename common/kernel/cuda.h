@@ -1,5 +1,5 @@
 // The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
-// variant compiles quickly.
+// kernel compiles quickly.
 //
 // A kernel is a function extern "C" __global__ void NAME(const __grid_constant__ Params). ampere.h adds functions for
 // Ampere and later, wgmma.h functions for Hopper.
@@ -37,7 +37,7 @@ DEVICE unsigned pack(float low, float high) {
   return pair;
 }
 
-/// Loads one element of type TYPE (an ElementType) at `index`. Returns it as a float.
+/// Loads the element of type TYPE (an ElementType) at `index`. Returns the element as a float.
 template <int TYPE>
 DEVICE float load_float(const void* tensor, long long index) {
   if constexpr (TYPE == F32) {

@@ -1,9 +1,9 @@
 // The functions that a score function may call, with their names from C's <math.h>. The cuda dialect already has these
 // functions, so this file defines them for the cpu and for Metal. On the cpu the functions, except for logf, have no
-// branches and no calls, so that a loop over them is vectorised. The relative error of exp2f is at most 3e-7, and of
-// expf at most (3 + |x|) 1e-7; the absolute error of tanhf is at most 3e-7. On the cpu, exp2f and expf give 0 instead
-// of a result below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within a
-// namespace.
+// branches and no calls, so that a loop that calls them can be vectorised. The relative error of exp2f is at most 3e-7,
+// and of expf at most (3 + |x|) 1e-7; the absolute error of tanhf is at most 3e-7. On the cpu, exp2f and expf give 0
+// instead of a result below 2^-126, do not overflow to infinity, and keep NaN. A kernel includes this file once, within
+// a namespace.
 #ifdef __METAL_VERSION__
 
 // The code calls metal::precise, because the fast variants of these functions have larger errors than the errors above.
@@ -32,7 +32,7 @@ INLINE float sqrtf(float x) { return __builtin_sqrtf(x); }
 [[maybe_unused]] static float logf(float x) { return __builtin_logf(x); }  // calls the host's library
 
 /// Computes 2^x for a number of either sign, in the way of exp4 (common/attention/kernels/softmax.h). Adding `shifter`
-/// rounds x to the nearest integer n. The lowest bits of the sum are n + 127, the exponent of 2^n.
+/// rounds x to the nearest integer n. The lowest bits of the sum are n + 127, the biased exponent of 2^n.
 INLINE float exp2f(float x) {
   constexpr float shifter = 12582912.0f + 127;  // 1.5 * 2^23 + 127
   x = x < -127.0f ? -127.0f : x;                // in this order a NaN stays a NaN

@@ -55,7 +55,7 @@ struct ElementOf<BF16> {
   typedef bfloat type;
 };
 
-/// Loads one element of type TYPE (an ElementType) at `index`. Returns it as a float.
+/// Loads the element of type TYPE (an ElementType) at `index`. Returns the element as a float.
 template <int TYPE>
 INLINE float load_float(const device void* tensor, long index) {
   return static_cast<float>(static_cast<const device typename ElementOf<TYPE>::type*>(tensor)[index]);
@@ -77,7 +77,6 @@ INLINE void store_float(thread void* place, long index, float value) {
   static_cast<thread Element*>(place)[index] = static_cast<Element>(value);
 }
 
-/// Stores NaN.
 template <int TYPE>
 INLINE void store_nan(device void* tensor, long index) {
   if (TYPE == F32) {

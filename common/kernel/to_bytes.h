@@ -19,7 +19,7 @@
 #define FLOAT_OF(bits) __builtin_bit_cast(float, bits)
 #endif
 
-/// Returns the element of type TYPE, E4M3 or INT8, that is nearest to x; of two that are equally near, the even one.
+/// Returns the element of type TYPE, E4M3 or INT8, that is nearest to x; ties go to even.
 /// A magnitude beyond the largest (448 or 127) becomes the largest. NaN stays NaN in E4M3, and becomes 0 in INT8, which
 /// has no NaN.
 template <int TYPE>
@@ -31,8 +31,8 @@ TO_BYTES unsigned char byte_of(float x) {
     const unsigned rounded = BITS_OF(FLOAT_OF(size) + 8388608.0f);  // 2^23: the low bits of the sum are a whole number
     return static_cast<unsigned char>(whole_size > infinite ? 0u : sign ? 0u - rounded : rounded);
   }
-  // An E4M3 has three bits of fraction. Below 2^-6 it is a multiple of 2^-9, and the low bits of the sum with 2^14
-  // count these multiples.
+  // A number of E4M3 has three bits of fraction. A number below 2^-6 is a multiple of 2^-9, so the low bits of
+  // `size` + 2^14 count these multiples.
   const unsigned normal = ((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - (120u << 3);
   const unsigned small = BITS_OF(FLOAT_OF(size) + 16384.0f) & 0xffu;
   const unsigned magnitude = whole_size > infinite ? 0x7fu : size < 0x3c800000u ? small : normal;

@@ -102,13 +102,13 @@ DEVICE void mma_wait() {
 }
 
 /// Returns the low word of the descriptor of an operand in shared memory. The word holds an address and a distance in
-/// units of 16 bytes. If K runs along the columns of a panel (K major), `panel_bytes` is not used, and a step of 16
-/// columns is 32 bytes. If K runs along the rows of a panel (MN major), panels are `panel_bytes` apart, and a step of
-/// 16 rows is 2048 bytes.
+/// units of 16 bytes. If a panel's columns count along K (K major), the hardware ignores `panel_bytes`, and a step of
+/// 16 columns is 32 bytes. If a panel's rows count along K (MN major), panels are `panel_bytes` apart, and a step of 16
+/// rows is 2048 bytes.
 DEVICE unsigned operand(const void* tile, unsigned panel_bytes = 16) {
   return (shared_address(tile) & 0x3FFFF) / 16 | panel_bytes / 16 << 16;
 }
-/// The high word of the descriptors that begin with operand(): the distance between groups of eight rows, and the
+/// The high word of the descriptors whose low word is operand(): the distance between groups of eight rows, and the
 /// swizzle of 128 bytes.
 constexpr unsigned operand_high = 8 * PANEL_ROW_BYTES / 16 | 1u << 30;
 

@@ -19,9 +19,8 @@ namespace attn {
 /// Raise this number when optimize() or generate_code() changes, so that the kernels in the caches are compiled anew.
 inline constexpr int back_end_recipe = 4;
 
-/// LLVM's TargetMachines for one target. A thread takes a machine for itself and gives the machine back, so that later
-/// compilations reuse the data that the machine computed from the target's features. Computing these data takes a
-/// twentieth of the time of a variant's compilation.
+/// LLVM's TargetMachines for one target. A machine computes data from the target's features, which takes about 5 % of
+/// the time of a kernel's compilation. One thread at a time uses a machine, and later compilations reuse the machine.
 class TargetMachines {
  public:
   explicit TargetMachines(CpuTarget target);
@@ -42,7 +41,8 @@ class TargetMachines {
 /// passes, for example the message that a loop cannot be vectorised as requested.
 void collect_errors(llvm::LLVMContext& context, std::string& errors);
 
-/// Links all modules into the first one, and removes the others. Returns false if the modules cannot be linked.
+/// Links several modules into the first one, removes the others, and makes all symbols except `entry` private to the
+/// module. Leaves a single module as it is. Returns false if the modules cannot be linked.
 bool link_modules(std::vector<std::unique_ptr<llvm::Module>>& modules, const std::string& entry);
 
 void optimize(llvm::Module& module, llvm::TargetMachine& machine);

@@ -9,8 +9,8 @@
 namespace attn {
 
 /// While a FlushDenormals lives, this thread's arithmetic takes denormal operands and results as zero, as kernels on
-/// GPUs do. Otherwise an x86 core would take a microcode assist for each denormal, and a kernel's time would depend on
-/// the data.
+/// GPUs do. Otherwise many operations on denormals would take a microcode assist on x86 cores, and a kernel's time
+/// would depend on the data. On processors other than x86-64 and AArch64 a FlushDenormals does nothing.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | flush_bits); }

@@ -137,8 +137,8 @@ class CpuDevice : public Device {
   }
 
   void* allocate(size_t bytes) override {
-    // Linux hands out more memory than it has, and kills the process later. So this function first asks how much is
-    // available.
+    // Linux may hand out more memory than the host has, and kill the process later. So this function first asks how
+    // much memory is available.
     const bool fits = static_cast<double>(bytes) < available_host_bytes();
     if (void* block = fits ? memory_.allocate(bytes) : nullptr) return block;
     throw OutOfMemory(fmt::format("{} has no room for {} bytes", info_.spec, bytes), bytes);

@@ -54,10 +54,10 @@ RegisterTile register_tile(const FlashConfig& config, const DeviceInfo& device) 
   return {vectors, config.tile_rows > 0 ? config.tile_rows : (many ? 24 : 12) / std::max<int64_t>(vectors, 2)};
 }
 
-// Whether the kernel copies rows of K. A kernel that does not copy them broadcasts each element directly from K. Rows
-// are copied if they must be converted, if they are rotated, or if they lie on pages. Rows that lie a multiple of 4 KiB
-// apart share a set of the L1 cache, and may evict each other, so they are copied too. An Intel core with 512-bit
-// vectors needs no such copy if a set has a way for every row of a register tile.
+// Whether the kernel copies rows of K. A kernel that does not copy the rows broadcasts each element directly from K.
+// Rows are copied if they must be converted, if they are rotated, or if they lie on pages. Rows that lie a multiple of
+// 4 KiB apart share a set of the L1 cache, and may evict each other, so these rows are copied too, with one exception:
+// on an Intel core with 512-bit vectors, these rows are not copied if a set has a way for every row of a register tile.
 bool copies_k(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   constexpr int64_t cache_way_bytes = 4096;  // 64 sets of 64 bytes, as in L1 caches that are indexed within a page
   const bool converts = config.dtype != DType::f32 && !uses_bf16_dot(config, device, hooks);

@@ -25,11 +25,11 @@ class FrontEnd {
   const std::vector<std::string>& arguments() const { return arguments_; }
   /// Compiles a source to unoptimised code. Throws CompileError, also if the entry is missing. Clang's warnings about a
   /// kernel that compiles are logged. Equal warnings are logged only once, because a sweep compiles one kernel with
-  /// hundreds of constants.
+  /// hundreds of values of its constants.
   std::unique_ptr<llvm::Module> parse(const KernelSource& source, llvm::LLVMContext& context) const;
 
  private:
-  /// Inserts the warnings into warned_. Returns whether they are new.
+  /// Inserts the warnings into warned_. Returns whether the warnings are new.
   bool insert_warnings(const std::string& warnings) const;
 
   std::vector<std::string> arguments_;

@@ -24,8 +24,9 @@ inline constexpr int guarded_seconds = 10;
 /// fault no data of this process can be trusted.
 ///
 /// This function handles the signals of these faults, and the timer's signal SIGURG, only while a guarded kernel runs.
-/// At other times the signals have the effect that they had before the first call: the handler of this function calls
-/// the handler that was there. While a guarded kernel runs on the main thread, RLIMIT_STACK is at most 64 MiB.
+/// At other times the signals have the effect that they had before the first call: if a handler was installed then, the
+/// handler of this function calls that handler. While a guarded kernel runs on the main thread, RLIMIT_STACK is at most
+/// 64 MiB.
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group);
 

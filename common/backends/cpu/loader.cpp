@@ -18,7 +18,7 @@ namespace {
 // The session's messages about a failed look-up of this thread.
 thread_local std::string link_messages;
 
-// A kernel's code: its library in the session, and the constants that it reads at run time.
+// A kernel's code: its library in the session, and the constants that the kernel reads at run time.
 struct Code {
   llvm::orc::ExecutionSession& session;
   llvm::orc::JITDylib& library;

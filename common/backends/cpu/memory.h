@@ -8,8 +8,9 @@ namespace attn {
 
 /// Memory for buffers, aligned to Device::buffer_alignment.
 ///
-/// Blocks of 2 MB and more lie on huge pages if the system gives them. Such a block is always mapped anew. malloc()
-/// might reuse memory that lies on small pages, and then two equal buffers would not be equally fast.
+/// Blocks of 2 MiB and more lie on huge pages if the system has free huge pages. allocate() maps new memory for each of
+/// these blocks. malloc() might reuse memory that lies on small pages, and then two buffers of one size would not be
+/// equally fast.
 class CpuMemory {
  public:
   CpuMemory() = default;

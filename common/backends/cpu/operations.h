@@ -7,7 +7,7 @@ namespace attn {
 
 const Operations& cpu_operations();
 
-// The parts of cpu_operations(), one file each.
+// The parts of cpu_operations(). Each part has a file of its own.
 const FlashOperation& cpu_flash();
 const RopeOperation& cpu_rope();
 const DecodeOperation& cpu_decode();

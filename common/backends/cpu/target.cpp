@@ -104,7 +104,7 @@ CpuTarget CpuTarget::host() {
     if (name.starts_with("avx10.")) continue;
     if (feature.second) target.features.push_back(name);
     // A virtual machine may lack features of its processor. `switches` has only the differences from the usual
-    // features: with all features the front end would take 1 ms longer for each variant.
+    // features: with all features the front end would take 1 ms longer for each kernel.
     const std::string wanted = (feature.second ? "+" : "-") + name;
     if (!usual->checkFeatures(wanted)) target.switches.push_back(wanted);
   }
@@ -162,8 +162,9 @@ void initialize_llvm() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetDisassembler();
-    // Turns off loop strength reduction, which takes a fifth of the time of code generation. Only a global option turns
-    // it off. Kernels do not need it, because they write the addresses of inner loops in the form that the host needs.
+    // Turns off loop strength reduction, which takes a fifth of the time of code generation. LLVM has only a global
+    // option for this. Kernels write the addresses of inner loops in the form that the host needs, and so do not need
+    // this pass.
     if (llvm::cl::Option* const option = llvm::cl::getRegisteredOptions().lookup("disable-lsr")) {
       static_cast<llvm::cl::opt<bool>*>(option)->setValue(true);
     }

@@ -1,4 +1,4 @@
-// The target for which kernels of the cpu device are compiled: this host, or another.
+// The target for which kernels of the cpu device are compiled: this host, or a named family of processors.
 #pragma once
 
 #include <string>
@@ -17,9 +17,10 @@ struct CpuTarget {
 
   bool has(std::string_view feature) const;
 
-  /// Returns the target of this host. Asks the system for permission to use the tile registers of AMX in this process.
+  /// Returns the target of this host. On a host with AMX, asks the system for permission to use the tile registers in
+  /// this process.
   static CpuTarget host();
-  /// Returns the target of a family of processors that LLVM knows: x86-64-v2, cascadelake, znver4, neoverse-n1. Throws
+  /// Returns the target of a family of processors that LLVM knows, for example x86-64-v2, znver4 or neoverse-n1. Throws
   /// BadInput for a name that LLVM does not know.
   static CpuTarget named(const std::string& family);
   /// Returns this target without the features that `host` lacks, so that `host` can run code that is compiled for the
@@ -30,9 +31,10 @@ struct CpuTarget {
 /// The first call in a process starts the parts of LLVM that compile for this host. Later calls do nothing.
 void initialize_llvm();
 
-/// Returns the info of a device with this target: backend, arch, toolchain, features and vectors. A target does not say
-/// how many units and which caches the device has. So the info has one unit, 256 KiB of cache (nearly every core of
-/// the last decade has at least as much), and a first-level cache of 8 ways, as Intel's cores up to Cascade Lake have.
+/// Returns what the target says of a device: backend, arch, toolchain, features, vector width and number of vector
+/// registers. A target does not say how many units and which caches the device has. So the info has one unit, 256 KiB
+/// of cache (most cores of servers have at least as much), and a first-level cache of 8 ways, as Intel's cores up to
+/// Cascade Lake have.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

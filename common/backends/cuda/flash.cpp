@@ -34,8 +34,8 @@ constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves
 // lies on a page is then one box, or several boxes.
 bool in_boxes(int64_t page_size) { return page_size >= 8 && std::has_single_bit(static_cast<uint64_t>(page_size)); }
 
-// Returns the kernel of a variant. The kernel of `tuned` is the best kernel that the device, the element type and the
-// pages allow.
+// Returns the kernel of a variant. The kernel of `tuned` is `wgmma` if the device, the element type and the pages allow
+// it, else `mma_sync`.
 std::string kernel_of(const FlashConfig& config, const DeviceInfo& device) {
   if (config.variant != "tuned") return config.variant;
   const bool boxes = config.page_size == 0 || in_boxes(config.page_size);
@@ -144,7 +144,7 @@ class CudaFlash : public FlashOperation {
                    static_cast<uint32_t>(shape.batch)};
     if (name == "naive") {
       kernel.threads = naive_threads;
-      // Rounded up to 16 bytes, because the compiler reads the last scores four at a time.
+      // Rounded up to 16 bytes, because the compiled kernel reads four scores at a time, even at the end.
       kernel.threadgroup_bytes = static_cast<size_t>(round_up(shape.kv_len, 4)) * sizeof(float);
       return kernel;
     }
@@ -217,7 +217,7 @@ class CudaFlash : public FlashOperation {
     // With more than two consumers, threads have no registers for the numbers that a hook reads.
     const auto crowded = [&](const Tile& tile) { return hints.reads && tile.rows > 128; };
     if (!std::ranges::all_of(candidates, crowded)) std::erase_if(candidates, crowded);
-    // Tiles that do not run have an infinite time. If no tile runs, the last tile is chosen.
+    // Tiles that cannot run have an infinite time. If no tile can run, the last tile is chosen.
     double least = std::numeric_limits<double>::infinity();
     for (const Tile& tile : candidates) {
       FlashConfig candidate = given;
@@ -341,10 +341,10 @@ class CudaFlash : public FlashOperation {
   }
 
   // Returns the relative time of a launch. A tile takes time for its keys, and a constant time for its start and its
-  // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets an equal share
-  // of causal tiles, because the long tiles come first. With a window all rows of a tile see the same number of keys,
-  // but not the same keys. So a tile reads more keys than its rows see: for each end of the window, half as many
-  // additional keys as the tile has rows. With a causal mask only one end counts.
+  // end (`ends`, in keys). A multiprocessor that is free takes the next tile. Every multiprocessor gets about an equal
+  // share of causal tiles, because the tiles with the most keys come first. With a window most rows of a tile see the
+  // same number of keys, but not the same keys. So a tile reads more keys than each of its rows sees: for each end of
+  // the window, half as many additional keys as the tile has rows. With a causal mask only one end counts.
   static double expected_time(const FlashConfig& config, const DeviceInfo& device, double cost_of_key, int64_t window) {
     const AttentionShape& shape = config.shape;
     const bool persistent = kernel_of(config, device) == "wgmma";

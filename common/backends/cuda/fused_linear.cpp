@@ -40,7 +40,7 @@ TensorMap map_of(const void* base, DType type, int64_t width, int64_t rows, int6
 int64_t reach_of(int64_t grid, int64_t slots) { return std::clamp<int64_t>(divided_up(grid, slots), 1, most_reach); }
 
 // Returns how many chunks a segment has. Tries each number of segments up to most_segments, and chooses the number with
-// which the last task is expected to end first. The unit of time is the time in which a chunk is read and written once.
+// the least expected time of the launch. The unit of time is the time in which a chunk is read and written once.
 // Keys and values of a segment count as read twice, except in a sequence's last segment. The second read costs little
 // if the cache still has these keys and values. With two segments or more, each task also takes time to look back.
 int64_t segment_rule(const FusedShape& shape, int64_t chunks, int64_t slots, int64_t slices, int64_t units) {

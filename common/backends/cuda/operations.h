@@ -7,7 +7,7 @@ namespace attn {
 
 const Operations& cuda_operations();
 
-// The parts of cuda_operations(), one file each.
+// The parts of cuda_operations(). Each part has a file of its own.
 const FlashOperation& cuda_flash();
 const RopeOperation& cuda_rope();
 const DecodeOperation& cuda_decode();

@@ -23,8 +23,8 @@ double assembler_seconds(const std::string& log);
 
 /// Returns the times of the optimizer and of code generation from the trace in the file `path`, or nothing if the trace
 /// does not have them. NVRTC writes the trace (--fdevice-time-trace). Its events have the format of Chromium's trace
-/// viewer, in microseconds. CudaCompiler counts the rest of the time, which includes NVRTC's own work, as the front
-/// end's time.
+/// viewer, in microseconds. CudaCompiler counts the rest of the compilation's time, NVRTC's own work included, as the
+/// front end's time.
 std::optional<CompileTimes> read_trace(const std::string& path);
 
 }  // namespace attn

@@ -11,9 +11,9 @@
 
 namespace attn {
 
-/// How a row of the box is permuted in shared memory, so that reading a column causes no bank conflicts. With bytes_N a
-/// row of the box has at most N bytes. For rows of N bytes, the 16-byte chunk c of row r lands at chunk
-/// c ^ ((r * N / 128) modulo (N / 16)), where r * N / 128 is rounded down.
+/// How a copy permutes the 16-byte chunks of each row of its box in shared memory, so that threads that read a column
+/// cause no bank conflicts. The box is the part of the tensor that one copy moves. With bytes_N a row of the box has at
+/// most N bytes. For rows of N bytes, chunk c of row r lands at chunk c ^ (floor(r * N / 128) modulo (N / 16)).
 enum class Swizzle { none, bytes_32, bytes_64, bytes_128 };
 
 /// A value for each of at most five dimensions. An array holds the values, so that a launch that makes maps does not
@@ -43,8 +43,8 @@ struct TensorMapLayout {
   const void* base = nullptr;   // device memory, aligned to 16 bytes
   ElementType element = BF16;   // type of an element
   PerDimension<uint64_t> dims;  // elements
-  /// A stride for every dimension except the innermost, whose elements are contiguous. The stride of a dimension of one
-  /// element is not read.
+  /// A stride for every dimension except the innermost, whose elements are contiguous. The stride of a dimension that
+  /// has only one element is not read.
   PerDimension<uint64_t> strides_bytes;
   PerDimension<uint32_t> box;  // elements that one copy moves along each dimension, at most 256
   Swizzle swizzle = Swizzle::none;

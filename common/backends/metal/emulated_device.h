@@ -14,7 +14,8 @@ namespace attn {
 /// (msl::Run::order). Throws BadInput for another `spec`.
 std::unique_ptr<Device> open_metal_device(std::string_view spec);
 /// Opens "metal:emulated" for a program that gives kernels its own memory. The device does not know the program's
-/// buffers. So of the accesses to device memory, it reports only an access through a null pointer as out of bounds.
+/// buffers. So of all accesses to device memory, the device reports only an access through a null pointer as out of
+/// bounds.
 std::unique_ptr<Device> open_metal_device_for_caller(std::string_view spec, const Caller& caller);
 
 }  // namespace attn

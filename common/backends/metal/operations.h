@@ -9,7 +9,7 @@ namespace attn {
 
 const Operations& metal_operations();
 
-// The parts of metal_operations(), one file each.
+// The parts of metal_operations(). Each part has a file of its own.
 const FlashOperation& metal_flash();
 const RopeOperation& metal_rope();
 const DecodeOperation& metal_decode();
@@ -21,7 +21,7 @@ constexpr size_t metal_threadgroup_bytes(size_t bytes) { return (bytes + 15) / 1
 
 /// metal_registers: about how many 32-bit registers a thread has. metal_other_registers: about how many of these
 /// registers hold addresses and indices. The emulator's compiler does not count a kernel's registers, so metal_flash()
-/// estimates them from the kernel's matrices.
+/// estimates their number from the kernel's matrices.
 constexpr int metal_registers = 128, metal_other_registers = 28;
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// Tests of the loop on a fake device with virtual time: each test sets how long a launch takes.
+// Tests of an experiment's run. Most of them use a fake device with virtual time: a test sets how long a launch takes.
 #include "common/experiment/experiment.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 
 constexpr double fma_tflops = 0.5, copy_rate_gbps = 20, read_rate_gbps = 40;
 
-/// The behaviour of the fake device and its problems. Every test starts with a new World.
+/// The behaviour of the fake device and of the fake problems. Every test with the fake device starts with a new World.
 struct World {
   std::function<double(const Case&)> seconds = [](const Case&) { return 1e-3; };
   std::function<void(const Case&)> on_make = [](const Case&) {};
@@ -630,7 +630,8 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   }
 }
 
-// If times grow during a round, A' comes out too long in A B A', and too short in A' B A, compared with A.
+// A round measures the baseline A, the contender B and the repeated baseline A'. If times grow during a round, A' comes
+// out too long in the order A B A', and too short in the order A' B A, compared with A.
 TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // The sweep makes two problems, and each process makes A, B and A'.
   spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
@@ -640,7 +641,7 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   std::vector<std::vector<double>> launches(4);  // of the sweep and of each process
   world.on_launch_of = [&](double seconds) { launches.at(world.parts.size()).push_back(seconds); };
   EXPECT_EQ(run({"--processes", "3", "--axis", "n=8", "--axis", "tile=16,32"}).status, 0);
-  // Two launches of each problem tell how long a sample has to be. The warm-up of the first subject follows.
+  // Two launches of each problem tell how long a sample has to be. Then the first problem of the round warms up.
   for (const auto& [process, first] : {std::pair{1, 1e-3}, {2, 1.25e-3}, {3, 1e-3}}) {
     ASSERT_GT(launches[process].size(), 6u);
     EXPECT_EQ(launches[process][4], 1.25e-3) << "A' is the last problem";
@@ -648,7 +649,7 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   }
 }
 
-TEST(Options, NoSamplesNextToADevice) {
+TEST(Options, NoSamplesFileNextToADeviceFile) {
   Options options;
   EXPECT_EQ(options.samples_path(), "measurements.samples.jsonl");
   options.measurements_path = "/dev/shm/nosuch/m";
@@ -787,7 +788,7 @@ TEST_F(ExperimentTest, CasesOfTheHost) {
   EXPECT_EQ(measurement(10, 16)["status"], "wrong");
 }
 
-// A comparison may have cases of both kinds: launches, and work of the host.
+// A group may have cases of both kinds: cases that launch kernels, and cases about the host.
 TEST_F(ExperimentTest, CasesOfTheHostAmongLaunches) {
   const auto plan = spec_.plan;
   spec_.plan = [plan](const Case& config, const Setting& setting) {
@@ -1058,7 +1059,7 @@ TEST_F(ExperimentTest, ALostDeviceCostsOneCaseAndAProcess) {
   }
 }
 
-// Another process would not find the record of the case that lost the device, and would lose the device again.
+// Without records another process would not know which case lost the device, and would lose the device again.
 TEST_F(ExperimentTest, AfterALostDeviceARunWithoutRecordsEnds) {
   world.seconds = [](const Case& config) { return tile_is(config, 32) ? 2e-3 : 1e-3; };
   world.on_launch_of = [&](double seconds) {
@@ -1195,7 +1196,7 @@ TEST_F(ExperimentTest, WithoutAFlushClaimsAboutMemoryAreUndecided) {
   EXPECT_NE(verdict["reason"].get<std::string>().find("no flush of the caches works"), std::string::npos) << verdict;
 }
 
-// A virtual machine may see a cache of 480 MiB, of which other machines use most.
+// A virtual machine may see a cache of 480 MiB, of which other virtual machines use most.
 TEST_F(ExperimentTest, TheFlushIsTestedWithBytesThatASharedCacheKeeps) {
   world.last_level_cache = size_t{480} << 20;
   world.kept_by_caches = size_t{16} << 20;
@@ -1296,7 +1297,7 @@ TEST_F(ExperimentTest, WarningsLeaveStdoutToTheResults) {
   EXPECT_TRUE(outcome.out.starts_with('{')) << outcome.out;
 }
 
-// If the disk is full, records are lost, but no result is lost.
+// If the disk is full, records are lost, but the table still has all results.
 TEST_F(ExperimentTest, AFullDiskIsAnErrorAndTheRunGoesOn) {
   fs::create_symlink("/dev/full", path("full.jsonl"));
   fs::create_symlink("/dev/full", path("measurements.samples.jsonl"));
@@ -1601,7 +1602,7 @@ TEST_F(ExperimentTest, InterruptionDuringVerifyAndCompare) {
   EXPECT_TRUE(findings().empty());
 }
 
-TEST_F(ExperimentTest, SignalsAreGivenBack) {
+TEST_F(ExperimentTest, TheSignalHandlersAreRestored) {
   run({"--list"});
   struct sigaction action{};
   sigaction(SIGINT, nullptr, &action);
@@ -1984,7 +1985,7 @@ TEST_F(ExperimentTest, SeveralFilesHaveASweepOfTheirOwn) {
   EXPECT_GT(cases_of(run({"--dry-run"})).size(), 1u) << "without a file the profile's sweep must run";
 }
 
-// Some problems learn their work only from the device.
+// Some problems can count their work only on the device.
 TEST_F(ExperimentTest, WorkIsWhatTheProblemSays) {
   world.counted = Work{.flops = 12345, .bytes = 678};
   run({"--axis", "n=8", "--axis", "tile=16"});
@@ -2105,7 +2106,7 @@ TEST(Ceilings, TheCeilingsOfTheCpuArePlausible) {
   PipelineCache pipelines(*device, "");
   const Ceilings ceilings = measure_ceilings(*device, pipelines, 0.1);
   // Any CPU of the last decade exceeds the lower bounds, and no CPU reaches the upper bounds with one thread. A kernel
-  // whose arithmetic was optimised away would reach them.
+  // whose arithmetic was optimised away would reach the upper bounds.
   EXPECT_GT(ceilings.copy_gbps, 0.1);
   EXPECT_LT(ceilings.copy_gbps, 2000);
   EXPECT_GT(ceilings.f32_tflops, 1e-4);

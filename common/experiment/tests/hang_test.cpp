@@ -1,4 +1,5 @@
-// A sweep whose cases hang records these cases, and measures all other cases.
+// Cases that hang. A sweep records these cases, and measures all other cases. A process that repeats measurements and
+// hangs is ended.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// An experiment about the host in which some cases hang, for hang_test.cpp. The axis `variant` says how a case hangs,
-// and in which process.
+// An experiment for hang_test.cpp that times the host's own code. Some of its cases hang. The axis `variant` says how a
+// case hangs, and in which process.
 #include <csignal>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// Tests of a run's table, with invented results.
+// Tests of a run's table, and of the lines that say what disturbed a run, with invented results.
 #include "common/experiment/table.h"
 
 #include <gtest/gtest.h>

@@ -68,7 +68,7 @@ TEST(WatchTest, AfterAnEndWhileCompilingAheadTheNextWorkerDoesNotCompileAhead) {
   EXPECT_EQ(status, as_expected);
 }
 
-// A function of the user may overwrite the heap. The worker may then end at any later time.
+// A function of the user may overwrite the heap. The worker may then crash at any later time.
 TEST(WatchTest, AfterCodeOfTheUserAnEndBetweenCasesFailsTheLastCase) {
   const int status = watch("program", {"program"}, [](const Arguments&, const Worker& worker) {
     const Before& before = worker.before;

@@ -161,7 +161,7 @@ TEST(Expand, IsTheProductInOrder) {
 }
 
 TEST(Expand, CompletesBeforeItDropsDuplicates) {
-  // The second block sets kv_len; in the first block kv_len follows q_len. q_len=2 is the same case in both blocks.
+  // The second block sets kv_len; in the first block kv_len equals q_len. q_len=2 is the same case in both blocks.
   const Sweep sweep{{{integers("q_len", {1, 2})}, {integers("kv_len", {2}), integers("q_len", {2, 3})}}};
   std::vector<std::string> keys;
   for (const Case& config : expand(sweep, known, [](Case& c) {

@@ -302,7 +302,7 @@ TEST(Claims, SeveralComparisonsForOneConclusion) {
       << "the figure is in per cent, so its floor is too";
 }
 
-/// Returns `whole` with a part for each process; the processes measured these ratios.
+/// Returns `whole` with a part for each of `ratios`, as if one process had measured each ratio.
 Comparison by_processes(const Comparison& whole, const std::vector<double>& ratios) {
   Comparison pooled = whole;
   for (const double ratio : ratios) {

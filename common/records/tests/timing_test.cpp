@@ -71,7 +71,7 @@ TEST(MeasureInterleaved, StopsOnceEverySubjectIsNarrow) {
 
   Script pair("AB", [](char name, int turn) { return name == 'A' ? 1e-3 : noisy(name, turn); });
   const auto both = measure_interleaved(pair.samplers, {.max_samples = 40, .budget_s = 60});
-  EXPECT_EQ(both[0].stop, "max") << "B is not narrow yet";
+  EXPECT_EQ(both[0].stop, "max") << "B's interval never becomes narrow";
   EXPECT_EQ(both[0].series[0].size(), 40u);
 }
 
@@ -97,7 +97,7 @@ TEST(MeasureInterleaved, TheBudgetEndsTheSamplingAfterMinRounds) {
   EXPECT_EQ(measured[1].stop, "budget");
   EXPECT_EQ(measured[1].series[0].size(), 4u);
 
-  // Warm-up counts: here it uses up the budget, although the rounds are fast.
+  // The warm-up counts too: here the warm-up uses up the budget, although the rounds are fast.
   int turn = 0;
   const std::vector<Sampler> slow_start{[&] {
     if (++turn <= 2) std::this_thread::sleep_for(std::chrono::milliseconds(30));

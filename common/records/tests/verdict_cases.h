@@ -36,8 +36,8 @@ inline std::vector<VerdictCase> verdict_cases() {
       {">=", 1, {1.05, 1.00, 1.10}, 0, yes},
       {"<", 1, {1.05, 1.00, 1.10}, 0, no},
       {">", 1, {0.95, 0.90, 1.00}, 0, no},
-      // The interval is narrow: the verdict is open unless the estimate is farther from the threshold than the noise
-      // floor.
+      // The interval is narrow: the verdict is inconclusive unless the estimate is farther from the threshold than the
+      // noise floor.
       {"<", 1, {0.985, 0.98, 0.99}, 0.02, open},
       {"<", 1, {0.975, 0.97, 0.98}, 0.02, yes},
       {">", 1, {1.015, 1.01, 1.02}, 0.02, open},

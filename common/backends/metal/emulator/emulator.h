@@ -1,6 +1,6 @@
 // The emulator compiles a kernel in Metal's language (MSL) with clang, and runs it on the host. Lanes take turns in a
-// chosen order, and the emulator checks each access to memory. It knows nothing of attention, and needs none of Apple's
-// tools.
+// chosen order, and the emulator checks each access to memory. The emulator knows nothing of attention, and needs none
+// of Apple's tools.
 //
 // These are the checks. The message of a fault begins with the name of the check:
 //   race         two threads access a byte, at least one access writes, at least one is not atomic, and no barrier or

@@ -74,8 +74,8 @@ bool Region::conflicts(Unit& unit, const Touch& touch, const Actor& actor, const
   if (touch.writes) {
     bool free = touch.atomic && unit.read_atomic;
     if (!free) {
-      // Several threads may have read since the last barrier. The unit notes only the last reader, and which group has
-      // all readers. The write conflicts unless it comes after the reads of that whole group.
+      // Several threads may have read since the last barrier. The unit notes only the last reader, and the smallest
+      // group that includes all readers. The write conflicts unless it comes after the reads of that whole group.
       const bool same_group = unit.reader.group == actor.group;
       const bool same_simdgroup = same_group && unit.reader.simdgroup() == actor.simdgroup();
       switch (unit.readers) {

@@ -76,7 +76,7 @@ class Region {
   const std::string name;
 
  private:
-  /// The smallest group that has all threads that have read a unit since the last barrier.
+  /// The smallest group that includes all threads that have read a unit since the last barrier.
   enum Readers : uint8_t { one, of_simdgroup, of_threadgroup, of_grid };
   /// The last write and the last read of a word of 4 bytes, or of one byte.
   struct Unit {

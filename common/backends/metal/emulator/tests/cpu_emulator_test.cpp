@@ -1,5 +1,5 @@
-// Tests of the emulator's checks: the emulator names the one fault of a faulty kernel. Kernels without a fault raise no
-// alarm in six orders of threads.
+// Tests of the emulator: its checks, its arithmetic, and the rewriting of Metal's texts as C++. Each faulty kernel has
+// one fault, which the emulator must name. Kernels without a fault must run in six orders of threads without a message.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -91,7 +91,7 @@ TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
   uint32_t bits;
   std::memcpy(&bits, &counted, 4);
   EXPECT_EQ(bits, 2u * 64 * 3);
-  // The last threadgroup that arrives adds the parts of all threadgroups.
+  // The last threadgroup that arrives adds the numbers that all threadgroups wrote.
   const std::string join = head +
                            "  threadgroup uint before;\n  if (t == 0) out[g] = in[g] + 1;\n"
                            "  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);\n"
@@ -170,7 +170,7 @@ TEST(MetalEmulatorTest, Races) {
   // Several threads read a word; then a thread writes the word, and no barrier lies between.
   const std::string read = head + "  out[t + 1] = in[t];\n  float x = out[0];\n  if (t == 7) out[0] = x + 1;\n}\n";
   EXPECT_FAULT((Case{.text = read}), "race", "word 0 (byte 0) of buffer 1");
-  // A threadgroup reads the part of another threadgroup without a fence.
+  // A threadgroup reads what another threadgroup wrote, without a fence.
   const std::string unfenced = head +
                                "  if (t > 0) return;\n  out[g] = g;\n"
                                "  uint n = atomic_fetch_add_explicit((device atomic_uint*)(out + 40), 1u, "

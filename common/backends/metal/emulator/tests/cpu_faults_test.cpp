@@ -1,5 +1,5 @@
-// Faults planted in Metal's kernels: the check meant for a fault finds it. The same kernels without a fault raise no
-// alarm in six orders of threads.
+// Faults planted in Metal's kernels: each fault must be found by the check that is meant for this fault. The same
+// kernels without a fault must raise no alarm; the long tests run these kernels in six orders of threads.
 #include <regex>
 
 #include "common/backends/metal/emulator/tests/faults.h"

@@ -1,7 +1,7 @@
 // Kernels of Metal that no experiment checks: kernels that measure a device's highest rates (ceiling.metal), and
-// stage.metal, empty.metal and fragment_layout.metal. The tests run each kernel in six orders of its threads, and check
-// the results; the emulator must report no fault. Another test plants faults in these kernels, which the emulator must
-// find.
+// stage.metal, empty.metal and fragment_layout.metal. Two tests run each kernel in six orders of its threads, and check
+// the results; the emulator must report no fault. The third test plants faults in some of these kernels, and the
+// emulator must find each fault.
 #include <gtest/gtest.h>
 
 #include <algorithm>
