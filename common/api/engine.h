@@ -115,7 +115,7 @@ struct EngineOptions {
 /// cpu a call returns when the kernel is done. After a fork, a cpu engine of the child process prepares everything
 /// anew; a GPU engine throws DeviceMissing.
 ///
-/// While a stream is captured into a graph, calls may still prepare kernels. The engine keeps the device memory of a
+/// While a stream is captured into a graph, calls may still prepare launches. The engine keeps the device memory of a
 /// launch that a graph has captured until the engine ends, because the graph may be replayed.
 class Engine {
  public:
