@@ -246,7 +246,7 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
-// The output of a row of equal scores is the mean of V, whatever the size of the scores.
+// The output of a row of equal, finite scores is the mean of V, whatever the size of the scores.
 TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   const AttentionShape shape{1, 1, 1, 1, 3, 2};
   const Inputs in = random_inputs(shape);
