@@ -28,7 +28,7 @@ namespace attn {
 //    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
 //    (`score_error`).
 // 3. The relative error of the exponential is 2^-22 on a GPU, and 2e-7 with the cpu's polynomial. The products P V of
-// tf32 add 2^-22.
+//    tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
 // 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first

@@ -179,12 +179,12 @@ Database open_database(const std::string& path, bool write) {
   const fs::path log = file + "-wal";
   if (::access(file.c_str(), W_OK) == 0 || fs::exists(log, none)) {
     try {
-      Database database(file, SQLITE_OPEN_READWRITE, busy_timeout_ms);  // if it cannot be written: opened for reading
+      Database database(file, SQLITE_OPEN_READWRITE, busy_timeout_ms);  // read-only if the file cannot be written
       database.execute("PRAGMA query_only = 1");
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make these files. The open below needs no such files.
+      // In a folder that cannot be written, SQLite cannot make these files. The database below needs no such files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }

@@ -1,4 +1,4 @@
-// Tests kb as a user runs it: its output, the input that it refuses, and the database after kb is killed.
+// Tests kb as a user runs it: for example, its output, the input that kb refuses, and the database after kb is killed.
 #include <fmt/format.h>
 
 #include <algorithm>
