@@ -76,9 +76,9 @@ void change_rows(Tensor& tensor, const Change& change) {
   });
 }
 
-// Adds `factor` times a key, the needle, to every second query. With the default scale the sum raises the needle's
-// score by about factor * sqrt(dim). The score of each other key changes by a random amount of standard deviation
-// `factor`.
+// Adds `factor` times a key, the needle, to every second query. With the default scale this addition raises the
+// needle's score by about factor * sqrt(dim). The score of each other key changes by a random amount of standard
+// deviation `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {

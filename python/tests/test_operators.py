@@ -437,7 +437,7 @@ class Caches(Case):
                     for cache, fresh, each in zip(want, (turned_k, new_v.float()), scales):
                         number = (fresh[i, :, token] / each[page][:, None]).clamp(-most, most)
                         cache[page, :, at % self.PAGE] = (number.round() if stored == torch.int8 else number.to(stored)).float()
-                for cache, numbers in zip((k, v), want):  # a rotated key may lie midway between two numbers
+                for cache, numbers in zip((k, v), want):  # a rotated key may lie nearly midway between two numbers
                     wrong = cache.float() != numbers
                     self.assertLessEqual(wrong.sum().item(), 2)
                     step = 1 if stored == torch.int8 else numbers.abs()[wrong] / 7 + 2 ** -9

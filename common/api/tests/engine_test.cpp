@@ -330,7 +330,7 @@ TEST_F(DeviceEngineTest, QueriesOverACacheThatSeeNoKeyGetZeros) {
   }
 }
 
-TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
+TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesKeysWithAnyElements) {
   constexpr int64_t rows = 40, keys = 44, at = 17;
   for (const float special : {NAN, INFINITY, -INFINITY, 1e36f}) {
     for (const bool in_v : {false, true}) {

@@ -353,7 +353,7 @@ TEST(RowsTest, AllRowsAreInOrder) {
   EXPECT_EQ(rows[11], (RowIndex{1, 2, 1}));
 }
 
-TEST(RowsTest, SamplesHoldTheCornersAreSortedAndHaveNoDuplicates) {
+TEST(RowsTest, SamplesHaveTheCornersInOrderAndNoDuplicates) {
   const AttentionShape shape{2, 3, 1, 50, 5, 64};
   for (const int64_t count : {4, 5, 64, 299}) {
     const std::vector<RowIndex> rows = sample_rows(shape, count, 11);

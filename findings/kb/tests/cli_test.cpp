@@ -604,7 +604,7 @@ TEST_F(KbCliTest, ReadersLeaveNoLogAndRemoveALogThatWasLeft) {
   }
 }
 
-TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseIsOneLine) {
+TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseGivesOneLineOfError) {
   ingest();
   const std::string whole = text_of(path("kb.sqlite"));
   const std::string pipe = path("pipe");
