@@ -332,7 +332,7 @@ void check_modifiers(const FlashCall& call) {
 /// Checks the documents of the queries' own keys, which are the last `queries` keys: both numbers are from 0 to `keys`,
 /// and neither decreases from a key to the next. The numbers must not decrease, because a kernel takes a tile's keys
 /// from the documents of its first and last query. Documents of earlier keys are not checked, because kernels do not
-/// read them.
+/// read these documents.
 void check_documents(const int* documents, int64_t queries, int64_t keys) {
   int begin = 0, end = 0;
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {

@@ -11,7 +11,7 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables: it refuses
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
 // lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, and what
 // check_new_scales() refuses. If `gpu` is true, check() does not read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);

@@ -1,5 +1,5 @@
-// A C++ program adds attention to a framework that it cannot change: WithAttention<B> is B with attention. The class
-// derives from B, so it has all members of B. B satisfies the concept Framework.
+// A C++ program adds attention to a framework without a change of the framework: WithAttention<B> is B with attention.
+// WithAttention<B> derives from B, so it has all members of B. B satisfies the concept Framework.
 #pragma once
 
 #include <concepts>
