@@ -22,7 +22,7 @@ namespace attn {
 //    times a factor that grows with sqrt(d). Tensor cores add up the products in steps, and round each partial sum
 //    towards zero. So all steps err in the same direction, each by at most 2 u of the partial sum and by u / 2 of s on
 //    average. 16-bit types have d / 16 steps. f32 has 3 d / 8 steps: a kernel splits each number of f32 into two
-//    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling, and
+//    numbers of tf32, and computes three products of these numbers, in steps of 8, for one product of f32. Scaling, and
 //    rounding log2(e) s - shift, add some u of |s|. An error of a score is a relative error of its weight, in the
 //    numerator and the denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp
 //    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
