@@ -120,8 +120,8 @@ class Store {
   /// Removes records in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of its findings, of each
-  /// verdict and of its notes, and the latest time.
+  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of findings, of each
+  /// verdict and of notes, and the latest time.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 
