@@ -77,7 +77,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
 
 
 def rotated(x, cosines, sines, interleaved):
-    """Rotary position embedding of the first elements of x: [..., tokens, width]; cosines, sines: [..., tokens, pairs]."""
+    """RoPE of the first elements of each row of x, [..., tokens, width]; cosines, sines: [..., tokens, pairs]."""
     pairs, out = cosines.shape[-1], x.clone()
     a, b = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(0, pairs), slice(pairs, 2 * pairs))
     out[..., a] = x[..., a] * cosines - x[..., b] * sines

@@ -235,7 +235,7 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
     return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
 
 
-# ---- the operators. Each function in OPERATORS draws a call, and returns the call, and the definition of its results
+# ---- the operators. Each function in OPERATORS draws a call, and returns the call and its results' definition
 
 def windows(case, names, rows, keys):
     """Draws options that are numbers; returns them, and the pairs that they hide."""
@@ -381,8 +381,8 @@ def quantised(x, dtype):
 
 
 def over_cache(case, appends):
-    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range is
-    refused; on a GPU it makes the sequence's rows NaN."""
+    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range
+    is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few else 60)
     if eight and case.device != "cpu":

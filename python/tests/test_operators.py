@@ -412,8 +412,8 @@ class Caches(Case):
                 self.near(got, ops.paged_prefill(q, *wide, *tables, **options).double(), dtype)
 
     def test_new_tokens_in_caches_of_8_bits(self):
-        """A new token is divided by the scale of its page and head, and rounded; magnitudes beyond the type's largest number
-        become the largest. The call attends to the stored tokens."""
+        """A new token is divided by the scale of its page and head, and rounded; magnitudes beyond the type's largest
+        number become the largest. The call attends to the stored tokens."""
         half = torch.arange(32)
         angles = torch.arange(128)[:, None] * 10000.0 ** (-half / 32)
         for device, (stored, dtype) in self.on_each(*itertools.product((torch.int8, torch.float8_e4m3fn), TOLERANCE)):

@@ -127,7 +127,7 @@ class Masks(Case):
             self.assertGreaterEqual(found[name], least, name)
 
     def test_functions_that_are_no_structure(self):
-        """A function of a model may be an object without a name. A wrapper has the names of the function that it wraps."""
+        """A function of a model may be an object without a name. A wrapper has the names of the wrapped function."""
         blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
         wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
         whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
@@ -491,7 +491,7 @@ class Pages(Case):
 
 class Generates(Case):
     def test_beams_and_drafts(self):
-        """Beam search and drafts, with padding on the left, in caches that grow and static caches: all calls are served."""
+        """Beam search and drafts, with padding on the left, in growing and in static caches: all calls are served."""
         ids, padding = tokens(2, 20).repeat(1, 2), torch.ones(2, 40, dtype=torch.long)
         padding[1, :5] = 0
         for kind in ("llama", "gemma2"):
