@@ -577,7 +577,7 @@ def listed(kinds):
 
 
 def summary(results, version):
-    """The record of the page's tables: types of models by the result of their calls: served, left to PyTorch, refused."""
+    """The record of the page's tables: types of models by their calls' result: served, left to PyTorch, refused."""
     def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 
