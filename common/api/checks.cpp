@@ -39,7 +39,7 @@ constexpr int64_t most_bytes = int64_t{1} << 56;  // more bytes than any memory 
 
 // ---- overlaps in memory
 
-/// The memory of a tensor, or of a dense table: addresses from `begin` to before `end`. `begin` equals `end` if the
+/// The memory of a tensor, a dense table or a mask: addresses from `begin` to before `end`. `begin` equals `end` if the
 /// tensor is empty.
 struct Place {
   const char* name;
@@ -85,7 +85,7 @@ Place place_of(const char* name, const TensorView& t) {
   return place;
 }
 
-/// The places of all tensors and tables that a call reads, or of all tensors and tables that it writes.
+/// The places of all tensors and tables that a call reads, or of all tensors and tables that the call writes.
 class Places {
  public:
   void add(const Place& place) { places_.at(count_++) = place; }
@@ -133,7 +133,7 @@ struct Steps {
 /// choice leads from byte `at` to a byte in [least, most]. `looks` is the number of choices that the function may still
 /// try. meet() allows 256 choices. These are enough if each stride is at least as long as all steps of the smaller
 /// strides together. If the function has used up its choices and found no such byte, it returns false, although an
-/// untried choice might lead to one.
+/// untried choice might lead to such a byte.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();
@@ -152,8 +152,8 @@ bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t
   return false;
 }
 
-/// Whether a byte belongs to both places; false also if 256 choices do not find one (see leads_into()). The rows of one
-/// tensor may lie between the rows of another tensor, as the rows of slices do.
+/// Whether a byte belongs to both places; false also if 256 choices do not find such a byte (see leads_into()). The
+/// rows of one tensor may lie between the rows of another tensor, as the rows of slices do.
 bool meet(const Place& a, const Place& b) {
   if (a.end <= b.begin || b.end <= a.begin) return false;
   const Rows of_a = rows_of(a), of_b = rows_of(b);
@@ -332,7 +332,7 @@ void check_modifiers(const FlashCall& call) {
 /// Checks the documents of the queries' own keys, which are the last `queries` keys: both numbers are from 0 to `keys`,
 /// and neither decreases from a key to the next. The numbers must not decrease, because a kernel takes a tile's keys
 /// from the documents of its first and last query. Documents of earlier keys are not checked, because kernels do not
-/// read them.
+/// read these documents.
 void check_documents(const int* documents, int64_t queries, int64_t keys) {
   int begin = 0, end = 0;
   for (int64_t key = std::max<int64_t>(keys - queries, 0); key < keys; ++key) {

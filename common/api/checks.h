@@ -11,7 +11,7 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables: it refuses
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
 // lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, and what
 // check_new_scales() refuses. If `gpu` is true, check() does not read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
@@ -54,8 +54,9 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
 /// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the
-/// option, a window to the right with causal attention. So these options need no separate kernel, and no number in a
-/// kernel is larger than the sequence. The call must have passed check(), and must have at least one key.
+/// option, a window to the right with causal attention. So these options need no separate kernel. Each window,
+/// prefix and number of global tokens that stays on is below the larger of the numbers of queries and keys. The call
+/// must have passed check(), and must have at least one key.
 void simplify(FlashCall& call);
 
 }  // namespace attn

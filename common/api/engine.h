@@ -38,8 +38,8 @@ struct TensorView {
 /// and the kernel reads the copies.
 ///
 /// Options have the names, the values and the meanings of attn_flash_options (attn.h): both structs come from the list
-/// common/attention/options.def. A table is a pointer; null means no table. The mask is not copied: the call turns it
-/// into bits.
+/// common/attention/options.def. A table is a pointer; null means no table. The mask is not copied: the call turns the
+/// mask into bits.
 struct FlashCall {
   TensorView q = {}, k = {}, v = {}, o = {};
 #define ATTN_OPTION(type, name, off) type name = off;
@@ -92,8 +92,8 @@ struct LinearCall {
   /// GATE_TOKEN, [batch, heads, tokens, head_dim] for GATE_CHANNEL.
   const float* gates = nullptr;
   /// The states before the first token and after the last token, dense [batch, heads, head_dim, value_dim].
-  /// initial_state: null means zeros; with `normalised` only null is allowed. final_state: null means that it is not
-  /// written.
+  /// initial_state: null means zeros; with `normalised` only null is allowed. final_state: null means that the final
+  /// state is not written.
   const float* initial_state = nullptr;
   float* final_state = nullptr;
 };
@@ -115,7 +115,7 @@ struct EngineOptions {
 /// cpu a call returns when the kernel is done. After a fork, a cpu engine of the child process prepares everything
 /// anew; a GPU engine throws DeviceMissing.
 ///
-/// While a stream is captured into a graph, calls may still prepare kernels. The engine keeps the device memory of a
+/// While a stream is captured into a graph, calls may still prepare launches. The engine keeps the device memory of a
 /// launch that a graph has captured until the engine ends, because the graph may be replayed.
 class Engine {
  public:
@@ -150,7 +150,8 @@ class Engine {
   /// Returns the number of launches of attention (flash, decode, prefill) that the engine has put on streams. A replay
   /// of a CUDA graph launches without the engine.
   uint64_t launches();
-  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if it cannot write the file.
+  /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if the file cannot be
+  /// written.
   void save_archive(const std::string& path);
 
   class State;

@@ -33,9 +33,10 @@ namespace attn {
 namespace engine {  // not anonymous: Engine::State, which engine.h declares, has members of these types
 
 // The most launches and bytes that the engine keeps, captured launches not counted. `most_prepared` is larger than
-// the number of shapes that a program uses at a time. A launch usually has some KiB of memory on the cpu and some MiB
-// on a GPU. A launch with a bias has as many bytes as the bias, a launch with a mask an eighth of the mask's bytes, a
-// launch of prefill over a cache of 8 bits up to most_expanded_bytes() or the bytes of one sequence.
+// the number of shapes that a program usually uses at a time. A launch usually has some KiB of memory on the cpu and
+// some MiB on a GPU. A launch with a bias has as many bytes as the bias, a launch with a mask an eighth of the mask's
+// bytes, a launch of prefill over a cache of 8 bits up to the larger of most_expanded_bytes() and the bytes of one
+// sequence.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
 /// The most bytes that a launch keeps for the copy of a cache of 8 bits, if the copy of a single sequence has no more.
@@ -166,8 +167,8 @@ inline void add_options(Key& key, const ModifiedCall& call) {
 
 inline int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-/// The block of memory that the hooks of modifiers read: the head (a ModifiersWithMask), then the tables. Each call may
-/// fill the tables anew.
+/// The block of memory that the modifiers' hooks (their code in a kernel) read: the head (a ModifiersWithMask), then
+/// the tables. Each call may fill the tables anew.
 class ModifierBlock {
  public:
   /// `mask` is GivenMask::bits().

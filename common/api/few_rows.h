@@ -1,4 +1,4 @@
-// Engine::flash runs a call of at most these rows on the decoding kernel, if this kernel takes the call's types, sizes
+// Engine::flash runs a call within these limits on the decoding kernel, if this kernel takes the call's types, sizes
 // and options. PyTorch's operator few_rows() gives the limits to the Python code (python/attn_proto/dropin.py).
 #pragma once
 

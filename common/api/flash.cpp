@@ -39,8 +39,8 @@ DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
   return config;
 }
 
-/// Whether a launch of decoding can serve the call, and is faster than a launch of flash attention, because decoding
-/// divides the keys of few rows among all units of the device.
+/// Whether decoding has all options of the call, and is usually faster than flash attention, because decoding divides
+/// the keys of few rows among all cores or multiprocessors.
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
   // Decoding has no mask. Decoding with lengths puts the last query at the sequence's last key, but a FlashCall with

@@ -1,5 +1,5 @@
-// A C++ program adds attention to a framework that it cannot change: WithAttention<B> is B with attention. The class
-// derives from B, so it has all members of B. B satisfies the concept Framework.
+// A C++ program adds attention to a framework without a change of the framework: WithAttention<B> is B with attention.
+// WithAttention<B> derives from B, so it has all members of B. B satisfies the concept Framework.
 #pragma once
 
 #include <concepts>
@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// The parts of Framework. Each has a name, which a compiler's message shows.
+/// The parts of Framework. Each part has a name, which a compiler's message shows.
 template <typename B>
 concept HasTensors = requires { typename B::Tensor; };
 /// view() describes a tensor for the engine, without a copy.
@@ -43,7 +43,7 @@ class WithAttention : public B {
  public:
   using Tensor = typename B::Tensor;
 
-  /// The engine is on the framework's device, and outlives this object. `arguments` go to B's constructor.
+  /// The engine must be on the framework's device, and must outlive this object. `arguments` go to B's constructor.
   template <typename... Arguments>
   explicit WithAttention(Engine& engine, Arguments&&... arguments)
       : B(std::forward<Arguments>(arguments)...), engine_(&engine) {}

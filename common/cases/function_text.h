@@ -8,8 +8,9 @@
 namespace attn {
 
 /// Returns the reason why a text of a user's function is refused, with the line number; returns nothing if the text is
-/// allowed. A text must be UTF-8 without control characters other than white space. Outside comments and literals the
-/// text must not have #include, #include_next, #import, #embed, `extern` or `asm`, because it must stand alone.
+/// allowed. A text is refused if it has control characters other than white space, bytes that are not UTF-8, or
+/// a word that reaches out of the file: #include, #include_next, #import, #embed, `extern` or `asm`. These words are
+/// allowed in comments and literals.
 std::optional<std::string> refused_text(std::string_view text);
 
 }  // namespace attn

@@ -16,7 +16,8 @@ namespace attn {
 namespace {
 
 // If Q K^T of all rows needs more than full_check_products multiplications, the oracle checks only a sample of rows,
-// whose Q K^T needs about sampled_check_products multiplications. So a check stays cheaper than a measurement.
+// whose Q K^T needs about sampled_check_products multiplications. So a check usually takes less time than a
+// measurement.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
@@ -75,8 +76,9 @@ void change_rows(Tensor& tensor, const Change& change) {
   });
 }
 
-// Adds `factor` times a key, the needle, to every second query. With the default scale this raises the needle's score
-// by about factor * sqrt(dim). The score of each other key changes by a random amount of standard deviation `factor`.
+// Adds `factor` times a key, the needle, to every second query. With the default scale this addition raises the
+// needle's score by about factor * sqrt(dim). The score of each other key changes by a random amount of standard
+// deviation `factor`.
 void add_needles(const AttentionShape& shape, AttentionInputs& inputs, uint64_t seed) {
   const double dim = static_cast<double>(shape.head_dim);
   change_rows(inputs.q, [&](std::span<double> query, int64_t b, int64_t h, int64_t s) {

@@ -17,11 +17,12 @@ namespace attn {
 ///   random   independent standard normal values. Kernels are checked and then timed on these inputs. The scores are
 ///            about standard normal, so the maximum of a row hardly grows after its first block of keys.
 ///   needles  the random values, changed in two ways. First, every second query looks for one key, its needle, which is
-///            drawn from all keys that the query sees. With a head_dim of 32 or more, the needle has most of the row's
-///            weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier keys down
-///            to almost nothing. Second, every block of 64 keys has its own signature: for each column of V, 1 or -1 is
-///            added to all rows of the block. If a kernel leaves out, repeats or replaces a block, the error in the
-///            outputs of queries without a needle is five times as large as it would be without signatures.
+///            drawn from all keys that the query sees. With a head_dim of 32 or more, the needle usually has most of
+///            the row's weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier
+///            keys down to almost nothing. Second, every block of 64 keys has its own signature: for each column of V,
+///            1 or -1 is added to all rows of the block. If a kernel leaves out, repeats or replaces a block, the error
+///            in the outputs of queries without a needle is about five times as large as it would be without
+///            signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {

@@ -211,8 +211,8 @@ void ModifiedAttention::for_ranges(int64_t q, const std::function<void(int64_t b
 }
 
 double ModifiedAttention::visible_pairs() const {
-  // The number of queries that see each key, without the rules of lengths and starts. The loop stores each key's number
-  // minus the number of the key before; the prefix sum of these differences is the numbers.
+  // The number of queries that see each key, without the rules of lengths and starts. The loop stores each key's count
+  // minus the count of the key before; the prefix sums of these differences are the counts.
   std::vector<int64_t> seen_by(static_cast<size_t>(shape_.kv_len) + 1);
   for (int64_t q = 0; q < shape_.q_len; ++q) {
     for_ranges(q, [&](int64_t begin, int64_t end) {

@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// Modifiers on one shape, with the tables that they read. The tables depend only on the modifiers and the shape: their
-/// seed is fixed.
+/// Modifiers on one shape, with the tables that they read. The tables depend only on the modifiers and the shape: the
+/// tables' seed is fixed.
 class ModifiedAttention {
  public:
   ModifiedAttention(Modifiers modifiers, const FlashConfig& config);
@@ -25,7 +25,7 @@ class ModifiedAttention {
   /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
   /// unmasked() may hide more keys. If begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the rules that range() leaves out let a query see a key: global_tokens with its window, and block_sparse.
+  /// Whether the rules that range() leaves out let a query see a key: global_tokens with a window, and block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
   /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;

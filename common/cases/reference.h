@@ -45,11 +45,11 @@ struct ReferenceRows {
 /// The causal mask or a score of -infinity hides a query-key pair; no other score hides a pair. The values of V at a
 /// hidden pair do not matter. A row that sees no key has o = 0, and its lse is the head's sink, or -infinity if the
 /// head has no sink. A row that sees a score of NaN or +infinity is NaN, and its lse is NaN. A NaN or an infinity in V
-/// reaches the rows that see its key, and only in its own column.
+/// reaches only the rows that see its key, and only one column of these rows.
 ///
-/// If V is f16, kernels round p = exp(score - maximum) to f16. The maximum is over the row's scores and its sink. A p
-/// below 2^-14 is a denormal, whose absolute rounding error is as large as the rounding error of 2^-14. So the spread
-/// counts such a p as 2^-14.
+/// If V is f16, kernels round p = exp(score - maximum) to f16. The maximum is over the row's scores and the head's
+/// sink. A p below 2^-14 is a denormal, whose absolute rounding error is as large as the rounding error of 2^-14. So
+/// the spread counts such a p as 2^-14.
 ReferenceRows reference_attention(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                                   std::vector<RowIndex> rows, const ScoreFunction& score = {},
                                   const SinkFunction& sink = {});

@@ -15,19 +15,20 @@ namespace attn {
 //
 // 1. P is rounded to the 16 bits of V for the product P V. The error is at most one unit relative to the weight, in the
 //    numerator alone. The errors of different keys are independent, so in o they add up to a standard deviation of
-//    0.4 unit spread, where spread = sqrt(sum of (w v)^2). The largest error among a million elements is five standard
-//    deviations, which is 2 units of spread. A row of one key can have an error of one unit. Where all weights are
+//    0.4 unit spread, where spread = sqrt(sum of (w v)^2). The largest error among a million elements is about five
+//    standard deviations, or 2 unit spread. A row of one key can have an error of unit |o|. Where all weights are
 //    nearly equal, rounding moves all of them in the same direction, and the error of o is unit |o|.
 // 2. A score s = scale q k is a sum of d products in f32. Rounding the partial sums to nearest errs by u scale |q| |k|
 //    times a factor that grows with sqrt(d). Tensor cores add up the products in steps, and round each partial sum
 //    towards zero. So all steps err in the same direction, each by at most 2 u of the partial sum and by u / 2 of s on
 //    average. 16-bit types have d / 16 steps. f32 has 3 d / 8 steps: a kernel splits each number of f32 into two
-//    numbers of tf32, and computes three products of these, in steps of 8, for one product of f32. Scaling, and
+//    numbers of tf32, and computes three products of these numbers, in steps of 8, for one product of f32. Scaling, and
 //    rounding log2(e) s - shift, add some u of |s|. An error of a score is a relative error of its weight, in the
 //    numerator and the denominator: o errs by (4 + sqrt(d) + steps / 2) u score_size (spread + |o|). A hook's own exp
 //    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
 //    (`score_error`).
-// 3. The exponential errs by 2^-22 on a GPU and by 2e-7 with the cpu's polynomial. The products P V of tf32 add 2^-22.
+// 3. The relative error of the exponential is 2^-22 on a GPU, and 2e-7 with the cpu's polynomial. The products P V of
+//    tf32 add 2^-22.
 //    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
 //    of few keys shows this error in full.
 // 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first
@@ -43,12 +44,12 @@ namespace attn {
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels
 // reach some of these bounds, for example those of errors 1 and 6. The tolerance counts each such bound twice or more,
-// so that a correct kernel uses about half of the tolerance.
+// so that a correct kernel uses at most about half of the tolerance.
 //
 // Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
-// about normally distributed and differs between elements. The log-sum-exp moves by m / n. For m = 64 and n = 65536, o
-// moves by about 0.03 spread and the log-sum-exp by 1e-3. The tolerances of bf16 are the widest: for these m and n they
-// are 0.02 spread + 0.012 |o| for o, and 2.1e-4 for the log-sum-exp; |o| is about as large as spread.
+// about normally distributed and differs between elements. The log-sum-exp moves by about m / n. For m = 64 and n =
+// 65536, o moves by about 0.03 spread and the log-sum-exp by 1e-3. The tolerances of bf16 are the widest: for these m
+// and n they are 0.02 spread + 0.012 |o| for o, and 2.1e-4 for the log-sum-exp; |o| is about as large as spread.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error) {
   constexpr double u = 0x1p-24;

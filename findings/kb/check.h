@@ -10,8 +10,8 @@
 namespace attn::kb {
 
 /// Returns each deviation from the schema as "path: what is wrong"; nothing for a sound record. If the record follows
-/// the schema, also checks two rules that the schema does not have: the integers of axes have no fraction, and an
-/// emulated device has no findings and no times, rates or clocks. Never throws.
+/// the schema, also checks two rules that the schema does not have: the numbers of axes are written without a fraction,
+/// and an emulated device has no findings and no times, rates or clocks. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
 /// Returns whether `device`, a device's name in a record, names an emulated device. Configurations of an emulated

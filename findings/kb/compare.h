@@ -24,8 +24,8 @@ struct Interval {
 ///   same            the whole interval lies between 1 - floor and 1 + floor
 ///   unclear         all other ratios
 /// The cases of the two runs did not take turns, so the interval of the ratio follows from the intervals of the two
-/// times: it reaches from (lower end of B) / (upper end of A) to (upper end of B) / (lower end of A). Sets `reason` to
-/// a sentence with the figures.
+/// times. This interval reaches from (lower end of B) / (upper end of A) to (upper end of B) / (lower end of A). Sets
+/// `reason` to a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
 /// A configuration that one side or both sides have, and its comparison. If a side lacks the configuration, its device
@@ -48,12 +48,12 @@ struct Comparisons {
   // neither ok nor skipped. Broken configurations do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
   // A sentence for each device's name whose measurements come from other machines on A than on B. The sentence has the
-  // ceilings of both sides (the device's highest rates), where the records have them.
+  // ceilings of both sides (the device's highest rates), if the records have ceilings.
   std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };
 
-/// One side of a comparison. `records` has its measurements and its findings. A finding that compares two
+/// One side of a comparison. `records` has the side's measurements and findings. A finding that compares two
 /// configurations has an A/A floor: the difference that a comparison of the baseline with itself showed.
 struct Side {
   std::string label;
@@ -62,9 +62,10 @@ struct Side {
 
 /// Compares two sides. The latest measurement of each configuration counts. If a side has more than one device, only
 /// configurations of devices with the same name are compared. Otherwise A's device is compared with B's device, unless
-/// one of them is emulated and their names differ. The floor of a configuration is the largest of `min_floor`, A's
-/// floor and B's floor. A side's floor is the configuration's largest A/A floor, else the median of the side's A/A
-/// floors, else 0. Throws BadInput if a side has no measurement, or if the sides have no configuration in common.
+/// one of the two devices is emulated and their names differ. The floor of a configuration is the largest of
+/// `min_floor`, A's floor and B's floor. A side's floor is the configuration's largest A/A floor, else the median of
+/// the side's A/A floors, else 0. Throws BadInput if a side has no measurement, or if the sides have no configuration
+/// in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// Returns the measurements, findings and headers of all runs of one commit. `commit` has at least the first 6 hex

@@ -21,8 +21,8 @@ struct Level {
 };
 constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
 
-/// The types of sources that the knowledge base of the published study (to_gpu_forge()) accepts. For `capped_types` it
-/// accepts at most the confidence "high".
+/// The types of sources that the knowledge base of the published study (to_gpu_forge()) accepts. For `capped_types` the
+/// knowledge base accepts at most the confidence "high".
 constexpr std::string_view source_types[] = {"academic_paper", "apple_docs",          "wwdc_session", "github_repo",
                                              "benchmark",      "reverse_engineering", "patent",       "empirical_test",
                                              "book",           "blog_post",           "forum_post",   "other"};

@@ -185,9 +185,10 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // discoveries() gets no exact claims: they are never in doubt, and with them discoveries() would select more doubtful
-  // claims. It gets undecided claims, because they were tested too. Without undecided claims discoveries() would select
-  // every decided claim, because the verdict of each decided claim is wrong with a probability below 5 %.
+  // discoveries() gets no exact claims: exact claims are never in doubt, and with them discoveries() would select more
+  // doubtful claims. discoveries() gets undecided claims, because they were tested too. Without undecided claims
+  // discoveries() would select every decided claim, because the verdict of each decided claim is wrong with a
+  // probability below 5 %.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

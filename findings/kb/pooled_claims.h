@@ -23,8 +23,8 @@ namespace attn::kb {
 ///               threshold; 0 if exact. `confidence` has an upper limit (0.8 with one session) for errors that the
 ///               intervals do not show. `wrong` does not follow this limit: else `wrong` would be at least 0.2 with one
 ///               session, and discoveries() would select no such claim
-///   advised     whether the advice may be given: the claim is decided, and it is exact or discoveries() selects it by
-///               `wrong`. For discoveries() the `wrong` of an undecided claim is 1
+///   advised     whether the advice may be given: the claim is decided, and it is either exact or selected by
+///               discoveries() for its `wrong`. For discoveries() the `wrong` of an undecided claim is 1
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 
 /// Selects claims by Benjamini and Hochberg's rule (1997, weighted): the largest set of which a share of at most

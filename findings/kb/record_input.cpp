@@ -71,7 +71,7 @@ class RecordInput::Buffer : public std::streambuf {
                                name_, most_line_bytes >> 20));
   }
 
-  /// Reads at least two bytes of the file, if it has so many. The first two bytes say whether the file is gzip.
+  /// Reads at least two bytes of the file, if the file has so many. The first two bytes say whether the file is gzip.
   void begin() {
     begun_ = true;
     while (filled_ < 2 && read_more()) {

@@ -17,7 +17,7 @@ struct Interrupted : std::runtime_error {
 /// A file of records, or stdin for "-", as a stream of plain text. The stream recognizes gzip by the first two bytes,
 /// and unpacks the gzip.
 /// The constructor throws BadInput for a folder and for a file that cannot be opened. Reading from the stream throws
-/// BadInput for gzip that is damaged or ends early, and for a line that is longer than any record; it throws
+/// BadInput for gzip that is damaged or ends early, and for a line that is longer than any record, and throws
 /// std::runtime_error for a file that cannot be read to its end. The constructor and the reading throw Interrupted if a
 /// signal that the program handles interrupts them.
 class RecordInput : public std::istream {

@@ -204,8 +204,8 @@ Json fit_spreads(const std::vector<Record>& records) {
     const std::string experiment = figure.experiment.substr(0, split), kind = figure.experiment.substr(split + 1);
     for (auto a = figure.runs.begin(); a != figure.runs.end(); ++a) {
       for (auto b = std::next(a); b != figure.runs.end(); ++b) {
-        // If two runs have the same figure to the last digit, the second run did not measure again: for example, the
-        // second run found a compiled kernel in the cache.
+        // If two runs have the same figure to the last digit, the second run probably did not measure again: for
+        // example, the second run found a compiled kernel in the cache.
         if (mean_log(a->second) == mean_log(b->second)) continue;
         const auto count_a = static_cast<double>(a->second.size()), count_b = static_cast<double>(b->second.size());
         // A pair gives two distances: each run predicts the other run's figure, and knows only its own errors.

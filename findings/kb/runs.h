@@ -26,7 +26,7 @@ struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding
   // Profile, limit of threadgroup memory, input, files, toolchain, metric and threshold. If the host's code was timed,
-  // or if no kernels are known, also the commit, its uncommitted changes and the host's compiler.
+  // or if no kernels are known, also the commit, the uncommitted changes and the host's compiler.
   std::string conditions;
   FigureKind kind = FigureKind::share;
   Session session;       // the figure that is judged

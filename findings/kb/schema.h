@@ -1,4 +1,5 @@
-// A small interpreter of JSON Schema, draft 2020-12. It knows only the keywords that findings/record.schema.json uses.
+// A small interpreter of JSON Schema, draft 2020-12. The interpreter knows only the keywords that
+// findings/record.schema.json uses.
 #pragma once
 
 #include <map>

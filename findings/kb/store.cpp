@@ -32,7 +32,7 @@ constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 constexpr const char* in_memory = ":memory:";  // SQLite's name of a database without a file
 
-// The tokenizer takes underscores for letters, because names have them: block_r, flash_attention.
+// The tokenizer takes underscores for letters, because names have underscores: block_r, flash_attention.
 constexpr const char* layout = R"sql(
 CREATE TABLE records(
   number INTEGER PRIMARY KEY,
@@ -173,18 +173,18 @@ Database open_database(const std::string& path, bool write) {
   }
   // A reader, too, makes the files of the write-ahead log (FILE-wal, FILE-shm). A reader that may write the database
   // removes these files when it closes the database. A reader that may not write the database could not remove these
-  // files, and they would keep the owner of the database from writing, because they belong to another user. So if such
-  // a reader finds no FILE-wal, it opens the database without the log: without FILE-wal the database is complete.
+  // files. The files would then keep the owner of the database from writing, because they belong to another user. So if
+  // such a reader finds no FILE-wal, it opens the database without the log: without FILE-wal the database is complete.
   std::error_code none;
   const fs::path log = file + "-wal";
   if (::access(file.c_str(), W_OK) == 0 || fs::exists(log, none)) {
     try {
-      Database database(file, SQLITE_OPEN_READWRITE, busy_timeout_ms);  // if it cannot be written: opened for reading
+      Database database(file, SQLITE_OPEN_READWRITE, busy_timeout_ms);  // read-only if the file cannot be written
       database.execute("PRAGMA query_only = 1");
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make these files. The open below needs no such files.
+      // In a folder that cannot be written, SQLite cannot make these files. The call below needs no such files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }

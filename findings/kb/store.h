@@ -96,7 +96,8 @@ class Store {
   enum class Mode { read, write };
   /// Opens a knowledge base. Mode::write creates the file and its folder if they are missing. ":memory:" gives a new
   /// store in memory. Throws BadInput for a file that cannot be read or is no knowledge base, for a missing file in
-  /// Mode::read, and for a folder that cannot be created. Throws SqlError.
+  /// Mode::read, and for a folder that cannot be created. Throws SqlError for other
+  /// errors of SQLite.
   static Store open(const std::string& path, Mode mode);
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
@@ -119,8 +120,8 @@ class Store {
   /// Removes records in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of its findings, of each
-  /// verdict and of its notes, and the latest time.
+  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of findings, of each
+  /// verdict and of notes, and the latest time.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 

@@ -1,12 +1,12 @@
 """The operators' results in float64, computed straight from the formulas, with the error that rounding allows.
 
-Each function gives a list of (result, tolerance). If a result is not finite, the operator's result must not be finite
-either. If a tolerance is not finite, any result passes.
+Each operator's function gives a list of (result, tolerance). If a result is not finite, the operator's result must not
+be finite either. If a tolerance is not finite, any result passes.
 
-These rules hold for all attention. A hidden pair of query and key has weight 0 for any key, value and bias. A bias of
--inf hides its pair. A finite bias is added to the score. A row that sees no key is 0, and its lse is -inf or the sink.
-A score of NaN or +inf makes its whole row NaN. An element of V that is not finite makes only its own column NaN, in the
-rows that see its key.
+These rules hold for all operators of attention. A hidden pair of query and key has weight 0 for any key, value and
+bias. A bias of -inf hides its pair. A finite bias is added to the score. A row that sees no key is 0, and its lse is
+-inf or the sink. A score of NaN or +inf makes its whole row NaN. An element of V that is not finite makes only its own
+column NaN, in the rows that see its key.
 """
 
 import math
@@ -50,7 +50,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
     seen, score = ~hidden, score.masked_fill(hidden, -INF)
     sink = torch.full((1, 1, 1, 1), -INF) if sinks is None else sinks.double().cpu()[:, None, None]
     top = torch.cat([score, sink.expand(*score.shape[:3], 1)], -1).amax(-1, keepdim=True)
-    weight = torch.exp(score - top).masked_fill(hidden, 0)  # all NaN if the top is NaN or infinite
+    weight = torch.exp(score - top).masked_fill(hidden, 0)  # may be NaN if the top is NaN or infinite
     total = weight.sum(-1, keepdim=True) + torch.exp(sink - top)
     nothing = top == -INF
     weight, lse = (weight / total).masked_fill(nothing, 0), (top + total.log()).masked_fill(nothing, -INF)
@@ -77,7 +77,7 @@ def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=Fals
 
 
 def rotated(x, cosines, sines, interleaved):
-    """Rotary position embedding of the first elements of x: [..., tokens, width]; cosines, sines: [..., tokens, pairs]."""
+    """RoPE of the first elements of each row of x, [..., tokens, width]; cosines, sines: [..., tokens, pairs]."""
     pairs, out = cosines.shape[-1], x.clone()
     a, b = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(0, pairs), slice(pairs, 2 * pairs))
     out[..., a] = x[..., a] * cosines - x[..., b] * sines

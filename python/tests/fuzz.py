@@ -1,12 +1,13 @@
 """Random calls of the operators attn::*, of dlpack.flash and of the drop-in. Each result is compared with its
-definition in float64 (definitions.py). A wrong call must give an error of one line.
+definition in float64 (definitions.py). A call that is not allowed must give an error of one line.
 
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
     python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
 
 The seed and the number determine a case. One case in three runs under one of PyTorch's modes, with a changed q or a
-derivative, or in a trace. Cases run in a second process, so a case that ends the process is a finding too. A finding is
-one line, and begins with the options that repeat it. The exit status is 1 if there are findings.
+derivative, or in a trace. Without --only, cases run in a second process, so a case that ends the process is a finding
+too. A finding is one line, and begins with the options that repeat the case. The exit status is 1 if there are
+findings.
 """
 
 import argparse
@@ -156,8 +157,8 @@ class Case(random.Random):
 
     def tensor(self, name, *shape, dtype, wild=6, huge=True, written=False):
         """A tensor of normally distributed numbers, whose axes lie in memory in any order, with gaps of NaN. An axis
-        may repeat and rows may overlap, unless the tensor is `written`. One tensor in `wild` has a few elements that
-        are not finite, 0 or, with `huge`, very large. Strides are multiples of 16 bytes on a GPU."""
+        may have stride 0 and rows may overlap, unless the tensor is `written`. One tensor in `wild` has a few elements
+        that are not finite, 0 or, with `huge`, very large. Strides are multiples of 16 bytes on a GPU."""
         step = 1 if self.device == "cpu" else 16 // dtype.itemsize
         strides, inner = [1] * len(shape), -(-shape[-1] // step) * step + step * self.choice((0, 0, 0, 1, 3))
         for axis in self.sample(range(len(shape) - 1), len(shape) - 1):
@@ -200,7 +201,7 @@ class Case(random.Random):
         return under(self.way, self.device, function, arguments, options)
 
     def cast(self, *tensors, to=torch.bfloat16):
-        """The tokens in the type to which autocast converts them."""
+        """The tensors in the type to which autocast converts them."""
         return [x.to(to) if self.way == "autocast" else x for x in tensors]
 
     def changed(self):
@@ -234,7 +235,7 @@ def qkv(case, dtype, batch, heads, kv_heads, rows, keys, width):
     return q, k, v.cpu() if case.device != "cpu" and case.spoilt(60, "a value on the host") else v
 
 
-# ---- the operators. Each function draws a call, and returns two functions: the call, and the definition of its results
+# ---- the operators. Each function in OPERATORS draws a call, and returns the call and its results' definition
 
 def windows(case, names, rows, keys):
     """Draws options that are numbers; returns them, and the pairs that they hide."""
@@ -380,8 +381,8 @@ def quantised(x, dtype):
 
 
 def over_cache(case, appends):
-    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range is
-    refused; on a GPU it makes the sequence's rows NaN."""
+    """A cache is contiguous or on pages. It has q's type, or a type of 8 bits. On a CPU a length or a page out of range
+    is refused; on a GPU it makes the sequence's rows NaN."""
     few, eight = case.one_in(2), case.one_in(4)
     dtype, batch, heads, kv_heads, rows, _, width = shapes(case, 16 if few else 60)
     if eight and case.device != "cpu":
@@ -516,7 +517,7 @@ def linear(case):
     if case.one_in(20):
         batch, tokens = case.choice(((0, tokens), (batch, 0)))
     causal, normalised, bshd = not case.one_in(4), case.one_in(3), case.one_in(3)
-    # If the output is normalised, the divisor may be 0 with the feature `identity`.
+    # Not `identity` with `normalised`: the divisor may be 0.
     feature = case.choice(("elu1", "relu") if normalised else ("identity", "elu1", "relu"))
     q, k, v = (case.tensor(name, batch, heads, tokens, size, dtype=dtype, wild=12, huge=False)
                for name, size in (("q", width), ("k", width), ("v", values)))
@@ -719,7 +720,8 @@ def judge(seed, number, device, tell):
 
 
 def work(options):
-    """Runs cases from options.first on. Writes two lines for each: the call before it runs, and then its error."""
+    """Runs cases from options.first on. Writes two lines for each case: the call in words before the call runs, and
+    then the operator's name and the error."""
     number, end = options.first, time.monotonic() + options.seconds
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keeps output of libraries apart from the answers

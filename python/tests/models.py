@@ -6,10 +6,10 @@ compares their outputs.
     python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
 The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
-matter. A model with tokens runs a prompt without padding, with padding on each side, and in three parts. It also
-generates tokens with its own growing cache, and with its own static cache. Other models run with pictures or sound, if
-the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, a call fails without
-a refusal by attn_proto, or the process dies or gives no answer.
+matter. If it can, a model with tokens runs a prompt without padding, with padding on each side, and in three parts. It
+also generates tokens with its own growing cache, and with its own static cache. Other models run with pictures, sound
+or other data, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, a
+call fails without a refusal by attn_proto, or the process dies or gives no answer.
 """
 
 import argparse
@@ -263,7 +263,7 @@ def inputs(model):
         patches = {"pixel_values": noise(2, 16, depth), "pixel_attention_mask": torch.ones(2, 16).long(),
                    "spatial_shapes": torch.full((2, 2), 4)}
         every += [patches, {**text, **patches}]
-    if "grid_thw" in names or "image_grid_thw" in names:  # patches of two pictures in a row
+    if "grid_thw" in names or "image_grid_thw" in names:  # patches of two pictures, one after the other
         grid = torch.tensor([[1, 4, 4], [1, 4, 8]])
         main = next(name for name in ("pixel_values", "hidden_states", "input_ids") if name in names)
         patch = first("patch_size", default=14)
@@ -577,7 +577,7 @@ def listed(kinds):
 
 
 def summary(results, version):
-    """The record of the page's tables: types of models by the result of their calls (served, left to PyTorch, refused)."""
+    """The record of the page's tables: types of models by their calls' result: served, left to PyTorch, refused."""
     def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 

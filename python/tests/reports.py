@@ -118,7 +118,8 @@ class Trial:
         return o
 
     def handed(self, served=True):
-        """Checks whether calls went to PyTorch since reset_reasons()."""
+        """Checks that our kernels served all calls since reset_reasons(), or, with served=False, that a call went to
+        PyTorch."""
         reasons = attn_proto.reasons()
         if served and reasons:
             raise Fails(f"PyTorch computed it, for {', '.join(reasons)}")

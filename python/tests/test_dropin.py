@@ -37,8 +37,8 @@ class DropIn(unittest.TestCase):
         attn_proto.disable()
 
     def test_several_threads(self):
-        """Each thread enables the drop-in, calls it and leaves; the last thread restores PyTorch's function. Every call
-        that goes to PyTorch is counted."""
+        """Each thread enables the drop-in, calls attention and leaves the block; the last thread restores PyTorch's
+        function. Every call that goes to PyTorch is counted."""
         served, given_back = (drawn(1, 2, 20, width, device=DEVICES[0]) for width in (64, 63))
         tolerance = 1e-5 if served.device.type == "cpu" else 1e-3
         want = [F.scaled_dot_product_attention(x, x, x) for x in (served, given_back)]
@@ -150,9 +150,9 @@ class DropIn(unittest.TestCase):
                 self.compare(True, *(drawn(2, 7, n, 64, device=device) for n in (150, 300, 300)), attn_mask=heads)
 
     def test_finite_masks_are_added_to_the_scores(self):
-        """The sum is in float32. There finfo.min of float32 or bfloat16 absorbs a score, so a row whose mask has this
-        number for all visible keys is the mean of their values. A key that -inf or False hides has weight 0, whatever
-        its elements of K and V are. A row that sees no key is 0."""
+        """The sum is in float32. In this sum finfo.min of float32 or bfloat16 absorbs a score, so a row whose mask has
+        this number for all visible keys is the mean of their values. A key that -inf or False hides has weight 0,
+        whatever its elements of K and V are. A row that sees no key is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))

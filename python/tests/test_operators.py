@@ -189,8 +189,8 @@ class Flash(Case):
             self.refuses("bias", lambda: attn_proto.flash(q, k, v, bias=bias))
 
     def test_huge_scores(self):
-        """Scores of 1.4 * 10^11, where neighbouring float32 numbers are 16384 apart. On a GPU the kernels of prompts
-        take scores up to 10^9."""
+        """Scores of 1.4 * 10^11, where neighbouring float32 numbers are 16384 apart. On a GPU only few rows are tested,
+        because the flash attention kernels take scores up to 10^9."""
         for device, dtype in self.on_each(torch.float32, torch.bfloat16):
             for rows in (1, 9) if device == "cuda" else (1, 9, 40):
                 q, k = (torch.full((1, 2, n, 64), 133120.0, dtype=dtype, device=device) for n in (rows, 300))
@@ -412,8 +412,8 @@ class Caches(Case):
                 self.near(got, ops.paged_prefill(q, *wide, *tables, **options).double(), dtype)
 
     def test_new_tokens_in_caches_of_8_bits(self):
-        """A new token is divided by the scale of its page and head, and rounded; magnitudes beyond the type's largest number
-        become the largest. The call attends to the stored tokens."""
+        """A new token is divided by the scale of its page and head, and rounded; magnitudes beyond the type's largest
+        number become the largest. The call attends to the stored tokens."""
         half = torch.arange(32)
         angles = torch.arange(128)[:, None] * 10000.0 ** (-half / 32)
         for device, (stored, dtype) in self.on_each(*itertools.product((torch.int8, torch.float8_e4m3fn), TOLERANCE)):
@@ -437,7 +437,7 @@ class Caches(Case):
                     for cache, fresh, each in zip(want, (turned_k, new_v.float()), scales):
                         number = (fresh[i, :, token] / each[page][:, None]).clamp(-most, most)
                         cache[page, :, at % self.PAGE] = (number.round() if stored == torch.int8 else number.to(stored)).float()
-                for cache, numbers in zip((k, v), want):  # a rotated key may stand between two numbers of the type
+                for cache, numbers in zip((k, v), want):  # a rotated key may lie nearly midway between two numbers
                     wrong = cache.float() != numbers
                     self.assertLessEqual(wrong.sum().item(), 2)
                     step = 1 if stored == torch.int8 else numbers.abs()[wrong] / 7 + 2 ** -9

@@ -85,7 +85,7 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_structure_has_the_elements_of_the_mask(self):
-        """Every mask function of transformers, with offsets of a cache, and padding on each side and between tokens."""
+        """The mask functions of transformers, with offsets of a cache, and padding on each side and between tokens."""
         found = collections.Counter()
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 8), (0, 3)):
             end = max(q_offset + q_length, kv_offset + kv_length)
@@ -127,7 +127,7 @@ class Masks(Case):
             self.assertGreaterEqual(found[name], least, name)
 
     def test_functions_that_are_no_structure(self):
-        """A function of a model may be an object without a name. A wrapper has the names of the function that it wraps."""
+        """A function of a model may be an object without a name. A wrapper has the names of the wrapped function."""
         blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
         wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
         whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
@@ -246,7 +246,7 @@ class Masks(Case):
         self.assertEqual(attn_proto.reasons(), {"a gradient is wanted": 2})
 
     def test_outputs_can_be_viewed(self):
-        """Like eager attention, attention returns dense tensors for queries in any order of dimensions."""
+        """Like eager attention, attn_proto returns dense tensors for queries in any order of dimensions."""
         q = torch.ones(2, 4, 20, 32)
         for query in (q, q.transpose(1, 2).contiguous().transpose(1, 2)):
             self.assertTrue(support._forward(types.SimpleNamespace(), query, q, q, None)[0].is_contiguous())
@@ -320,7 +320,7 @@ class Arguments(Case):
         self.assertEqual(attn_proto.reasons(), {"widths 20, 20, 20": 2})
 
     def test_t5(self):
-        """The biases of T5's first layer serve all layers. They are drawn large enough to matter."""
+        """The biases of T5's first layer serve all layers. The biases are drawn large enough to matter."""
         ids, padding = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
         padding[1, 15:] = 0
         plain, ours = (transformers.T5ForConditionalGeneration(transformers.T5Config(
@@ -339,8 +339,8 @@ class Arguments(Case):
         self.assertEqual(attn_proto.reasons(), {})
 
     def test_a_position_bias_is_copied_once(self):
-        """A bias with a head as its innermost dimension is copied for the kernels. Calls with the same tensor share the
-        copy, until the tensor changes."""
+        """A bias with the heads as its innermost dimension is copied for the kernels. Calls with the same tensor share
+        the copy, until the tensor changes."""
         bias = torch.randn(20, 24, 4, generator=torch.Generator().manual_seed(3)).permute(2, 0, 1)[None]
         copies = []
         for change in (0, 0, 1):
@@ -365,8 +365,9 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, which calls no registered implementation, and transformers says that
-    they run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses them."""
+    """Some models have their own code for attention, which calls no registered implementation, and transformers says
+    that they run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses these
+    models."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
@@ -490,7 +491,7 @@ class Pages(Case):
 
 class Generates(Case):
     def test_beams_and_drafts(self):
-        """Beam search and drafts, with padding on the left, in caches that grow and static caches: all calls are served."""
+        """Beam search and drafts, with padding on the left, in growing and in static caches: all calls are served."""
         ids, padding = tokens(2, 20).repeat(1, 2), torch.ones(2, 40, dtype=torch.long)
         padding[1, :5] = 0
         for kind in ("llama", "gemma2"):

@@ -1,6 +1,6 @@
 /* Attention from C: four tensors on the host, one call, and a check of one row of the result.
  *
- *   attn_example [DEVICE]     default: cpu; the tensors are on the host
+ *   attn_example [DEVICE]     cpu (the default) or cpu:threads=N, because the tensors are on the host
  */
 #include <stdio.h>
 #include <stdlib.h>

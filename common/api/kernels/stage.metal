@@ -1,5 +1,5 @@
-// Puts a block of memory together: stage.h has the contract. It has not run on Apple hardware yet. Grid:
-// (threadgroups); each threadgroup copies a part of every table. Threads: THREADS. No threadgroup memory.
+// Puts a block of memory together: stage.h has the contract. The kernel has not run on Apple hardware yet.
+// Grid: (threadgroups); each threadgroup copies a part of every table. Threads: THREADS. No threadgroup memory.
 #include "common/api/kernels/stage.h"
 #include "common/kernel/metal.h"
 

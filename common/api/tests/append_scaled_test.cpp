@@ -1,5 +1,6 @@
 // Engine on the device under test: calls that append tokens to caches of 8 bits. The stored bytes are compared with the
-// host's quantisation, and the outputs with the oracle. Kernels that are broken on purpose are noticed.
+// host's quantisation, and the outputs with the oracle. One test breaks kernels on
+// purpose, and must then see an error.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +42,7 @@ struct AppendCase {
   }
 };
 
-/// Returns `value` rounded to the type, as the host rounds.
+/// Returns `value`, rounded to `dtype` as the host rounds.
 double nearest(DType dtype, double value) {
   Tensor one = Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd);
   one.set(0, 0, 0, 0, value);

@@ -1,5 +1,5 @@
-// Tests which calls check() lets pass and which calls it refuses, without a device: every option at its smallest and
-// largest values, tables, and overlaps in memory.
+// Which calls check() lets pass and which calls check() refuses: options at their smallest and largest values, sizes,
+// tables, and overlaps in memory. Also simplify() and elements(). All tests run without a device.
 #include "common/api/checks.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace attn {
 namespace {
 
 constexpr int64_t largest = std::numeric_limits<int64_t>::max();
-float memory[1 << 16];  // the memory of all tensors; nobody reads it
+float memory[1 << 16];  // the memory of all tensors; no test reads it
 
 /// Returns a dense tensor that begins at memory[at].
 TensorView dense(int64_t at, int64_t batch, int64_t heads, int64_t tokens, int64_t width) {

@@ -1,4 +1,5 @@
-// Engine and attn.h on the cpu: results, refused calls and their messages, prepared launches, threads, forks.
+// Engine and attn.h on the cpu: results, refused calls and their messages, prepared launches, threads, forks,
+// archives. Also WithAttention and the program attn_example.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

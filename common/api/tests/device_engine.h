@@ -42,7 +42,7 @@ class EngineOnDevice : public testing::Test {
                    DType dtype = DType::f32) {
     return on_device(random_tensor(batch, heads, tokens, width, dtype, Layout::bhsd, 1, stream));
   }
-  /// A copy of `data` on the host, made after all enqueued work is done.
+  /// Returns a copy of `data` on the host, made after all work on the default stream.
   template <typename T>
   std::vector<T> values(const T* data, int64_t count) {
     std::vector<T> copy(static_cast<size_t>(count));

@@ -1,5 +1,5 @@
-// Engine on the device under test: options of any size, calls without keys or tokens, large caches, and the memory that
-// the engine keeps.
+// Engine on the device under test: for example, options of any size, calls without keys or tokens, large caches, and
+// the memory that the engine keeps.
 #include "common/api/engine.h"
 
 #include <fmt/format.h>
@@ -219,7 +219,7 @@ TEST_F(DeviceEngineTest, LinearReadsAndWritesAStateInPlace) {
       in_place.o = drawn(2, 2, tokens, 16, 3);
       in_place.initial_state = in_place.final_state = on_device(state);
       engine_->linear(in_place);
-      // The order in which the kernel adds up segments differs from run to run.
+      // The order of the kernel's additions may differ from run to run.
       const auto near = [&](const std::vector<float>& got, const std::vector<float>& want) {
         expect_near(got, {want.begin(), want.end()}, 1e-2);
       };
@@ -330,7 +330,7 @@ TEST_F(DeviceEngineTest, QueriesOverACacheThatSeeNoKeyGetZeros) {
   }
 }
 
-TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesWhateverTheKeyHolds) {
+TEST_F(DeviceEngineTest, ABiasOfMinusInfinityHidesKeysWithAnyElements) {
   constexpr int64_t rows = 40, keys = 44, at = 17;
   for (const float special : {NAN, INFINITY, -INFINITY, 1e36f}) {
     for (const bool in_v : {false, true}) {

@@ -1,5 +1,5 @@
-// Engine on the device under test: masks with a byte for each pair of a query and a key, against the oracle. Kernels
-// that are broken on purpose are noticed.
+// Engine on the device under test: masks with a byte for each pair of a query and a key, against the oracle. One test
+// breaks kernels on purpose, and must then see wrong outputs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -55,8 +55,8 @@ int64_t drawn_percent(int64_t batch, int64_t head, int64_t q, int64_t k) {
 bool half_of_all(int64_t batch, int64_t head, int64_t q, int64_t k) { return drawn_percent(batch, head, q, k) < 50; }
 bool all_pairs(int64_t, int64_t, int64_t, int64_t) { return true; }
 bool no_pairs(int64_t, int64_t, int64_t, int64_t) { return false; }
-/// Rows see a run of keys that moves with the row, and differs between sequences and between heads. Some rows see
-/// nothing, and most of the blocks are hidden.
+/// A row sees one run of keys. The run moves with the row, and differs between sequences and between heads. Some rows
+/// see no key, and most pairs are hidden.
 bool moving_window(int64_t batch, int64_t head, int64_t q, int64_t k) {
   return q % 37 != 5 && k >= q - 20 + 7 * batch && k <= q + 3 * head;
 }
@@ -246,7 +246,7 @@ TEST_F(DeviceMaskTest, OneLaunchForAllStrides) {
   EXPECT_EQ(engine_->prepared(), prepared + 1);
 }
 
-// Values of K and V that no query sees do not matter.
+// The values of K and V at keys that no query sees do not matter.
 TEST_F(DeviceMaskTest, HiddenKeysMayHoldAnything) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Tensor k = random_tensor(1, 2, 200, 64, dtype, Layout::bhsd, 1, 1);

@@ -1,5 +1,5 @@
-// Engine on the device under test: the modifiers of attention, above all over caches, against the oracle. Kernels that
-// are broken on purpose are noticed.
+// Engine on the device under test: the modifiers of attention, above all over caches, against the oracle. Two tests
+// break kernels on purpose, and must then see wrong outputs.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t q_heads = 6, kv_heads = 2, width = 64;  // three query heads share a key/value head
 constexpr double hidden = -std::numeric_limits<double>::infinity();
 
-/// The modifiers of a call. An empty table is no table.
+/// The modifiers of a call. An empty table means that the call has no such table.
 struct Rules {
   double soft_cap = 0;
   int64_t window_left = -1;
@@ -507,7 +507,7 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
 // case two of the three sequences have room at once, so the second turn computes the second sequence once more. In the
 // second case even one sequence has no room, and each turn serves one sequence.
 TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
-  const int64_t one_sequence = 1 << (test::on_cuda ? 18 : 16);  // tokens whose copies in f32 take the whole memory
+  const int64_t one_sequence = 1 << (test::on_cuda ? 18 : 16);  // tokens whose f32 copies take most_expanded_bytes()
   CacheCase one{.prefill = true, .q_len = 33, .cache_dtype = DType::int8, .sequences = 3};
   for (const int64_t capacity : {one_sequence / 2, 2 * one_sequence}) {
     one.capacity = capacity;

@@ -1,5 +1,5 @@
-// Tests the kernels of the device under test against the oracle, with several values of each axis, with random shapes,
-// with hooks, and with shapes that end within a tile.
+// Tests the flash attention kernels of the device under test against the oracle, with several values of each axis, with
+// random shapes, with hooks, and with shapes that end within a tile. Also tests the work and the dump of a problem.
 #include "common/cases/problem.h"
 
 #include <fmt/format.h>
@@ -91,7 +91,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
 }
 
 // The rows of K are a multiple of 4 KiB apart. Such rows share a set of the L1 cache, so on most CPUs the tuned kernel
-// copies them before it reads them.
+// reads a copy of these rows.
 TEST_P(Variants, RowsOfKAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
@@ -152,8 +152,8 @@ TEST_P(Variants, RowsWithoutKeysAreZero) {
 }
 
 // The last tile has only 40 rows. The threads of its missing rows have to stay in step with the threads of the 40 rows.
-// A launch has many blocks of keys, and a GPU runs the launch many times, so that a thread out of step makes a wrong
-// result likely.
+// A launch has many blocks of keys, and a GPU runs the launch many times, so that a thread out of step probably
+// makes a wrong result.
 TEST_P(Variants, RowsBeyondTheEnd) {
   test::Some some(7);
   for (const int64_t head_dim : {64, 96, 128, 192, 256}) {

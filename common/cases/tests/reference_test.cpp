@@ -246,7 +246,7 @@ TEST(ReferenceTest, FullyMaskedRowsAreZero) {
   EXPECT_EQ(empty.lse, std::vector<double>(2, -inf));
 }
 
-// The output of a row of equal scores is the mean of V, whatever the size of the scores.
+// The output of a row of equal, finite scores is the mean of V, whatever the size of the scores.
 TEST(ReferenceTest, FiniteScoresOfAnySizeHideNoPair) {
   const AttentionShape shape{1, 1, 1, 1, 3, 2};
   const Inputs in = random_inputs(shape);
@@ -353,7 +353,7 @@ TEST(RowsTest, AllRowsAreInOrder) {
   EXPECT_EQ(rows[11], (RowIndex{1, 2, 1}));
 }
 
-TEST(RowsTest, SamplesHoldTheCornersAreSortedAndHaveNoDuplicates) {
+TEST(RowsTest, SamplesHaveTheCornersInOrderAndNoDuplicates) {
   const AttentionShape shape{2, 3, 1, 50, 5, 64};
   for (const int64_t count : {4, 5, 64, 299}) {
     const std::vector<RowIndex> rows = sample_rows(shape, count, 11);

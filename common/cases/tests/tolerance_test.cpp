@@ -1,5 +1,5 @@
-// A correct kernel uses at most about half of the tolerances. A kernel with a wrong block of keys, anywhere in the
-// sequence, exceeds the tolerances.
+// Tests that correct kernels use at most about half of the tolerances, and that a wrong block of keys, anywhere in the
+// sequence, exceeds the tolerance of at least one row.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>

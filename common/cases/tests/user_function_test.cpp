@@ -1,5 +1,5 @@
 // Tests users' functions from files: texts that are refused before a compiler sees them, the messages of compilers, and
-// the oracle's evaluation on the device under test.
+// the oracle's evaluation of the functions.
 #include "common/attention/user_function.h"
 
 #include <fmt/format.h>

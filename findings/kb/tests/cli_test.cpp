@@ -1,4 +1,4 @@
-// Tests kb as a user runs it: its output, the input that it refuses, and the database after kb is killed.
+// Tests kb as a user runs it: for example, its output, the input that kb refuses, and the database after kb is killed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -604,7 +604,7 @@ TEST_F(KbCliTest, ReadersLeaveNoLogAndRemoveALogThatWasLeft) {
   }
 }
 
-TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseIsOneLine) {
+TEST_F(KbCliTest, AFileThatIsNoSoundDatabaseGivesOneLineOfError) {
   ingest();
   const std::string whole = text_of(path("kb.sqlite"));
   const std::string pipe = path("pipe");

@@ -238,7 +238,7 @@ TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
     wrong = claim["wrong"];
     if (!claim["advice"].get<std::string>().empty()) break;
   }
-  ASSERT_GT(wrong, 1e-3) << "the smallest ratio with a decided verdict is a little uncertain";
+  ASSERT_GT(wrong, 1e-3) << "the verdict must be decided, but not beyond all doubt";
   std::vector<Json> all = one;
   for (int i = 0; i < 0.05 / wrong + 1; ++i) {
     const std::vector<Json> open = run_at(2 + i, {1.1, 1.2, 1.3}, "m1", {}, fmt::format("C{} CPU, 2 units", i));

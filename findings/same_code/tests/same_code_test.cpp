@@ -1,4 +1,5 @@
-// Runs same_code on two trees with one kernel each, and on records of processors that the machine need not have.
+// Runs same_code on two trees with one kernel each, and on records of processors that the test's machine
+// need not have.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ class SameCodeTest : public test::ProgramTest {
   }
 
   /// Writes records of the old kernel on processors of these families, and compares the old kernel with a kernel of
-  /// `function`. The first family's finding has the processor itself, the other findings have it in their run's header.
+  /// `function`. The finding of the first family describes the processor itself. The other processors are described in
+  /// the headers of their runs.
   test::Outcome compare(const std::string& function, const std::vector<std::string>& families,
                         const std::string& key = twice().key()) {
     std::string text = kernel(function);
