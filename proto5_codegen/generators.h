@@ -1,8 +1,8 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
 // A generated kernel is a KernelSource like any other kernel. There are three kinds of generated kernels: a C++ text
-// that this process compiles; a C++ text that this process compiles and links with machine code, which a program writes
-// (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
+// that this process compiles; a C++ text that this process compiles and links with machine code that a Python program
+// writes (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
 #include <cstdint>
