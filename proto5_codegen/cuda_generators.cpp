@@ -69,7 +69,7 @@ Plan no_wgmma(const CodegenCase& config, const DeviceInfo& device) {
                                 name(config.dtype), device.spec, device.arch)};
 }
 
-/// The rows of a product's tile, and the number of tiles that a threadgroup computes side by side.
+/// The rows of a product's tile, and the number of adjacent tiles that a threadgroup computes one after another.
 struct ProductTiles {
   int64_t rows, stripe;
 };
