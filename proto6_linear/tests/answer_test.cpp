@@ -19,7 +19,7 @@ TEST(LinearAnswerTest, NamesClaimsOfTheExperiment) {
   EXPECT_EQ(test::unknown_claims(linear_answer(), claims), std::vector<std::string>());
 }
 
-TEST(LinearAnswerTest, TheChoiceFollowsFromTheDevice) {
+TEST(LinearAnswerTest, TheFastestFormIsTheChoice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_linear(config, info); };
   const std::vector<Case> cases = expand(linear_sweep("quick", info), linear_axes(), complete);
