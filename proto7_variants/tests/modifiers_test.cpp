@@ -328,8 +328,8 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// This project subtracts distance * slope from a score, as the paper on ALiBi does. A kernel of another project adds
-// distance * slope.
+// This project subtracts distance * slope from a score, as the paper on ALiBi does. Some other kernels add distance *
+// slope.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};
