@@ -1,5 +1,5 @@
 // The spaces in which searches look for constants, and the file that keeps the winners. A winner has the best constants
-// that a search found for a case.
+// that a search found for a case, or no constants if the usual constants are faster.
 #pragma once
 
 #include <cstdint>
