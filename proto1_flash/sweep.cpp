@@ -56,7 +56,7 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
 
   blocks.add({dims, tiles_r, tiles_c, masks, dtypes, integers("q_len", {1024, 2048})});
   blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
-  // With one head a launch on the longest sequence stays short.
+  // These cases have one head, to keep the launches on long sequences short.
   blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
   // The last blocks have grouped heads, few queries with many keys, each out_dtype, and several sequences.
   blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});

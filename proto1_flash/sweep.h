@@ -21,7 +21,7 @@ Sweep flash_sweep(const std::string& profile, const DeviceInfo& device);
 AnswerSpec flash_answer();
 
 /// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. Returns 0 if the
-/// device is not Metal, or if the case is not of the tuned kernel. --dry-run prints these bytes.
+/// device is not Metal, or if the case does not run the kernel `tuned`. --dry-run prints these bytes.
 size_t flash_study_bytes(const Case& config, const DeviceInfo& device);
 
 }  // namespace attn

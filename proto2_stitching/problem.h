@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of several forms. The problem has a kernel and the
-// tensors of proto1_flash. The score hook says how the kernel reaches the function.
+// One attention problem whose kernel calls a score function in one of several forms. The kernel and the tensors are the
+// same as in proto1_flash. The score hook says how the kernel reaches the function.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct StitchConfig {
 /// Returns the forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// Returns the kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on a GPU of NVIDIA.
+/// Returns the kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on an NVIDIA GPU.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
 /// Returns the first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
@@ -115,8 +115,8 @@ class StitchProblem : public Problem {
   std::unique_ptr<FlashProblem> flash_;
 };
 
-/// Makes problems of the experiment. Cases of one shape share their tensors; with the same function, also the oracle's
-/// answer.
+/// Makes problems of the experiment. Cases of one shape share their tensors. Cases of one shape and one function also
+/// share the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems();
 
 }  // namespace attn

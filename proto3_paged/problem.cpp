@@ -208,7 +208,7 @@ bool PagedConfig::same_inputs(const PagedConfig& other) const {
 
 int64_t shared_tokens(const PagedConfig& config) { return config.decode.shape.kv_len * config.shared_pct / 100; }
 
-/// Returns the number of tokens on the pages that all sequences share.
+/// Returns the number of tokens on the pages that all sequences share, if the sequences are long enough.
 int64_t shared_prefix(const PagedConfig& config) {
   const int64_t tokens = tokens_of_page(config);
   return config.page_order == "shared" ? shared_tokens(config) / tokens * tokens : 0;
@@ -586,8 +586,8 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
 
 /// Checks the new rows in the cache. Values in f32 or 16 bits must equal new_v. The host computes turned_k in double. A
 /// 16-bit key may differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key
-/// by 4e-6 more. A number of an 8-bit cache may differ by half a step, and a little more, from the element divided by
-/// its page's scale.
+/// by 4e-6 more. A number of an 8-bit cache may differ by a little more than half a step from the element divided by
+/// the scale of the element's page.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

@@ -35,8 +35,9 @@ struct PagedConfig {
   /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
   std::string lengths = "equal";
   /// How the last q_len tokens of a sequence get into the cache. "none": the tokens are in the cache before the launch.
-  /// "fused": the launch of attention turns Q and K of the new tokens (RoPE) and writes K and V; for an 8-bit cache
-  /// AppendScaledLaunch does. "chain": one launch turns Q and K, and another launch writes K and V.
+  /// "fused": the launch of attention turns Q and K of the new tokens (RoPE) and writes K and V; for an 8-bit cache a
+  /// separate, earlier launch turns and writes them (AppendScaledLaunch). "chain": one launch turns Q and K, and
+  /// another launch writes K and V.
   std::string append = "none";
   int64_t shared_pct = 25;   // tokens that all sequences begin with, in percent of kv_len
   bool cascade = false;      // true: the pages that all sequences share are read once for all sequences

@@ -1,7 +1,7 @@
 // The problems of proto4_constants measure the cost and the gain of variants: kernels with one set of constants
 // compiled in. Problems of the host measure the cost: the time to compile variants, to get the variants again from
-// memory, from disk or from an archive, and to start a process. Launches with constants that are read at run time
-// measure the gain.
+// memory, from disk or from an archive, and to start a process. Launches measure the gain: they compare constants that
+// are compiled in with constants that are read at run time.
 #pragma once
 
 #include <cstddef>

@@ -28,8 +28,8 @@ Launch generated_launch(const CodegenCase& config, const std::string& file, cons
   return launch;
 }
 
-// A row gets 32, 64, 128 or 256 threads: the smallest of these numbers that leaves each thread at most 16 elements. If
-// even 256 threads leave more, the row gets 256 threads.
+// Unless a search found another number, a row gets 32, 64, 128 or 256 threads: the smallest of these numbers that
+// leaves each thread at most 16 elements. If even 256 threads leave more, the row gets 256 threads.
 Plan softmax_plan(const CodegenCase& config) {
   constexpr int64_t usual_threads = 128, most_row_threads = 256, few_elements = 16, most_units = 16;
   constexpr int64_t all_threads = 2048, fewer_threads = 1536;
@@ -45,10 +45,10 @@ Plan softmax_plan(const CodegenCase& config) {
     return {.unable = fmt::format("generator {}: its softmax takes rows of at most {} keys", config.generator,
                                   most_units * most_row_threads * unit_elements)};
   }
-  // `resident` is the number of threads that a multiprocessor must have registers for. If each thread has at most 16
-  // elements of 16 bits, the registers suffice for all threads that a multiprocessor can have. The exception is a
-  // kernel with eight warps for a row: it would spill, because it adds up eight sums. So `resident` is smaller for this
-  // kernel.
+  // `resident` is the number of threads that a multiprocessor must have registers for. If a row has whole units and
+  // each thread has at most 16 elements of 16 bits, the registers suffice for all threads that a multiprocessor can
+  // have. The exception is a kernel with eight warps for a row: it would spill, because it adds up eight sums. So
+  // `resident` is smaller for this kernel.
   const bool few = whole_units && element_bytes == 2 && own * unit_elements <= few_elements;
   const int64_t resident = !few ? threads : row_threads < most_row_threads ? all_threads : fewer_threads;
   Launch launch = generated_launch(config, "softmax", "softmax");
@@ -69,14 +69,14 @@ Plan no_wgmma(const CodegenCase& config, const DeviceInfo& device) {
                                 name(config.dtype), device.spec, device.arch)};
 }
 
-/// The rows of a product's tile, and the number of tiles that a threadgroup computes side by side.
+/// The rows of a product's tile, and the number of adjacent tiles that a threadgroup computes one after another.
 struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// Usually a tile has 128 rows, and a threadgroup computes four tiles of S. If this gives fewer threadgroups than the
-// GPU has multiprocessors, a threadgroup computes fewer tiles. If there are fewer tiles of 128 rows than
-// multiprocessors, tiles have 64 rows.
+// These are the numbers without a search. Usually a tile has 128 rows, and a threadgroup computes four tiles of S. If
+// this gives fewer threadgroups than the GPU has multiprocessors, a threadgroup computes fewer tiles. If there are
+// fewer tiles of 128 rows than multiprocessors, tiles have 64 rows.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

@@ -1,8 +1,8 @@
 // The generators of kernels, and the launch of a generated kernel.
 //
 // A generated kernel is a KernelSource like any other kernel. There are three kinds of generated kernels: a C++ text
-// that this process compiles; a C++ text that this process compiles and links with machine code, which a program writes
-// (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
+// that this process compiles; a C++ text that this process compiles and links with machine code that a Python program
+// writes (kernels/halide_pipelines.py); and machine code that was compiled ahead of time (compiled_ahead.h).
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ int64_t source_lines(const KernelSource& source);
 bool is_flash(const CodegenCase& config);
 
 /// Returns the number of a kernel's threadgroups that fit into a GPU's multiprocessor at the same time. Registers,
-/// warps and threadgroup memory limit this number. The function knows the limits of sm_80 and sm_90.
+/// warps, threadgroup memory and a fixed maximum limit this number. The function knows the limits of sm_80 and sm_90.
 int64_t threadgroups_at_once(const Binary& binary, const Launch& launch, const DeviceInfo& device);
 
 /// Returns the plan of a case: the launch of the case's kernel, or the reason why there is no launch.

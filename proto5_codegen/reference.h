@@ -23,7 +23,7 @@ CodegenTensors random_tensors(const CodegenCase& config, uint64_t seed, double s
 struct CodegenReference {
   std::vector<RowIndex> rows;
   std::vector<double> out, allowed;                // rows x columns
-  std::vector<double> lse = {}, lse_allowed = {};  // the rows' log-sum-exps; empty for a part of an attention
+  std::vector<double> lse = {}, lse_allowed = {};  // the rows' log-sum-exps; empty unless the work is a whole attention
 };
 
 /// Returns the rows that are checked: all rows of a small case, or a sample of the rows of a large case, so that

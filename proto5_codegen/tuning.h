@@ -1,5 +1,5 @@
 // The spaces in which searches look for constants, and the file that keeps the winners. A winner has the best constants
-// that a search found for a case.
+// that a search found for a case, or no constants if the usual constants are faster.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ using SearchSpace = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 /// Returns the search space of the case if its generator is "search" or "halide_tuned", else an empty space.
 SearchSpace search_space(const CodegenCase& config, const DeviceInfo& device);
 
-/// Returns the reason why no kernel can have these constants, or an empty text. The case's plan may give another reason
-/// why a kernel with these constants cannot run.
+/// Returns the reason why a search does not try these constants, or an empty text. The case's plan may give another
+/// reason why a kernel with these constants cannot run.
 std::string unfit(const CodegenCase& config, const DeviceInfo& device, const FunctionConstants& constants);
 
 /// Returns the name of a case in the file of winners: work, head_dim, causal and dtype. The name has no length and no

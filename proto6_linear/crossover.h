@@ -27,7 +27,7 @@ class Bracket {
   explicit Bracket(int64_t last) : last_(last) {}
   /// Returns the next length to probe. Returns nothing once the two sides differ by at most `grain` or by at most an
   /// eighth of the slower side, or once the intervals of both sides' ratios contain 1. Also returns nothing if linear
-  /// attention is faster at the shortest length, or at no length up to `last`.
+  /// attention is faster at the shortest length, or at no probed length up to `last`.
   std::optional<int64_t> next() const;
   void add(int64_t tokens, const Estimate& ratio) { ratios_[tokens] = ratio; }
 

@@ -32,7 +32,8 @@ struct LinearCase {
   std::string decay = "usual";
   FlashConfig flash = {};  // for variant softmax: the result of softmax_attention()
 
-  /// Returns the typed values of a case. Throws BadInput for a value that is not allowed, and as function_of_case().
+  /// Returns the typed values of a case. Throws BadInput for a value that is not allowed, and as function_of_case()
+  /// does.
   static LinearCase from(const Case& config, const Files& files = {});
   /// Returns the number of tokens of each sequence. The seed of a run does not change these numbers. Ragged: the first
   /// sequence has `linear.tokens` tokens, the others have 1 to `linear.tokens`; but if there are several sequences, the

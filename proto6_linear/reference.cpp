@@ -131,7 +131,7 @@ struct RunningSums {
 // the sum of t_dj^2. The error of one rounding has a standard deviation of 0.4 units, so the error of a sum of
 // roundings has a standard deviation of 0.4 units of the root. The largest of a million such errors is five standard
 // deviations, which is 2 units of the root: of_element. The rounding of O to its own type errs by at most one unit of
-// that type; of_element of these units are allowed too.
+// that type; for this rounding, of_element units of that type are allowed.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
 // one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least

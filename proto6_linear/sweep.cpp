@@ -189,9 +189,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("state", int64_t{variant == "recurrent"});
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
-  // On a cpu linear_chunk() is small for the variant `fused`: a step then keeps its tokens in the first-level cache,
-  // and longer chunks take more products. linear_chunk() is larger for the variant `phases`, because `phases` writes
-  // and reads a state for each chunk.
+  // On a cpu linear_chunk() is smaller for the variant `fused` than for `phases`. A step of `fused` keeps its tokens in
+  // the first-level cache, and longer chunks take more products. `phases` writes and reads a state for each chunk.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

@@ -200,8 +200,8 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
       .complete = describe};
 }
 
-// Returns a claim about a rule that hides pairs. The figure is (time with the rule / time without) / (pairs that the
-// rule leaves / all pairs).
+// Returns a claim about a rule: a modifier that hides pairs of query and key. The figure is (time with the rule / time
+// without) / (pairs that the rule leaves / all pairs).
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);

@@ -22,8 +22,8 @@
 namespace attn {
 namespace {
 
-/// Returns the number of calls in a sample, which is equal for all paths. A stream can hold this many calls without
-/// making the host wait.
+/// Returns the number of calls in a sample. The number is equal for all paths. A stream can hold this many calls
+/// without making the host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   if (device.has("untimed")) return 1;

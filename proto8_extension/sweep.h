@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// The number of tokens of the smallest call. The call's kernel has one threadgroup, so the kernel takes only a small
-/// part of the call's time.
+/// The number of tokens of the smallest call. With one head the call's kernel has one threadgroup and little work, so
+/// the call's overhead shows.
 inline constexpr int64_t one_tile = 16;
 
 std::vector<AxisInfo> extension_axes();

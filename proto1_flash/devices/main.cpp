@@ -1,4 +1,5 @@
-// proto1_flash_devices FROM TO: writes findings about two devices from their existing records. It measures nothing.
+// proto1_flash_devices FROM TO: writes findings about two devices from the existing records of both. The program
+// measures nothing.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// This file takes the place of common/attention/kernels/score.h. It says how the kernel reaches the score function, and
-// how many scores a call takes.
+// The host puts this file in the place of common/attention/kernels/score.h. This file says how the kernel reaches the
+// score function, and how many scores a call takes.
 //
 // The host writes choice.h, which defines:
 //   SCORE_FORM   one of the forms of forms.h

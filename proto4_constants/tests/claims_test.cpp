@@ -1,4 +1,5 @@
-// Tests the duels (pairs of cases that are measured again) and the conclusions that follow from made-up results.
+// Tests the claims: the duels (pairs of cases that are measured again), the conclusions and the advice that follow from
+// made-up results.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
@@ -118,7 +119,7 @@ TEST(ConstantsFindings, CostComesFromTheMostVariantsAndTheRuleDecides) {
   EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "a rule that does not decide gives no advice";
 }
 
-TEST(ConstantsFindings, ExponentOverTheNumberOfVariants) {
+TEST(ConstantsFindings, TimeIsAPowerOfTheNumberOfVariants) {
   const std::vector<Measurement> results = {result("compile", 1, 0.1), result("compile", 10, 1),
                                             result("compile", 100, 10), result("compile", 10, 0.6, 2)};
   const Conclusion scaling = only(conclude(results), "scaling");
@@ -157,7 +158,7 @@ TEST(ConstantsFindings, StartUpHasAConclusionForEachWayToGetVariants) {
   EXPECT_EQ(verdict(only(all, "startup_100ms", "from=archive")), State::supported);
 }
 
-TEST(ConstantsFindings, DuelsDifferInOneThing) {
+TEST(ConstantsFindings, DuelsDifferInOneAxis) {
   std::vector<Measurement> results = {
       result("compile", 10, 1),         result("compile", 5, 0.5),        result("compile", 10, 0.6, 2),
       result("compile", 10, 0.9, 1, 1), result("compile", 100, 10),       result("compile", 100, 6, 2),

@@ -1,4 +1,5 @@
-// Runs the program as a user runs it: a short run of every task, its records, and the arguments that it refuses.
+// Runs the program as a user runs it: every task on a short case, a short measurement, and arguments that the program
+// refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -27,8 +27,8 @@ DEVICE void copy_panels(unsigned char* tile, const void* from, long long row_ele
 }
 
 /// Stores the results of a product (wgmma.h) times `factor` to rows of a tensor, 16 bytes at a time. The product has
-/// COUNT * 2 columns. Rows from `rows` on and columns from `columns` on do not exist. `row` is this thread's first row.
-/// `to` is the address of row 0 in the product's first column.
+/// COUNT * 2 columns. Rows from `rows` on and columns from `columns` on are not stored. `row` is this thread's first
+/// row. `to` is the address of row 0 in the product's first column.
 template <int TYPE, int COUNT>
 DEVICE void store_results(const float (&x)[COUNT], float factor, void* to, long long row_elements, int row, int rows,
                           int columns) {

@@ -1,5 +1,5 @@
-// O = P V, written by hand. One threadgroup computes BLOCK_R rows of one head. It takes BLOCK_C keys at a time. The
-// values of these keys stay in a cache while the kernel multiplies the weights of all rows with them.
+// O = P V, written by hand. One threadgroup computes BLOCK_R rows of one head, with BLOCK_C keys at a time. The values
+// of these keys stay in a cache while the kernel multiplies the weights of all rows with them.
 //
 // Grid: (row tiles, heads). HEAD_DIM is a multiple of PANEL, the columns of a register tile (products.h).
 #include "proto5_codegen/kernels/generated.h"

@@ -1,4 +1,4 @@
-// Tests that each problem of the experiment launches the kernels of the problem's plan.
+// Tests that the problems of the generators `hand` and `compiler` launch the kernels of their plans.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

@@ -1,4 +1,4 @@
-// Tests of the oracle on cases whose results can be worked out by hand.
+// Tests of the oracle: results that can be worked out by hand, the tolerance, and the sample of rows.
 #include "proto5_codegen/reference.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(CodegenReference, ValuesAreWeighted) {
   EXPECT_EQ(got.out, (std::vector<double>{21, 21, 43, 43}));
 }
 
-// One of n equal terms is 1 / n of the sum. The tolerance must stay far below this share at every length.
+// One of n equal terms is 1 / n of the sum. The tolerance must stay below a fifth of this share at every length.
 TEST(CodegenReference, AMissingKeyExceedsTheTolerance) {
   for (const int64_t tokens : {64, 1024, 8192}) {
     CodegenCase one = small(WORK_VALUES, tokens, 2);

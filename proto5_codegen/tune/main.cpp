@@ -3,7 +3,7 @@
 // search, to proto5_codegen/tuned/ARCH.json.
 //
 // Candidates are drawn at random. In the second half of the time, every second candidate is the best candidate so far
-// with one constant changed. The time of a candidate is the time of the fastest of a few launches. A candidate is
+// with one constant drawn anew. The time of a candidate is the time of the fastest of a few launches. A candidate is
 // checked against the oracle before it becomes the best. At the end the launches of the best candidate and of the usual
 // constants take turns. If the usual constants are faster, the winner has no constants of its own.
 #include <fmt/format.h>

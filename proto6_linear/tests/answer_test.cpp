@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, on made-up results.
+// Tests the answer that a run prints at its end: its claims, and its choice on made-up results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ TEST(LinearAnswerTest, NamesClaimsOfTheExperiment) {
   EXPECT_EQ(test::unknown_claims(linear_answer(), claims), std::vector<std::string>());
 }
 
-TEST(LinearAnswerTest, TheChoiceFollowsFromTheDevice) {
+TEST(LinearAnswerTest, TheFastestFormIsTheChoice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_linear(config, info); };
   const std::vector<Case> cases = expand(linear_sweep("quick", info), linear_axes(), complete);

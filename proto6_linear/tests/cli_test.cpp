@@ -22,7 +22,7 @@ const std::string small_shape =
     "--axis batch=2 --axis heads=2 --axis head_dim=24 --axis segments=0 "
     "--axis dtype=f32 --axis causal=1 --axis chunk=16 --axis feature=identity --axis normalised=0 ";
 
-TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
+TEST_F(LinearCliTest, RecordsOfAHostScanHaveTheTimeOfEachPart) {
   const Outcome outcome = run_line(small_shape +
                                    "--axis q_len=70 --axis variant=phases --axis scan=host --axis gate=token --axis "
                                    "lengths=ragged");
@@ -34,7 +34,7 @@ TEST_F(LinearCliTest, RecordsOfAScanOnTheHostHaveTheTimesOfItsParts) {
 }
 
 // The search doubles the length from 16 tokens on. Each probe leaves the records of both kernels. A resumed run does
-// not measure these kernels again, even if it searches again because it has more lengths.
+// not measure the recorded cases again, even if an added length makes the run search again.
 TEST_F(LinearCliTest, FindsTheCrossover) {
   const std::string line = small_shape +
                            "--axis variant=softmax,fused --axis scan=none --axis gate=none --axis lengths=equal "

@@ -12,8 +12,8 @@
 
 namespace attn {
 
-/// Returns the case in another form. On a GPU the fused kernel takes only 16-bit types and chunks of 64: there, the
-/// fused form of a case gets chunks of 64, and bf16 in the place of f32.
+/// Returns the case in another form: with another variant and scan. On a GPU the fused kernel takes only 16-bit types
+/// and chunks of 64. So there the fused form of a case gets chunks of 64, and bf16 in the place of f32.
 inline LinearCase in_form(LinearCase config, const std::string& variant, const std::string& scan = "none") {
   LinearConfig& linear = config.linear;
   linear.variant = variant;
@@ -26,8 +26,8 @@ inline LinearCase in_form(LinearCase config, const std::string& variant, const s
   return config;
 }
 
-/// Returns a case with three ragged sequences. The sequence in the middle is empty. The first sequence has several
-/// whole chunks and a part of a chunk. head_dim and value_dim are no powers of two.
+/// Returns a case with three ragged sequences. The sequence in the middle is empty. In the variants with chunks the
+/// first sequence has several whole chunks and a part of a chunk. head_dim and value_dim are no powers of two.
 inline LinearCase small_case(const std::string& variant = "phases", const std::string& scan = "passes") {
   LinearCase config;
   LinearConfig& linear = config.linear;

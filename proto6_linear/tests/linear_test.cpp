@@ -1,4 +1,4 @@
-// Compares the forms of linear attention with the oracle, on the device under test.
+// Most tests compare the forms of linear attention (variants and scans) with the oracle, on the device under test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,8 +109,8 @@ TEST_F(LinearTest, StatesMayBeAbsent) {
   for (const LinearCase& form : forms(config)) EXPECT_EQ(difference(form), "") << words(form);
 }
 
-// The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave nothing of earlier tokens.
-// No product overflows or is a NaN.
+// The product of weak decays stays nearly 1 over all tokens of a chunk; strong decays leave almost nothing of earlier
+// tokens. No product overflows or is a NaN.
 TEST_F(LinearTest, DecaysNearZeroAndOne) {
   for (const char* decay : {"weak", "strong"}) {
     for (const Gate gate : {GATE_HEAD, GATE_TOKEN, GATE_CHANNEL}) {
@@ -158,7 +158,7 @@ std::vector<LinearCase> forms_and_bf16(LinearCase config) {
 
 // A NaN of a token in K, V or the gate reaches this token and the later tokens of the sequence and head, and no other
 // tokens. (A gate by head belongs to all tokens of the head.) A NaN in Q reaches only its own token. A NaN in V reaches
-// only its own column. The token is the first or the last token of a kernel's step, or a token between them.
+// only its own column. The token is the first or the last token of a chunk of 32, or a token between them.
 TEST_F(LinearTest, NaNReachesTheTokensThatSeeIt) {
   test::Some some(31);
   for (const Gate gate : all_gates) {
@@ -237,7 +237,7 @@ TEST_F(LinearTest, AGateMayForgetAll) {
   }
 }
 
-TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNAreCaught) {
+TEST_F(LinearTest, ChangesThatLoseOrSpreadNaNOrInfinityAreCaught) {
   struct Change {
     const char *variant, *file, *from, *to;
     char where;
@@ -283,8 +283,8 @@ Tensor rows_of(const Tensor& tensor, int64_t first, int64_t count) {
   return part;
 }
 
-// A sequence runs in three parts. Each part begins with the final state of the previous part. The oracle has the whole
-// sequence.
+// Each sequence runs in three parts. Each part begins with the final state of the previous part. The oracle has whole
+// sequences.
 TEST_F(LinearTest, PartsAreChainedByStates) {
   for (const Gate gate : all_gates) {
     LinearCase config = small_case();
@@ -390,8 +390,8 @@ TEST_F(LinearTest, SegmentsOfTheFusedForm) {
   }
 }
 
-// Errors in f32 grow with the number of tokens. They stay below the tolerance, which grows with the square root of the
-// number of tokens. The experiment records these errors, too.
+// The errors of sums in f32 grow with the number of tokens. The errors stay below the tolerance, which grows with the
+// square root of the number of tokens. The test records the share of the tolerance that the errors reach.
 TEST_F(LinearTest, ErrorsGrowSlowly) {
   for (const auto& [variant, scan, longest] : {std::tuple{"fused", "none", 1000000}, {"phases", "lookback", 10000}}) {
     for (const int64_t tokens : {1000, longest}) {
@@ -466,7 +466,8 @@ LinearCase long_case(DType dtype, Gate gate) {
 constexpr int64_t rows_of_long_case =
     6000;  // the oracle computes this many rows, in each head one row of every 22 tokens
 
-/// Runs the case on the inputs `changed`. The oracle keeps the inputs of `shared`.
+/// Runs the case with K and the gate of `changed`. The other inputs, and all inputs of the oracle, are those of
+/// `shared`.
 Check check_changed(const LinearCase& config, const std::shared_ptr<SharedInputs>& shared,
                     const LinearInputs& changed) {
   const auto upload = [&](const LinearInputs& inputs) {

@@ -1,4 +1,4 @@
-// Metal's kernels of linear attention on the emulated device.
+// Tests Metal's kernels of linear attention on the emulated device.
 #include "common/testing/metal.h"
 
 namespace attn {

@@ -1,5 +1,5 @@
-// Tests that the oracle agrees with the quadratic formula, which has no state, and that the oracle's tolerances are
-// neither too small nor too large.
+// Tests that the oracle agrees with the quadratic formula, which carries no state from token to token, and that the
+// oracle's tolerances are not too large. Tests also the values of sampled rows.
 #include "proto6_linear/reference.h"
 
 #include <gtest/gtest.h>

@@ -24,5 +24,5 @@ struct ExpandParams {
   int tile_rows;  // the rows that a threadgroup copies
 };
 
-/// On a GPU: the most threads of a threadgroup, and the number of rows from which a thread copies 16 bytes each.
+/// On a GPU: the most threads of a threadgroup, and the most rows that a CUDA thread copies, 16 bytes of each.
 constexpr CONSTANT int expand_threads = 256, expand_rows = 4;

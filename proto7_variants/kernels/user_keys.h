@@ -1,4 +1,4 @@
-// The modifiers of keys.h leave a range of keys to each row. If the user's mask file has keys(), visible_keys() cuts
+// The modifiers of keys.h leave a range of keys to each query. If the user's mask file has keys(), visible_keys() cuts
 // this range to the range that keys() returns.
 #pragma once
 

@@ -34,8 +34,8 @@ TEST_F(VariantsCliTest, TheWorkCountsTheVisiblePairs) {
   const auto all = records("measurements.jsonl");
   for (const auto& record : all) {
     EXPECT_EQ(record["status"], "ok") << record;
-    // 2 x 3 heads of 65 queries have 65 * 66 / 2 causal pairs each. A window of 21 keys leaves 21 pairs a row, except
-    // in the first rows.
+    // Each of the 2 x 3 heads has 65 queries and 65 * 66 / 2 causal pairs. A window of 21 keys leaves 21 pairs a row,
+    // except in the first 20 rows.
     const double pairs = record["case"]["window_left"] == -1 ? 65 * 66 / 2 : 21 * 22 / 2 + 44 * 21;
     EXPECT_EQ(record["work"]["flops"], 4. * 24 * 6 * pairs);
   }

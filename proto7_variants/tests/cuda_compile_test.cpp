@@ -1,4 +1,4 @@
-// Compiles kernels with hooks for a Hopper GPU, on a machine without a GPU.
+// Compiles kernels with hooks for a Hopper GPU. The machine needs no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// The tests check that modifiers of attention agree with the oracle: each modifier, every pair of modifiers and all
-// together, on every kernel of the device under test. They also check that modifiers that are off cost nothing, and
-// that the checks notice hooks that are broken on purpose.
+// Most tests check that attention with modifiers agrees with the oracle: with each modifier and with all together on
+// several kernels of the device under test, with every pair of modifiers on one kernel. Other tests check that
+// modifiers that are off cost nothing, and that the checks notice hooks that are broken on purpose.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,8 @@ using test::on_cuda;
 using test::OnDevice;
 using test::pipelines;
 
-/// One modifier, with a value that already has an effect in the short sequences of the tests.
+/// One modifier, with the windows that it needs, and with values that already have an effect in the short sequences of
+/// the tests.
 struct Switch {
   const char* name;
   std::function<void(Modifiers&)> turn_on;
@@ -225,7 +226,8 @@ TEST_P(KernelModifiers, EveryFormOfTheScoreIsRight) {
   }
 }
 
-// With `score_by=run_time`, one kernel serves all modifiers. With constants, each modifier makes another kernel.
+// With `score_by=run_time`, one kernel serves all score modifiers. With constants, each set of score modifiers makes
+// another kernel.
 TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   const DeviceInfo& info = device().info();
   const auto source = [&](Modifiers modifiers, const char* form) {
@@ -326,8 +328,8 @@ TEST(AlibiSlopes, OfPowersOfTwoAndOfOtherCounts) {
   EXPECT_EQ(alibi_slopes(6), (std::vector{1 / 4., 1 / 16., 1 / 64., 1 / 256., 1 / 2., 1 / 8.}));
 }
 
-// This project subtracts distance * slope from a score, as the paper on ALiBi does. A kernel of another project adds
-// distance * slope.
+// This project subtracts distance * slope from a score, as the paper on ALiBi does. Some other kernels add distance *
+// slope.
 TEST(AlibiSlopes, FarKeysLoseWeight) {
   FlashConfig config;
   config.shape = {.q_heads = 2, .kv_heads = 2, .q_len = 5, .kv_len = 5};

@@ -1,4 +1,4 @@
-// Tests that each problem of the experiment launches exactly the kernels of its plan.
+// Tests that the problems of the experiment launch the kernels of their plans.
 #include <gtest/gtest.h>
 
 #include "common/testing/devices.h"

@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, on made-up results.
+// Tests the claims that the answer at the end of a run names.
 #include <gtest/gtest.h>
 
 #include "common/testing/answers.h"

@@ -1,4 +1,4 @@
-// Tests that the claims draw the right conclusions from made-up results.
+// Tests that the claims draw the right conclusions from made-up results, and give the right advice.
 #include "proto8_extension/claims.h"
 
 #include <gtest/gtest.h>
