@@ -133,9 +133,9 @@ std::string without_progress(double seconds);
 ///     is stopped, too, counts little. While nobody reads a full stdout or stderr, the worker is not ended.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
-///   run, resumed Before::run_id and Before::resumed of the next worker; watch() takes them from the first note of
-///   `run` cases        the list of the cases that the worker works on; Activity::at() is an index into this list doing
-///   what the worker does while it is at no case. If the worker is ended during this work and no worker
+///   run, resumed values for the next worker's Before; `resumed` counts only in the first note that has `run`
+///   cases        the list of the cases that the worker works on; Activity::at() is an index into this list
+///   doing        what the worker does while it is at no case. If the worker is ended during this work and no worker
 ///                follows, watch() prints a message that names the work.
 ///   users_code   whether code of the user runs in the worker. This code may overwrite data that the worker uses later.
 ///                So if the worker is ended while it is at no case, its last case counts as failed, unless the worker
