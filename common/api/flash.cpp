@@ -20,12 +20,12 @@ AttentionShape shape_of(const FlashCall& call) {
           .q_len = call.q.tokens,
           .kv_len = call.k.tokens,
           .head_dim = call.q.width,
-          // With a prefix or cu_seqlens_q, the keys hook (keys.h) applies `causal`.
+          // With a prefix or cu_seqlens_q, a keys hook applies `causal`.
           .causal = call.causal && call.prefix == 0 && !call.cu_seqlens_q,
           .scale = call.scale};
 }
 
-/// Returns the number of keys for which a launch of decoding is prepared if a call has `keys` keys.
+/// Returns a power of 2 that is at least `keys` and at least 512. A decoding launch is prepared for so many keys.
 int64_t room_for(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
@@ -39,12 +39,13 @@ DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
   return config;
 }
 
-/// Whether decoding has all options of the call, and is usually faster than flash attention, because decoding divides
-/// the keys of few rows among all cores or multiprocessors.
+/// Whether decoding can serve the call: decoding has all options of the call, the call's sizes are within decoding's
+/// limits, and decoding is usually faster than flash attention. Decoding divides the keys of few rows among all cores
+/// or multiprocessors.
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
-  // Decoding has no mask. Decoding with lengths puts the last query at the sequence's last key, but a FlashCall with
-  // lengths puts the last query at the last key of K. So a call with lengths is not for decoding.
+  // Decoding has none of these options except lengths, which mean something else there. In decoding the last query
+  // stands at the last key that a sequence has. In a FlashCall it stands at K's last row, which may be padding.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;

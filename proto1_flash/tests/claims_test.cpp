@@ -247,7 +247,7 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
 
 // For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
 // for a figure above the threshold.
-TEST(FlashClaimsTest, AdviceFitsSmallAndLargeFigures) {
+TEST(FlashClaimsTest, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       flash_claims(),

@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, on made-up results.
+// Tests the answer that a run prints at its end, mostly on made-up results.
 #include <gtest/gtest.h>
 
 #include "common/testing/answers.h"
@@ -14,7 +14,7 @@ TEST(StitchAnswerTest, NamesClaimsOfTheExperiment) {
   EXPECT_EQ(test::unknown_claims(stitch_answer(), claims), std::vector<std::string>());
 }
 
-TEST(StitchAnswerTest, TheChoiceFollowsFromTheDevice) {
+TEST(StitchAnswerTest, TheFastestFormIsTheChoice) {
   const DeviceInfo info = test::avx2();
   const auto complete = [&](Case& config) { complete_stitch(config, info); };
   const std::vector<Case> cases = expand(stitch_sweep("quick", info), stitch_axes(), complete);

@@ -289,7 +289,7 @@ TEST(StitchHypothesesTest, HaveDistinctIdsAndKnownOperators) {
 
 // For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
 // for a figure above the threshold.
-TEST(StitchClaimsTest, AdviceFitsSmallAndLargeFigures) {
+TEST(StitchClaimsTest, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       stitch_claims(),

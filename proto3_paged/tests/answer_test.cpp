@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, on made-up results.
+// Tests the answer that a run prints at its end, mostly on made-up results.
 #include <gtest/gtest.h>
 
 #include "common/testing/answers.h"

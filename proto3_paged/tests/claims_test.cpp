@@ -171,7 +171,7 @@ TEST(PagedFindings, ThePublishedKernelTakesTheBytesThatTheStudyGives) {
 
 // For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
 // for a figure above the threshold.
-TEST(PagedFindings, AdviceFitsSmallAndLargeFigures) {
+TEST(PagedFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       paged_claims(test::avx2()),

@@ -386,7 +386,7 @@ DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) 
           .block_c = 0};
 }
 
-TEST(PrefillPlan, PageSizesThatBoxesFillRunWgmmaOnAHopper) {
+TEST(PrefillPlan, PageSizesThatTmaBoxesFillRunWgmmaOnAHopper) {
   const auto kernel_of = [](DType dtype, int64_t page_size) {
     const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
     return plan.unable.empty() ? plan.launches.front().source.path : plan.unable;

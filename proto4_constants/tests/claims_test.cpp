@@ -224,7 +224,7 @@ TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(ConstantsFindings, AdviceFitsSmallAndLargeFigures) {
+TEST(ConstantsFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       constants_claims(),

@@ -144,7 +144,7 @@ TEST(CodegenFindings, SubjectsNameTheGenerator) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(CodegenFindings, AdviceFitsSmallAndLargeFigures) {
+TEST(CodegenFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       codegen_claims(),

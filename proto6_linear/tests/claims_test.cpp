@@ -270,7 +270,7 @@ TEST(CrossoverTest, SearchesOfDifferentCasesStaySeparate) {
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large. The
 // claims `chunk_64` and `chunk_128` are about the chunks at head_dim 64 and at head_dim 128.
-TEST(LinearFindings, AdviceFitsSmallAndLargeFigures) {
+TEST(LinearFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       linear_claims(test::avx2()),

@@ -288,7 +288,7 @@ TEST(VariantsFindings, NoTwoConclusionsHaveTheSameKey) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(VariantsFindings, AdviceFitsSmallAndLargeFigures) {
+TEST(VariantsFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       variants_claims(),

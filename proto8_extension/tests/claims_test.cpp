@@ -61,7 +61,7 @@ TEST(ExtensionFindingsTest, AnOverheadIsTheDifferenceOfTwoTimesInMicroseconds) {
 }
 
 // The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
-TEST(ExtensionFindingsTest, AdviceFitsSmallAndLargeFigures) {
+TEST(ExtensionFindingsTest, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(
       extension_claims(),

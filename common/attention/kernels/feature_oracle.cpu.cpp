@@ -1,5 +1,5 @@
-// Applies the feature map to numbers, for the oracle. In the text of the map, math_double.h turns every `float` into
-// `double`.
+// Applies the feature map to numbers, for the oracle. The host replaces user_feature.h by a text that includes
+// math_double.h before the map. math_double.h defines `float` as `double`; the #undef below ends this after the map.
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/feature_oracle.h"

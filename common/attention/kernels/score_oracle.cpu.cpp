@@ -1,5 +1,6 @@
-// Applies the score function to a row of scores, for the oracle. In the text of the function, math_double.h turns every
-// `float` into `double`.
+// Applies the score function to a row of scores, for the oracle. The host replaces user_score.h by a text that includes
+// math_double.h before the function. math_double.h defines `float` as `double`; the #undef below ends this after the
+// function.
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/score_oracle.h"

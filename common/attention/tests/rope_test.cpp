@@ -439,7 +439,7 @@ TEST_F(RopeTest, RefusesShapesThatCannotBe) {
             "rope: a table of 0 positions: it must have from 1 to 2^31 - 1 positions");
 }
 
-TEST_F(RopeTest, RefusesTensorsThatItWouldReadWrongly) {
+TEST_F(RopeTest, RefusesTensorsThatTheKernelWouldReadWrongly) {
   const RopeShape shape{.batch = 1, .q_heads = 2, .kv_heads = 0, .rows = 3};
   const RopeLaunch launch(device(), pipelines(), rope_of(64, 64), shape,
                           rope_plan(rope_of(64, 64), shape, device().info()));

@@ -13,7 +13,7 @@ struct LinearMutation {
   Gate gate;
   std::string file;
   const char *what, *from, *to;
-  bool looks_back = false;  // the mistake shows only with several segments
+  bool looks_back = false;  // the mistake shows only if a sequence has several spans (linear.segments > 1)
 };
 
 inline std::vector<LinearMutation> linear_mutations(bool cuda) {
@@ -83,25 +83,26 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
   of_recurrent("scale left out", ": 0 : p.scale;", ": 0 : 1;");
   of_recurrent("the initial state is left out", "first ? p.initial_state ?", "first ? p.initial_state && false ?");
   of_recurrent("the state is lost between groups of tokens", "first = begin == 0, last", "first = true, last");
-  of_recurrent("all tokens take the value of the first token", "load<Floats>(s.v + t * VALUE_DIM + e",
-               "load<Floats>(s.v + e");
+  of_recurrent("all tokens of a group take the value of the group's first token",
+               "load<Floats>(s.v + t * VALUE_DIM + e", "load<Floats>(s.v + e");
   of_recurrent("a row of the state is not written", "if (s.to) store(s.to + d * VALUE_DIM + e",
                "if (s.to && d > 0) store(s.to + d * VALUE_DIM + e");
-  add("fused", GATE_CHANNEL, "step_outputs.h", "a channel's key decays before its own token", "lane_numbers() < i - j",
-      "lane_numbers() <= i - j");
+  add("fused", GATE_CHANNEL, "step_outputs.h", "a key also decays by the gate of its own token",
+      "lane_numbers() < i - j", "lane_numbers() <= i - j");
   add("fused", GATE_CHANNEL, "step_outputs.h", "queries do not decay",
       "store(query + d, load<Floats>(query + d) * all)", "store(query + d, load<Floats>(query + d))");
   add("fused", GATE_NONE, "look_back.h", "only the nearest earlier span is taken",
       "for (int before = span - 1; before >= 0; --before)",
       "for (int before = span - 1; before >= 0 && before == span - 1; --before)", true);
-  add("fused", GATE_TOKEN, "look_back.h", "the decays of the spans between are left out",
+  add("fused", GATE_TOKEN, "look_back.h", "the decays of the spans in between are left out",
       "logs[r] += p.span_decays[row(before) + r]", "logs[r] += 0 * p.span_decays[row(before) + r]", true);
   add("fused", GATE_NONE, "look_back.h", "the initial state is left out", "if (p.initial_state) take",
       "if (p.initial_state && false) take", true);
   return mutations;
 }
 
-/// Mutations of one chunk among 1024 chunks of 64 tokens, and of every chunk's decay.
+/// Mistakes that matter only in long sequences: a mistake in one of 1024 chunks of 64 tokens, and a small mistake in
+/// the decay of every chunk.
 inline std::vector<LinearMutation> long_mutations(bool cuda) {
   const std::string folder = "common/linear/kernels/";
   const std::string of_states = folder + (cuda ? "chunk_h.cuda.cu" : "chunk_h.cpu.cpp");
