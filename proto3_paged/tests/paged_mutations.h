@@ -7,7 +7,7 @@
 namespace attn::test {
 
 struct AppendMutation {
-  const char* append;  // the value of the axis `append` with which a case runs the kernel
+  const char* append;  // "fused" or "chain": the case must have append=fused or append=chain to run the kernel
   std::string file;
   const char* what;       // what the broken kernel does
   const char *from, *to;  // `to` takes the place of `from` in `file`
@@ -31,11 +31,11 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
     add("rotates queries for the previous position", position,
         "query.exists ? first_new(here) + query.query - 1 : -1;");
     add("rotates keys for the previous position", "return first + row; });", "return first + row - 1; });");
-    add("takes the page of the block's first key for each key", "unit == thread ? first_page : page_of(here, key);",
+    add("takes the page of first_key for each new key", "unit == thread ? first_page : page_of(here, key);",
         "page_of(here, first_key);");
     add("takes head 0 of the cache for each head", "here.kv_head * strides.head + slot_of(key)",
         "0 * strides.head + slot_of(key)");
-    add("writes only the first token", last,
+    add("rotates and writes only the first new token of a block", last,
         "end = min(min(here.keys, first_key + TEAM_KEYS), first + 1);\n    if (first >= end)");
     add("writes no token", "if (here.tile != 0) return;", "return;");
   } else {
@@ -50,7 +50,7 @@ inline std::vector<AppendMutation> append_mutations(bool cuda) {
   return mutations;
 }
 
-/// A mutation of the decoding kernel. The tests run these mutations on a cache that already has all tokens.
+/// A mutation of the decoding kernel, for launches that append no tokens.
 struct DecodeMutation {
   const char *what, *from, *to;  // as in AppendMutation; the file is decode_file()
 };
@@ -63,7 +63,8 @@ inline std::vector<DecodeMutation> decode_mutations(bool cuda) {
   if (cuda) {
     return {{"leaves out a last block that is not full", "(end + BLOCK_C - 1) / BLOCK_C - place.first_block",
              "end / BLOCK_C - place.first_block"},
-            {"takes the page of the first key for each key", "cache.max_pages + key / PAGE_SIZE", "cache.max_pages"},
+            {"takes the page of the sequence's first key for each key", "cache.max_pages + key / PAGE_SIZE",
+             "cache.max_pages"},
             {"takes the pages of sequence 0 for each sequence", "static_cast<long long>(batch) * cache.max_pages",
              "0LL * cache.max_pages"},
             {"takes query heads of another group", "place.kv_head * group + (exists ? number / p.q_len : 0)",
@@ -80,11 +81,11 @@ inline std::vector<DecodeMutation> decode_mutations(bool cuda) {
   return {
       {"leaves out the last key", "sequence.seen.end) - block.first_key, 0)",
        "sequence.seen.end - 1) - block.first_key, 0)"},
-      {"joins a part to a sum that is not rescaled", "load<Floats>(to) * factors[0] + added",
+      {"adds a part to outputs that are not rescaled", "load<Floats>(to) * factors[0] + added",
        "load<Floats>(to) + added"},
       {"joins a part without its weight", "d) * factors[1]", "d)"},
       {"leaves out the last worker's part", "worker <= last_worker", "worker < last_worker"},
-      {"takes the page of the first key for each key", "const int page = key / static_cast<int>(PAGE_SIZE)",
+      {"takes the page of the sequence's first key for each key", "const int page = key / static_cast<int>(PAGE_SIZE)",
        "const int page = 0"},
       {"takes the pages of sequence 0 for each sequence", "static_cast<long long>(sequence.batch) * p.cache.max_pages",
        "0LL * p.cache.max_pages"},

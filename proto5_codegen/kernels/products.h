@@ -1,8 +1,9 @@
-// The cpu dialect: the register tile of the hand-written products Q K^T and P V. A tile holds the sums: TILE_ROWS rows
-// of TILE_VECTORS vectors. Each step loads TILE_VECTORS vectors of one factor. For each row of the tile the step
-// broadcasts an element of the other factor, multiplies the vectors by this element, and adds the products to the row.
-// common/attention/kernels/tuned.cpu.cpp works in the same way, but its tiles hold transposed results ([key][query]),
-// as its softmax needs them. In the kernels that include this header no softmax follows, so the tile is not transposed.
+// For kernels of the cpu: the register tile of the hand-written products Q K^T and P V. Most tiles hold TILE_ROWS rows
+// of TILE_VECTORS vectors of sums. Each step loads TILE_VECTORS vectors of one factor. For each row of the tile the
+// step broadcasts an element of the other factor, multiplies the vectors by this element, and adds the products to the
+// row. common/attention/kernels/tuned.cpu.cpp works in the same way, but its tiles hold transposed scores
+// ([key][query]), as its softmax needs them. In the kernels that include this header no softmax follows, so the tile is
+// not transposed.
 //
 // Function constants: VECTOR_WIDTH, TILE_VECTORS, TILE_ROWS.
 #pragma once

@@ -586,6 +586,11 @@ TEST_F(LinearTest, RefusesInvalidConfigurations) {
   const LinearLaunch launch = make_launch();
   CommandEncoder encoder;
   EXPECT_THROW(launch.encode(encoder, {}), std::logic_error);
+  config.scan = "passes";
+  const float key_sum = 1;
+  LinearTensors no_state;
+  no_state.initial_key_sum = &key_sum;
+  EXPECT_THROW(make_launch().encode(encoder, no_state), BadInput);
   EXPECT_THROW(parse_gate("row"), BadInput);
   EXPECT_THROW(named_feature("gelu"), BadInput);
 }

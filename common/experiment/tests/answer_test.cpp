@@ -257,6 +257,8 @@ TEST(KnownTest, ReadsTheRecordsOfOneDeviceAndExperiment) {
                                                          << R"({"experiment":"proto","device":"another"})"
                                                             "\n"
                                                          << R"({"experiment":"other","device":"made up"})"
+                                                            "\n"
+                                                         << R"({"experiment":"proto","device":"made up","sub)"
                                                             "\n";
   EXPECT_EQ(known_of(root, "proto", "made up").claims.size(), 1u);
 }
