@@ -34,7 +34,7 @@ std::vector<std::string> generators(CodegenWork work, int64_t tokens) {
 
 // The lengths are 1 row, fewer rows than a tile, a multiple of 64, and a number that no tile divides.
 TEST_F(CodegenTest, EveryKernelAgreesWithTheOracle) {
-  test::Some some(5);
+  test::Some some(7);
   for (const CodegenWork work : works) {
     for (const int64_t tokens : {1, 37, 192, 301}) {
       for (const std::string& generator : generators(work, tokens)) {

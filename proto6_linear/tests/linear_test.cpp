@@ -24,7 +24,7 @@ using LinearTest = test::OnDevice<testing::Test>;
 constexpr Gate all_gates[] = {GATE_NONE, GATE_HEAD, GATE_TOKEN, GATE_CHANNEL};
 
 TEST_F(LinearTest, EveryFormHasEveryGate) {
-  test::Some some(5);
+  test::Some some(3);
   for (const Gate gate : all_gates) {
     for (const bool normalised : {false, true}) {
       if (gate == GATE_HEAD && normalised) continue;  // GATE_TOKEN covers this combination
@@ -69,7 +69,7 @@ TEST_F(LinearTest, WidthsAndChunks) {
 }
 
 TEST_F(LinearTest, ElementTypes) {
-  test::Some some(7);
+  test::Some some(5);
   using enum DType;
   for (const auto& [dtype, out_dtype, feature] : {std::tuple{f32, f32, "elu1"},
                                                   {f32, f32, "relu"},

@@ -260,7 +260,7 @@ TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
       if (!few.skips()) expect_right(modifiers, functions);
     }
   }
-  test::Some some(17);
+  test::Some some(7);
   for (const Switch& one : switches()) {
     Modifiers modifiers;
     one.turn_on(modifiers);

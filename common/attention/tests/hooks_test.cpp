@@ -89,7 +89,7 @@ TEST_P(HooksTest, KeysHooksAgreeWithTheOracle) {
 // The tiles have 64 rows or more, so groups of rows of one tile can see different blocks of keys. Such a group has, for
 // example, the rows of one warp of mma_sync. There are more queries than rows of a tile.
 TEST_P(HooksTest, KeysOfLargerTiles) {
-  test::Some some(13);
+  test::Some some(7);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
     for (const int64_t rows : {64, 128, 192}) {
       for (const bool causal : {false, true}) {
