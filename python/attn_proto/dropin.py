@@ -101,7 +101,7 @@ def _decodes(query, key):
     return _known(rows <= _few_rows) and (not query.is_cuda or query.shape[-1] * query.element_size() <= _gpu_row_bytes)
 
 
-def _slower(query, key, mask):
+def _why_slower(query, key, mask):
     """For a call with a mask, which attn::flash can serve: returns the reason why PyTorch is faster, or None if
     PyTorch is not faster."""
     if _known(query.shape[-2] <= _few_queries):
@@ -175,7 +175,7 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None:
-        return _why_not(query, key, value, mask, dropout, causal, gqa) or _slower(query, key, mask)
+        return _why_not(query, key, value, mask, dropout, causal, gqa) or _why_slower(query, key, mask)
     if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,

@@ -18,8 +18,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
 from attn_proto._masks import FEW, Structure, is_tracing, mask, turned
-from attn_proto.dropin import (_bias_of, _decide, _known, _slower, _under_autocast, _why_not, _why_not_now, count, enabled,
-                               mask_options, tell)
+from attn_proto.dropin import (_bias_of, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
+                               enabled, mask_options, tell)
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask already follows from them, or because no result depends
@@ -128,7 +128,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     if why is None and bias is not None:
         why = _why_not(query, key, value, bias, dropout, False, True)
         if why is None and _known(sizes[2] <= FEW):
-            why = _slower(query, key, bias)
+            why = _why_slower(query, key, bias)
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
