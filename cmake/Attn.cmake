@@ -111,9 +111,8 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# Adds the target attn_torch, PyTorch's operators (docs/extension.md), where -DATTN_TORCH=... names an installed
-# PyTorch: the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not
-# need CUDA.
+# Adds the target attn_torch, PyTorch's operators (docs/extension.md), if -DATTN_TORCH=... names an installed PyTorch:
+# the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not need CUDA.
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
@@ -136,8 +135,8 @@ function(attn_find_torch)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # at::parallel_for needs OpenMP in the file that calls it. The operators must run on the threads of PyTorch's own
-    # libgomp, so the loader takes the functions of OpenMP from the libraries of PyTorch.
+    # at::parallel_for needs -fopenmp in the file that calls it. The operators must run on the threads of PyTorch's own
+    # libgomp. So attn_torch is not linked with a libgomp; the loader finds OpenMP's functions in PyTorch's libraries.
     target_compile_options(attn_torch PRIVATE -fopenmp)
   endif()
   set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
@@ -146,10 +145,10 @@ function(attn_find_torch)
 endfunction()
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): makes a library of the sources of a
-# folder. Of the project's headers, the library may include the headers of its own folder, of the libraries that it
-# KNOWS, and of the libraries that those libraries know. The build stops at an #include of any other header of the
-# project. LINKS are libraries to link with, whose headers no header of the folder includes. COLD: the whole library is
-# bookkeeping.
+# folder. Of the project's headers, the library may include the headers of its own folder, of common/kernel, of the
+# libraries that it KNOWS, and of the libraries that those libraries know. The build stops at an #include of any other
+# header of the project. LINKS are libraries to link with, whose headers no header of the folder includes. COLD: the
+# whole library is bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -174,7 +173,8 @@ function(attn_add_library name folder)
   attn_check_includes(${name} ${folder} "${folders}")
 endfunction()
 
-# Makes the build of a target stop where a file of `folder` includes a file outside of `folders`.
+# Makes the build of a target stop if a file of `folder` includes a file of the project that lies neither in one of
+# `folders` nor in common/kernel. Tests are not checked.
 function(attn_check_includes target folder folders)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
        ${PROJECT_SOURCE_DIR}/${folder}/*.cu ${PROJECT_SOURCE_DIR}/${folder}/*.metal)
@@ -188,7 +188,7 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# Filters of tests that only `scripts/test --all` runs. The tests of `scripts/test` include the same kernels with other
+# Filters of tests that only `scripts/test --all` runs. `scripts/test` runs tests of the same kernels with other
 # function constants, or compiled for another host.
 set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */x86_64_v2 */x86_64_v3 */x86_64_v4
                      */cascadelake */znver4)
@@ -306,8 +306,8 @@ endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
 # adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp
-# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices
-# of common/testing/reverse_backends.cpp.
+# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices of
+# common/testing/reverse_backends.cpp.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})

@@ -39,7 +39,7 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 // sequence.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
-/// The most bytes that a launch keeps for the copy of a cache of 8 bits, if the copy of a single sequence has no more.
+/// The most bytes that a launch keeps for the copy of a cache of 8 bits, unless the copy of one sequence needs more.
 inline size_t most_expanded_bytes(const DeviceInfo& info) {
   return (info.on_host ? most_bytes_of_cpu : most_bytes_of_gpu) / 4;
 }
