@@ -279,7 +279,7 @@ struct Prepared {
   std::optional<LinearLaunch> linear;
   std::optional<RopeLaunch> rope;
   Buffer memory;           // Key::few: lengths for each number of keys (flash.cpp); Key::prefill: a PrefillData
-  PrefillData known = {};  // the content of `memory`
+  PrefillData known = {};  // Key::prefill: the content of `memory`, if has_known
   bool has_known = false;
   size_t bytes = 0;        // all device memory of this entry
   uint64_t last_call = 0;  // the number of the last call that used this entry

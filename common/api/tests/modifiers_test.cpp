@@ -156,8 +156,8 @@ class DeviceModifiersTest : public test::EngineOnDevice {
   }
 
   /// Calls Engine::flash(), and returns the largest difference from the oracle. `bias_axes` names the axes of a bias,
-  /// letters of "bhqk"; if it is empty, there is no bias. -infinity in the bias hides some pairs, and all pairs of some
-  /// rows.
+  /// letters of "bhqk"; an empty `bias_axes` means no bias. -infinity in the bias hides some pairs, and all pairs of
+  /// some rows.
   double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
                const std::vector<int>& lengths = {}, const std::string& bias_axes = {}) {
     const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
