@@ -199,19 +199,19 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
 # file cpu_*_test.cpp or cuda_*_test.cpp uses code of the device in its name; a build without this device leaves the
 # file out. Tests that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out,
-# `scripts/test --all` runs them, with all their cases. Tests that ATTN_OTHER_FORMS selects have this label too. A test that
-# a filter of SOME selects runs some of its cases (common/testing/some.h). For each of these tests ctest has a second
-# test, NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal run one odd
-# shape for each kernel and type, and have the label `metal`. Tests of a suite whose name begins with MetalFull run more
-# shapes, and have the label `metal_full`; only `scripts/test --all` runs them. ctest begins with the tests that run
-# programs or read all recorded runs, because these tests take longest.
+# `scripts/test --all` runs them, with all their cases. Tests that ATTN_OTHER_FORMS selects have this label too. A test
+# that a filter of SOME selects runs some of its cases (common/testing/some.h). For each of these tests ctest has a
+# second test, NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal run
+# one odd shape for each kernel and type, and have the label `metal`. Tests of a suite whose name begins with MetalFull
+# run more shapes, and have the label `metal_full`; only `scripts/test --all` runs them. ctest begins with the tests
+# that run programs or read all recorded runs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
 # ctest these are N tests (eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the selected tests.
-# ctest begins with the libraries that have the most parts.
-# With ALONE, no other test runs while one of the tests gpu.* runs. The binary exits with 77 if every test that it should
-# run was skipped. With NO_DEVICE, the binary is linked without the compiler of GPU kernels (testing/cuda_compiler.h).
+# ctest begins with the libraries that have the most parts. With ALONE, no other test runs while one of the tests gpu.*
+# runs. The binary exits with 77 if every test that it should run was skipped. With NO_DEVICE, the binary is linked
+# without the compiler of GPU kernels (testing/cuda_compiler.h).
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
