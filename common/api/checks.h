@@ -11,9 +11,10 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
-// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, and what
-// check_new_scales() refuses. If `gpu` is true, check() does not read the tables, because they are in device memory.
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables. It refuses
+// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, two table entries that
+// append tokens to one page, and what check_new_scales() refuses. If `gpu` is true, check() does not read the tables,
+// because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
@@ -31,7 +32,7 @@ struct ModifiedCall : FlashCall {
 /// result's k has capacity_of(call) tokens. The result is causal: a query sees the keys up to its own key.
 ModifiedCall modified_part(const CacheCall& call);
 
-/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
+/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences. Also checks that lengths are given.
 void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);

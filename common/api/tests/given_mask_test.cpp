@@ -246,7 +246,7 @@ TEST_F(DeviceMaskTest, OneLaunchForAllStrides) {
   EXPECT_EQ(engine_->prepared(), prepared + 1);
 }
 
-// The values of K and V at keys that no query sees do not matter.
+// NaN in K and infinity in V, at keys that no query sees, leave all outputs finite.
 TEST_F(DeviceMaskTest, HiddenKeysMayHoldAnything) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Tensor k = random_tensor(1, 2, 200, 64, dtype, Layout::bhsd, 1, 1);
