@@ -12,9 +12,9 @@
 namespace attn {
 
 // check() returns whether the call has any rows to compute. On the cpu check() also reads the tables. It refuses
-// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, two table entries that
-// append tokens to one page, and what check_new_scales() refuses. If `gpu` is true, check() does not read the tables,
-// because they are in device memory.
+// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, a page that would get
+// the new tokens of two entries of `table`, and what check_new_scales() refuses. If `gpu` is true, check() does not
+// read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
