@@ -111,9 +111,8 @@ function(attn_find_cuda)
   endif()
 endfunction()
 
-# Adds the target attn_torch, PyTorch's operators (docs/extension.md), where -DATTN_TORCH=... names an installed
-# PyTorch: the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not
-# need CUDA.
+# Adds the target attn_torch, PyTorch's operators (docs/extension.md), if -DATTN_TORCH=... names an installed PyTorch:
+# the folder that has `include` and `lib`, or /usr for Debian's libtorch-dev. Building the operators does not need CUDA.
 set(ATTN_TORCH "" CACHE PATH "PyTorch to build the operators attn::* for")
 function(attn_find_torch)
   if(NOT ATTN_TORCH)
@@ -136,8 +135,8 @@ function(attn_find_torch)
   target_include_directories(attn_torch PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(attn_torch PRIVATE attn attn_libtorch)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # at::parallel_for needs OpenMP in the file that calls it. The operators must run on the threads of PyTorch's own
-    # libgomp, so the loader takes the functions of OpenMP from the libraries of PyTorch.
+    # at::parallel_for needs -fopenmp in the file that calls it. The operators must run on the threads of PyTorch's own
+    # libgomp. So attn_torch is not linked with a libgomp; the loader finds OpenMP's functions in PyTorch's libraries.
     target_compile_options(attn_torch PRIVATE -fopenmp)
   endif()
   set_target_properties(attn_torch PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
@@ -146,10 +145,10 @@ function(attn_find_torch)
 endfunction()
 
 # attn_add_library(NAME FOLDER [COLD] [KNOWS LIBRARIES...] [LINKS LIBRARIES...]): makes a library of the sources of a
-# folder. Of the project's headers, the library may include the headers of its own folder, of the libraries that it
-# KNOWS, and of the libraries that those libraries know. The build stops at an #include of any other header of the
-# project. LINKS are libraries to link with, whose headers no header of the folder includes. COLD: the whole library is
-# bookkeeping.
+# folder. Of the project's headers, the library may include the headers of its own folder, of common/kernel, of the
+# libraries that it KNOWS, and of the libraries that those libraries know. The build stops at an #include of any other
+# header of the project. LINKS are libraries to link with, whose headers no header of the folder includes. COLD: the
+# whole library is bookkeeping.
 function(attn_add_library name folder)
   cmake_parse_arguments(ARG "COLD" "" "KNOWS;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -174,7 +173,8 @@ function(attn_add_library name folder)
   attn_check_includes(${name} ${folder} "${folders}")
 endfunction()
 
-# Makes the build of a target stop where a file of `folder` includes a file outside of `folders`.
+# Makes the build of a target stop if a file of `folder` includes a file of the project that lies neither in one of
+# `folders` nor in common/kernel. Tests are not checked.
 function(attn_check_includes target folder folders)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp
        ${PROJECT_SOURCE_DIR}/${folder}/*.cu ${PROJECT_SOURCE_DIR}/${folder}/*.metal)
@@ -188,7 +188,7 @@ function(attn_check_includes target folder folders)
   target_sources(${target} PRIVATE ${stamp})
 endfunction()
 
-# Filters of tests that only `scripts/test --all` runs. The tests of `scripts/test` include the same kernels with other
+# Filters of tests that only `scripts/test --all` runs. `scripts/test` runs tests of the same kernels with other
 # function constants, or compiled for another host.
 set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */x86_64_v2 */x86_64_v3 */x86_64_v4
                      */cascadelake */znver4)
@@ -197,21 +197,21 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 # [LONG FILTERS...] [SOME FILTERS...] [NO_DEVICE]):
 # makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
 # are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
-# file cpu_*_test.cpp or cuda_*_test.cpp uses code of that device; a build without the device leaves the file out. Tests
-# that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out, `scripts/test
-# --all` runs them, with all their cases. The tests of ATTN_OTHER_FORMS have this label too. A test that a filter of
-# SOME selects runs some of its cases (common/testing/some.h). ctest has a second test NAME.all, with the label `long`,
-# that runs all cases. Tests of a suite whose name begins with Metal have the label `metal`: one odd shape for each
-# kernel and type. MetalFull begins the names of the suites with more shapes; these have the label `metal_full`, and
-# only `scripts/test --all` runs them. ctest begins with the tests that run programs or read all recorded runs, because
-# these tests take longest.
+# file cpu_*_test.cpp or cuda_*_test.cpp uses code of the device in its name; a build without this device leaves the
+# file out. Tests that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out,
+# `scripts/test --all` runs them, with all their cases. Tests that ATTN_OTHER_FORMS selects have this label too. A test
+# that a filter of SOME selects runs some of its cases (common/testing/some.h). For each of these tests ctest has a
+# second test, NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal run
+# one odd shape for each kernel and type, and have the label `metal`. Tests of a suite whose name begins with MetalFull
+# run more shapes, and have the label `metal_full`; only `scripts/test --all` runs them. ctest begins with the tests
+# that run programs or read all recorded runs, because these tests take longest.
 #
 # The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
 # a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
 # ctest these are N tests (eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the selected tests.
-# ctest begins with the libraries that have the most parts.
-# With ALONE, no other test runs while one of these N tests runs. The binary exits with 77 if every test that it should
-# run was skipped. With NO_DEVICE, the binary is linked without the compiler of GPU kernels (testing/cuda_compiler.h).
+# ctest begins with the libraries that have the most parts. With ALONE, no other test runs while one of the tests gpu.*
+# runs. The binary exits with 77 if every test that it should run was skipped. With NO_DEVICE, the binary is linked
+# without the compiler of GPU kernels (testing/cuda_compiler.h).
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)
@@ -306,8 +306,8 @@ endfunction()
 
 # attn_add_experiment(FOLDER [KNOWS LIBRARIES...] [GPU FILTER] [GPU_PARTS N] [LONG FILTERS...] [SOME FILTERS...]):
 # adds the experiment in FOLDER. All sources of FOLDER except main.cpp make a library, which tests use too. main.cpp
-# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices
-# of common/testing/reverse_backends.cpp.
+# makes the executable. For tests, main.cpp also makes FOLDER_reverse, the same program with the devices of
+# common/testing/reverse_backends.cpp.
 function(attn_add_experiment folder)
   cmake_parse_arguments(ARG "" "GPU;GPU_PARTS" "KNOWS;LONG;SOME" ${ARGN})
   attn_add_library(${folder}_parts ${folder} COLD KNOWS common_experiment ${ARG_KNOWS})

@@ -1,5 +1,5 @@
-# `cmake --install BUILD --component attn` installs libattn, the kernels that it compiles when it runs, attn.h, and the
-# files by which CMake and pkg-config find them. The installed files may be moved together.
+# `cmake --install BUILD --component attn` installs libattn, attn.h, the sources of the kernels (libattn compiles them at
+# run time), and the files by which CMake and pkg-config find libattn. The installed files may be moved together.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -164,10 +164,11 @@ typedef struct {
   /* int32 [batch], from 0 to kv_len: how many keys each sequence has; later keys are padding */
   const DLTensor* lengths;
   /* int32 [kv_len, 2]: for each key, the number of the first key of its document, and the number of the last key plus
-   * 1. A query sees the document of its own key. Neither number decreases from a key to the next */
+   * 1. A query sees only keys of its own key's document. Neither number decreases from a key to the next */
   const DLTensor* documents;
   /* int32 or unsigned [kv_len / 128, kv_len / 4096], both rounded up: for each block of 128 positions of queries, a bit
-   * for each block of 128 keys, the lowest bit of a word first. A query's position is the number of its own key */
+   * for each block of 128 keys, the lowest bit of a word first. If the bit is 0, these queries see none of these keys.
+   * A query's position is the number of its own key */
   const DLTensor* blocks;
   /* float32 [batch, q_heads, q_len, kv_len rounded up to a multiple of 4], where each size may also be 1; added to the
    * scores. -infinity hides a key, even if the key holds NaN or infinity. Elements after kv_len are not used */
@@ -182,12 +183,13 @@ typedef struct {
    * cu_seqlens_q[i + 1]), and the keys between the same elements of cu_seqlens_k. The first element is 0, and no
    * element is less than the previous element. A query sees only keys of its sequence. The last query of a sequence
    * stands at the sequence's last key; prefix counts from the sequence's first key. Tokens after the last element
-   * belong to no sequence. Not with global_tokens, alibi, lengths, documents, blocks, bias and starts */
+   * belong to no sequence. Not allowed with any of global_tokens, alibi, lengths, documents, blocks, bias, starts and
+   * mask */
   const DLTensor* cu_seqlens_q;
   const DLTensor* cu_seqlens_k;
   /* bool or uint8 [batch, q_heads, q_len, kv_len] with any strides, where each size may also be 1: a query sees a key
    * only if the byte of the pair is not 0. The device makes a bit of each byte, and leaves out blocks of keys that no
-   * query of a tile sees. Not with cu_seqlens_q */
+   * query of a tile sees */
   const DLTensor* mask;
 } attn_flash_options;
 #define ATTN_FLASH_OPTIONS     \
@@ -363,8 +365,7 @@ typedef struct {
   double factor;
   /* of YaRN and Llama 3: how many tokens the sequences of the training had */
   double original_length;
-  /* int32 [batch]: positions of the first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros
-   * */
+  /* int32 [batch]: positions of first tokens, which may be negative; no token stands beyond 2^31 - 1. NULL: zeros */
   const DLTensor* offsets;
   /* of YaRN: a factor on the rotated elements; 0: 0.1 ln(factor) + 1 or, if neither mscale nor mscale_all_dim is 0,
    * (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) */

@@ -124,16 +124,16 @@ bool same(const TensorView& a, const TensorView& b) {
          equal(a.strides.head, b.strides.head, a.heads) && equal(a.strides.row, b.strides.row, a.tokens);
 }
 
-/// Any number of steps from `least` to `most`, each of `stride` bytes.
+/// A choice of how many steps of `stride` bytes to take: from `least` to `most` steps.
 struct Steps {
   int64_t stride, least = 0, most = 0;
 };
 
-/// For each entry of `steps` a number of steps is chosen, from the entry's `least` to its `most`. Returns whether some
-/// choice leads from byte `at` to a byte in [least, most]. `looks` is the number of choices that the function may still
-/// try. meet() allows 256 choices. These are enough if each stride is at least as long as all steps of the smaller
-/// strides together. If the function has used up its choices and found no such byte, it returns false, although an
-/// untried choice might lead to such a byte.
+/// For each entry of `steps` the function chooses how many steps to take. Returns whether some choices lead from byte
+/// `at` to a byte in [least, most]. `looks` is the number of choices that the function may still try. meet() allows 256
+/// choices. These are enough if each stride is at least as long as all steps of the smaller strides together. If the
+/// function has used up its choices and found no such byte, it returns false, although an untried choice might lead to
+/// such a byte.
 bool leads_into(std::span<const Steps> steps, int64_t at, int64_t least, int64_t most, int& looks) {
   if (steps.empty()) return least <= at && at <= most;
   const auto [stride, fewest, largest] = steps.front();

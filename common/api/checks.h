@@ -11,9 +11,10 @@
 
 namespace attn {
 
-// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables, and refuses
-// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, and what
-// check_new_scales() refuses. If `gpu` is true, check() does not read the tables, because they are in device memory.
+// check() returns whether the call has any rows to compute. On the cpu check() also reads the tables. It refuses
+// lengths, starts, cu_seqlens, page numbers, documents and offsets that attn.h does not allow, a page that would get
+// the new tokens of two entries of `table`, and what check_new_scales() refuses. If `gpu` is true, check() does not
+// read the tables, because they are in device memory.
 bool check(const FlashCall& call, bool gpu);
 bool check(const CacheCall& call, bool gpu);
 bool check(const LinearCall& call, bool gpu);
@@ -31,7 +32,7 @@ struct ModifiedCall : FlashCall {
 /// result's k has capacity_of(call) tokens. The result is causal: a query sees the keys up to its own key.
 ModifiedCall modified_part(const CacheCall& call);
 
-/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences.
+/// Checks the sizes of a cache: k, max_pages, and q.batch, the number of sequences. Also checks that lengths are given.
 void check_cache(const CacheCall& call, bool gpu);
 /// Checks the values of lengths and table, which are on the host.
 void check_cache_values(const CacheCall& call);
@@ -53,10 +54,10 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
 /// Returns the number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
-/// Turns off options that change nothing: a window that reaches all keys, a prefix that all queries see without the
-/// option, a window to the right with causal attention. So these options need no separate kernel. Each window,
-/// prefix and number of global tokens that stays on is below the larger of the numbers of queries and keys. The call
-/// must have passed check(), and must have at least one key.
+/// Turns off options that change nothing: a window that reaches all keys; a prefix whose keys all queries see anyway;
+/// window_right in causal attention without a prefix; causal if the prefix has all keys. So these options need no
+/// separate kernel. Each window, prefix and number of global tokens that stays on is below the larger of the numbers of
+/// queries and keys. The call must have passed check(), and must have at least one key.
 void simplify(FlashCall& call);
 
 }  // namespace attn

@@ -20,7 +20,7 @@ Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec))
 Engine::~Engine() { delete state_.load(); }
 
 // After a fork the child has none of the parent's other threads. A lock that such a thread held at the fork stays
-// locked in the child. So the child does not touch the old state.
+// locked in the child. So a call in the child does not touch the old state.
 Engine::State& Engine::state() {
   State* old = state_.load(std::memory_order_acquire);
   if (old->born == forks.load(std::memory_order_relaxed)) return *old;

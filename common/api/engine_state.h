@@ -39,7 +39,7 @@ namespace engine {  // not anonymous: Engine::State, which engine.h declares, ha
 // sequence.
 constexpr size_t most_prepared = 1024;
 constexpr size_t most_bytes_of_cpu = size_t{256} << 20, most_bytes_of_gpu = size_t{1} << 30;
-/// The most bytes that a launch keeps for the copy of a cache of 8 bits, if the copy of a single sequence has no more.
+/// The most bytes that a launch keeps for the copy of a cache of 8 bits, unless the copy of one sequence needs more.
 inline size_t most_expanded_bytes(const DeviceInfo& info) {
   return (info.on_host ? most_bytes_of_cpu : most_bytes_of_gpu) / 4;
 }
@@ -279,7 +279,7 @@ struct Prepared {
   std::optional<LinearLaunch> linear;
   std::optional<RopeLaunch> rope;
   Buffer memory;           // Key::few: lengths for each number of keys (flash.cpp); Key::prefill: a PrefillData
-  PrefillData known = {};  // the content of `memory`
+  PrefillData known = {};  // Key::prefill: the content of `memory`, if has_known
   bool has_known = false;
   size_t bytes = 0;        // all device memory of this entry
   uint64_t last_call = 0;  // the number of the last call that used this entry

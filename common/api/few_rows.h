@@ -8,7 +8,7 @@ namespace attn {
 
 struct FewRows {
   int64_t queries = 16;  // the most queries of a sequence
-  int64_t rows = 64;     // the most rows of queries for a key/value head
+  int64_t rows = 64;     // the most query rows of a sequence that share a key/value head
 };
 constexpr FewRows few_rows{};
 

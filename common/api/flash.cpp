@@ -25,7 +25,8 @@ AttentionShape shape_of(const FlashCall& call) {
           .scale = call.scale};
 }
 
-/// Returns a power of 2 that is at least `keys` and at least 512. A decoding launch is prepared for so many keys.
+/// Returns the smallest power of 2 that is at least `keys` and at least 512. A decoding launch is prepared for this
+/// number of keys.
 int64_t key_capacity(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
@@ -45,7 +46,8 @@ DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
 bool has_few_rows(const FlashCall& call) {
   constexpr int64_t least_keys = 64, most_lengths = int64_t{1} << 24, most_biases = int64_t{1} << 24;
   // Decoding has none of these options except lengths, which mean something else there. In decoding the last query
-  // stands at the last key that a sequence has. In a FlashCall it stands at K's last row, which may be padding.
+  // stands at the last key that a sequence has. In a FlashCall the last query stands at K's last row, which may be
+  // padding.
   const bool decodes = call.prefix == 0 && call.global_tokens == 0 && !call.lengths && !call.documents &&
                        !call.blocks && !call.cu_seqlens_q && !call.mask.data;
   const auto& sizes = call.bias_sizes;

@@ -70,7 +70,8 @@ struct AttentionHooks {
   bool guarded = false;    // KernelSource::guarded; true if some text is a user's
 };
 
-/// Adds the hooks' texts, fragments and constants to the source of a kernel.
+/// Copies the hooks' texts, fragments, linking and `guarded` into the source of a kernel, and adds the hooks'
+/// constants.
 void add_hooks(KernelSource& source, const AttentionHooks& hooks);
 
 /// Returns the bytes of a value. The bytes may serve as AttentionHooks::data.

@@ -363,7 +363,8 @@ attn_status attn_flash(attn_engine* engine, void* stream, const DLTensor* q, con
     call.o = view(own, "o", &there("o", o), options.layout);
     const int64_t batch = call.q.batch, q_heads = call.q.heads, q_len = call.q.tokens, kv_len = call.k.tokens;
     options.soft_cap = cap_of(options.soft_cap);
-    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;  // -1: any size; sequences + 1 is -1
+    // -1 allows any size. `sequences` is -2, because options.def gives tables the size sequences + 1.
+    constexpr int64_t bias_sizes[] = {-1, -1, -1, -1}, sequences = -2;
 #define ATTN_OPTION(type, name, off) call.name = static_cast<type>(options.name);
 #define ATTN_SCALE(name) call.name = options.name;
 #define ATTN_TABLE(element, name, ...) \

@@ -1,5 +1,5 @@
-// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups); each threadgroup copies a part of
-// every table.
+// Fills a block of memory with bytes of the parameters and with copies of tables (stage.h). Grid: (threadgroups); each
+// threadgroup copies a part of every table.
 #include "common/api/kernels/stage.h"
 
 #include "common/kernel/cpu.h"

@@ -1,5 +1,5 @@
-// Puts a block of memory together: stage.h has the contract. Grid: (threadgroups); each threadgroup copies a part of
-// every table. Threads: THREADS. No threadgroup memory.
+// Fills a block of memory with bytes of the parameters and with copies of tables (stage.h). Grid: (threadgroups); each
+// threadgroup copies a part of every table. Threads: THREADS. No threadgroup memory.
 //
 // Checked: stage[THREADS=256] without spills
 #include "common/api/kernels/stage.h"

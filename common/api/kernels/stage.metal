@@ -1,5 +1,6 @@
-// Puts a block of memory together: stage.h has the contract. The kernel has not run on Apple hardware yet.
-// Grid: (threadgroups); each threadgroup copies a part of every table. Threads: THREADS. No threadgroup memory.
+// Fills a block of memory with bytes of the parameters and with copies of tables (stage.h). The kernel has not run on
+// Apple hardware yet. Grid: (threadgroups); each threadgroup copies a part of every table. Threads: THREADS. No
+// threadgroup memory.
 #include "common/api/kernels/stage.h"
 #include "common/kernel/metal.h"
 

@@ -1,6 +1,5 @@
 // Engine on the device under test: calls that append tokens to caches of 8 bits. The stored bytes are compared with the
-// host's quantisation, and the outputs with the oracle. One test breaks kernels on
-// purpose, and must then see an error.
+// host's quantisation, and the outputs with the oracle. One test breaks kernels on purpose, and must then see an error.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -128,7 +127,7 @@ class DeviceAppendTest : public test::EngineOnDevice {
     for (const auto& [what, view, cached] : {std::tuple{"K", &call.k, &k}, {"V", &call.v, &v}}) {
       Tensor& after = cached->after;
       after.data = values(static_cast<const std::byte*>(view->data), static_cast<int64_t>(after.data.size()));
-      Tensor old = after;  // but with the old bytes in the slots of the new tokens
+      Tensor old = after;  // the loop puts the bytes from before the call into the slots of the new tokens
       for (int64_t b = 0; b < batch; ++b) {
         for (int64_t h = 0; h < kv_heads; ++h) {
           for (int64_t i = std::max<int64_t>(0, -first[static_cast<size_t>(b)]); i < rows; ++i) {
@@ -221,7 +220,7 @@ const DType narrow = test::on_cuda ? DType::f16 : DType::f32;
 constexpr RopePairing interleaved = RopePairing::interleaved;
 
 TEST_F(DeviceAppendTest, StoredBytesEqualTheHostsAndAttentionReadsThem) {
-  // A GPU takes rows of 16, 32, 48 ... bytes.
+  // On a GPU a row of a cache has a multiple of 16 bytes.
   const int64_t more_than_64 = test::on_cuda ? 80 : 72, less_than_64 = test::on_cuda ? 48 : 40;
   const std::vector<AppendCase> cases = {
       {.q_len = 1, .dtype = narrow},
@@ -280,7 +279,7 @@ TEST_F(DeviceAppendTest, RefusesBadScalesAndOtherTypesOfNewTokens) {
       }
     }
   };
-  refused("", call, false);  // only the page that gets the token needs a scale
+  refused("", call, false);  // the scales of other pages are not checked
   for (const auto& [scale, text] :
        {std::pair{0.0f, "0"}, {-1.0f, "-1"}, {NAN, "nan"}, {INFINITY, "inf"}, {0x1p-127f, "5.877472e-39"}}) {
     CacheCall wrong = call;

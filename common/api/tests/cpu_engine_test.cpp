@@ -150,7 +150,7 @@ TEST(EngineTest, SeveralThreadsShareAnEngine) {
   EXPECT_EQ(engine.prepared(), 3u);
 }
 
-TEST(EngineTest, AForkedProcessPreparesEverythingAnew) {
+TEST(EngineTest, AForkedProcessComputesRightOutputs) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
 #endif

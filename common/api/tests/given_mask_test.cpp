@@ -246,7 +246,7 @@ TEST_F(DeviceMaskTest, OneLaunchForAllStrides) {
   EXPECT_EQ(engine_->prepared(), prepared + 1);
 }
 
-// The values of K and V at keys that no query sees do not matter.
+// NaN in K and infinity in V, at keys that no query sees, leave all outputs finite.
 TEST_F(DeviceMaskTest, HiddenKeysMayHoldAnything) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Tensor k = random_tensor(1, 2, 200, 64, dtype, Layout::bhsd, 1, 1);
@@ -316,7 +316,7 @@ TEST_F(DeviceMaskTest, BrokenMasksAreCaught) {
       {"the mask of another sequence", bits.c_str(),
        test::on_cuda ? "context.batch * p.strides[0]" : "batch * p.strides[0]", "0"},
       {"the bits of the first head", "mask_bits.h", "head * bits.of_head", "0"},
-      {"each word one bit late", hook.c_str(), "% 2;", "% 2 ^ 1;"},
+      {"the bits of two neighbouring keys are exchanged", hook.c_str(), "% 2;", "% 2 ^ 1;"},
       {"a block that is not listed", bits.c_str(), test::on_cuda ? "!some ? 0" : "if (some)",
        test::on_cuda ? "!all ? 0" : "if (all)"},
       {"pairs of partial blocks are not masked", bits.c_str(), test::on_cuda ? "(found == 2)" : "+ !all",

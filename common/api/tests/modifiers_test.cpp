@@ -156,8 +156,8 @@ class DeviceModifiersTest : public test::EngineOnDevice {
   }
 
   /// Calls Engine::flash(), and returns the largest difference from the oracle. `bias_axes` names the axes of a bias,
-  /// letters of "bhqk"; if it is empty, there is no bias. -infinity in the bias hides some pairs, and all pairs of some
-  /// rows.
+  /// letters of "bhqk"; an empty `bias_axes` means no bias. -infinity in the bias hides some pairs, and all pairs of
+  /// some rows.
   double flash(const Rules& rules, int64_t q_len, int64_t kv_len, bool causal, DType dtype,
                const std::vector<int>& lengths = {}, const std::string& bias_axes = {}) {
     const auto batch = static_cast<int64_t>(std::max(rules.starts.size(), size_t{1}));
@@ -504,8 +504,8 @@ TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
 }
 
 // The sequences of a batch take turns if the copies of their keys and values would take too much memory. In the first
-// case two of the three sequences have room at once, so the second turn computes the second sequence once more. In the
-// second case even one sequence has no room, and each turn serves one sequence.
+// case the memory has room for two of the three sequences, so the second turn computes the second sequence once more.
+// In the second case the memory lacks room even for one sequence, and each turn serves one sequence.
 TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
   const int64_t one_sequence = 1 << (test::on_cuda ? 18 : 16);  // tokens whose f32 copies take most_expanded_bytes()
   CacheCase one{.prefill = true, .q_len = 33, .cache_dtype = DType::int8, .sequences = 3};
@@ -520,7 +520,7 @@ TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
   }
 }
 
-// The new tokens of the second sequence begin one block of keys before the block with the sequence's start.
+// The new tokens of the second sequence begin in an earlier block of keys than the block with the sequence's start.
 TEST_F(DeviceModifiersTest, NewTokensBeforeTheStartAreStored) {
   for (const auto& [name, starts] :
        {std::pair{"at the end", std::vector{37, 130, 1, 0}}, {"at the last", {36, 129, 0, 0}}}) {
