@@ -5,7 +5,7 @@
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
-// Hooks come after cpu.h, because their texts use it.
+// Hooks come after cpu.h, because the texts of hooks use cpu.h.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"

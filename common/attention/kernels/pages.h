@@ -6,7 +6,7 @@
 //
 // With another text, `tuned` on the cpu must be compiled with COPY_K=1. `wgmma` copies boxes of whole pages, or of
 // BLOCK_C keys if a page has more keys. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for
-// such boxes: in a KeyPlace .batch is then the page, and .row the key's place on the page.
+// these boxes. Then KeyPlace::batch is the page, and KeyPlace::row is the key's place on the page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
