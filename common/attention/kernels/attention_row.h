@@ -1,4 +1,4 @@
-// A row of the attention that AttentionParams describe, with all hooks, for write_exact_row().
+// A row of the attention that AttentionParams describe, with all hooks, in CUDA: the argument of write_exact_row().
 #pragma once
 
 #include "common/attention/kernels/exact_row.h"

@@ -1,8 +1,6 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
 // gets the row wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's
 // default mode, fast mathematics, assumes that there are none.
-//
-// This file calls the hooks and does not include them. The kernel includes the hooks before this file.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,8 +1,8 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
-// anew for every row, and holds a whole row of scores. The kernel has not run on Apple hardware yet.
+// sum of V. FlashOperation::variants() names `naive` first, and the fastest variant last. `naive` reads K and V anew
+// for every row, and holds a whole row of scores. The kernel has not run on Apple hardware yet.
 //
-// The kernel takes all hooks. Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
+// The kernel takes all hooks except before.h. Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory, in floats: scores [kv_len], then three numbers of each simdgroup. At most 8180 keys fit 32 KB.
 // Grid: (q_len, q_heads, batch); naive_threads threads. Accumulators of a lane: 1.
 #include "common/attention/kernels/attention_row_metal.h"
