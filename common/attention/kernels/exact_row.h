@@ -1,4 +1,4 @@
-// A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
+// A row of attention by its definition, for CUDA kernels. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
 //   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
 //   - The exponent of a score's weight, s * factor - shift in base 2, is computed with one rounding. But the shift,
