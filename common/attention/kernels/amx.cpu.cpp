@@ -8,11 +8,13 @@
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
 // The first operand is stored by rows. The second operand consists of words of 32 bits: a word has two values of one
-// column, from two neighbouring rows. So K is transposed by words, and a word of V has the values of two neighbouring
-// keys. K and V are copied in this form once a block, for all BLOCK_R rows. The softmax runs along rows.
+// column, from two neighbouring rows. So a word of K has elements d and d + 1 of one key, and K is transposed word by
+// word. A word of V has elements of one column, from two neighbouring keys. K and V are copied in this form once for
+// each block of keys; all BLOCK_R rows use the copies. In the softmax a vector has 16 scores of one query row.
 //
 // Threadgroup memory. AmxLayout has the offsets, the distances between rows, and ROWS, DIM and KEYS, which are
-// multiples of 32. Elements beyond the last query, head_dim and the last key are zero:
+// multiples of 32. Products also read elements of q, k and v beyond the last query, head_dim and the last key; these
+// elements are zero:
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
 //   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the 16 sums of a row are added up at the end
@@ -27,7 +29,7 @@
 #include "common/attention/kernels/amx.h"
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
-// Hooks come after cpu.h, because their texts use it.
+// Hooks come after cpu.h, because the texts of hooks use cpu.h.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/listed_blocks.h"
 #include "common/attention/kernels/mask.h"
@@ -55,7 +57,7 @@ using Words = Vector<unsigned, LANES>;
 using Shorts = Vector<unsigned short, CHUNK>;
 
 /// Computes c[32][32] = a[32][32 * steps] * b, or c += a * b if `add` is true. The distances between rows are in bytes.
-/// b has the words of 32 columns, in 16 rows for each step.
+/// b[16 * steps][32] consists of words, each with two values of one column (see above).
 INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, const void* b, long b_step, int steps,
                            bool add) {
   char* const c0 = reinterpret_cast<char*>(c);
@@ -241,8 +243,8 @@ struct Tile {
     }
   }
 
-  // Computes scores and weights of the tile's 32 rows from `first` on with the block of keys, and adds the weighted
-  // values to the outputs.
+  // Computes the scores and weights of 32 rows of the tile, from row `first` on, with the block of keys. Adds the
+  // weighted values to the outputs.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);

@@ -55,7 +55,7 @@ struct KeyRange {
   int begin, end;
 };
 
-/// The place of a row of K and V: in units of TensorStrides, or as coordinates of a tensor map.
+/// The place of a row in K and V: the factors of the three strides of TensorStrides, or coordinates in a tensor map.
 struct KeyPlace {
   int batch, head, row;
 };
@@ -67,7 +67,8 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have a row at the place. A place can be wrong, because a table of pages can hold any number.
+/// Whether K and V have the page `place.batch`. A table of pages can hold any number, so the page may not exist. If no
+/// hook gives places on pages, the result is true.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -1,4 +1,4 @@
-// A row of the attention that AttentionParams describe, with all hooks, for write_exact_row().
+// A row of the attention that AttentionParams describe, with all hooks, in CUDA: the argument of write_exact_row().
 #pragma once
 
 #include "common/attention/kernels/exact_row.h"
@@ -47,7 +47,7 @@ struct AttentionRow {
     const KeyPlace place = place_of_key(key, kv_head, context);
     return !is_place(p, place) ? not_a_number() : load_float<IN_TYPE>(p.v, index_of(p.v_strides, place) + d);
   }
-  // A sink of NaN makes the row NaN, here in a sequence whose end_of_keys() is negative (keys.h).
+  // If end_of_keys() is negative (keys.h), the sink is NaN, and a sink of NaN makes the row NaN.
   DEVICE float sink() const {
     if (KEYS_END_EARLY && end_of_keys(context) < 0) return not_a_number();
     return SINK_IS_NONE ? -infinity() : sink_logit(context);

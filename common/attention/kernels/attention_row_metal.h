@@ -51,7 +51,7 @@ struct AttentionRow {
     if (!is_page(p, place)) return not_a_number();
     return load_float<IN_TYPE>(p.v, index_of(p.v_strides, place.batch, place.head, place.row) + d);
   }
-  /// A sink of NaN makes the row NaN, here in a sequence whose end_of_keys() is negative (keys.h).
+  /// If end_of_keys() is negative (keys.h), the sink is NaN, and a sink of NaN makes the row NaN.
   float sink() const {
     if (KEYS_END_EARLY && end_of_keys(context) < 0) return not_a_number();
     return SINK_IS_NONE ? -__builtin_inff() : sink_logit(context);

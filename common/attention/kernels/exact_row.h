@@ -1,7 +1,9 @@
-// A row of attention by its definition, for the kernels of a GPU. The kernels' fast code gets some rows wrong:
+// A row of attention by its definition, for CUDA kernels. The kernels' fast code gets some rows wrong:
 //   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
 //   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
-//   - A score s beyond 2^26 is too large to compute s * factor - shift with only one rounding.
+//   - The exponent of a score's weight, s * factor - shift in base 2, is computed with one rounding. But the shift,
+//     which is near the row's largest s * factor, has been rounded before. Beyond 2^26 this rounding error is too
+//     large.
 // A kernel finds such a row by a result that is not finite, or by a shift that is too large. The code here then
 // computes the row anew, key by key; this code reads no value of a hidden key.
 #pragma once
@@ -15,9 +17,9 @@
 constexpr float most_folded_shift = 67108864.0f;
 
 /// Returns false if a row must be computed anew because of its shift, which is in base 2. The shift may be too large
-/// for one rounding. A row with the lowest shift and a sum of 0 has seen no key, or only keys whose scores became
-/// -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become -infinity
-/// only if scale_log2 is above 1. So for such a row the function returns false if scale_log2 is above 1.
+/// for one rounding. A row whose shift is lowest_score and whose sum is 0 has seen no key, or only keys whose scores
+/// became -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become
+/// -infinity only if scale_log2 is above 1. So for such a row the function returns false if scale_log2 is above 1.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
@@ -49,7 +51,7 @@ DEVICE void write_exact_row(const Row& row) {
   constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
   const int lane = threadIdx.x % WARP;
   // Apart from hooks, this code divides nothing and calls only functions that are inlined. With a division or a call,
-  // ptxas would do all products of `wgmma` one after the other (C7520).
+  // ptxas would do all products of `wgmma` one after the other (message C7520).
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();
   float maximum = fmaxf(sink, lowest_score), sum = sink < lowest_score ? 0 : power_of_e(sink - maximum);

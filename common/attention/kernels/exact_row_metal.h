@@ -1,8 +1,6 @@
 // A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
 // gets the row wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's
-// default mathematics assumes that there are none.
-//
-// This file calls the hooks and does not include them. The kernel includes the hooks before this file.
+// default mode, fast mathematics, assumes that there are none.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -53,7 +51,7 @@ struct Softmax {
   float maximum = lowest_score, sum = 0;
   bool strange = false;
 
-  /// A score of -infinity is hidden.
+  /// Adds a score, or the sink. A score of -infinity (a hidden pair, or no sink) changes nothing.
   void take(float s) {
     if (is_finite(s)) {
       const float larger = max(maximum, s);

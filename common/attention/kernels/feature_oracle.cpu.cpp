@@ -1,5 +1,6 @@
-// Applies the feature map to numbers, for the oracle. The host replaces user_feature.h by a text that includes
-// math_double.h before the map. math_double.h defines `float` as `double`; the #undef below ends this after the map.
+// Applies a user's feature map (of linear attention) to numbers in double precision, for the oracle, which computes
+// expected results. The host replaces user_feature.h by a text that includes math_double.h before the map.
+// math_double.h defines `float` as `double`, for the map only: the #undef below ends the definition.
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/feature_oracle.h"

@@ -6,10 +6,11 @@
 // last row of a tile tell a kernel which blocks of keys it can leave out, and which blocks need no mask. A rule without
 // such ranges needs a mask hook or a score hook.
 //
-// A kernel asks only for rows that exist, and clips the range to [0, kv_len]. The range may be empty (attention.h says
-// what such a row gives). A hook that defines KEYS_END_EARLY also defines end_of_keys(context). This function returns
-// where the sequence's own keys end, at most kv_len. If the result is negative, the kernels of a GPU make the rows of
-// the sequence NaN. These kernels also make a row NaN if the row sees a key on a page that does not exist (is_place()).
+// Unless KEYS_ARE_DEFAULT, a kernel asks only for rows that exist. It clips the range to [0, kv_len]. The range may be
+// empty (attention.h says what such a row gives). A hook that defines KEYS_END_EARLY as 1 also defines
+// end_of_keys(context). This function returns where the sequence's own keys end, at most kv_len. If the result is
+// negative, the kernels of a GPU make the rows of the sequence NaN. These kernels also make a row NaN if the row sees a
+// key on a page that does not exist (is_place()).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

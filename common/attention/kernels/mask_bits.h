@@ -8,9 +8,9 @@
 #include "common/attention/kernels/modifiers/later.h"
 
 /// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key k of the block with k % 8 == 2 i
-/// or k % 8 == 2 i + 1. The bits are in the order of the keys, from the lowest bit on. In a matrix product, one thread
-/// has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks
-/// that are not in the list of the row's tile may be anything.
+/// or k % 8 == 2 i + 1. The bits are in the order of the keys, from the lowest bit on. After a matrix product on a GPU,
+/// one thread has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0.
+/// Words of blocks that are not in the list of the row's tile may be anything.
 struct MaskBits {
   GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; a size is 1 if all sequences, or heads, share words
   INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share words

@@ -34,8 +34,8 @@ static inline MaskList list_of(const LOCAL MaskLists& lists, int batch, int head
   return {lists.entries + list * lists.capacity, lists.counts[list]};
 }
 
-/// Parameters of `mask_blocks`, the kernel that makes the lists. Its grid is (tiles, heads, sequences). If all heads or
-/// all sequences share lists, the grid has 1 in their place.
+/// Parameters of the kernel `mask_blocks`, which makes the lists by asking the hooks about pairs. Its grid is (tiles,
+/// heads, sequences). If all heads or all sequences share lists, the grid has 1 in their place.
 struct MaskBlocksParams {
   int q_heads, q_len, kv_len;
   const GLOBAL void* data;  // of the hooks

@@ -5,7 +5,7 @@
 
 struct MaskOracleParams {
   unsigned char* visible;  // [rows][kv_len]: 1 where the pair is seen
-  KeyRange* bounds;        // [rows]: the range that keys() gives, or all keys if the text has no keys()
+  KeyRange* bounds;        // [rows]: bound_of(): what the user's keys() returns, or all keys if there is no keys()
   int rows, first, step;   // row i is query first + i * step
   ScoreContext context;
 };

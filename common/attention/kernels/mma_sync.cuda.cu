@@ -16,7 +16,7 @@
 // by tile (a thread's scores of two query rows, 8 rows apart). The rotate hook rotates Q and K in threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R and BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
-// OUT_TYPE, FOLD_SCALE (the scale is at least 1e-10, and is applied inside the exponential).
+// OUT_TYPE, FOLD_SCALE (1: the scale is at least 1e-10, and is applied inside the exponential).
 // Grid: (tiles of BLOCK_R rows, q_heads, batch); with CAUSAL the tiles start from the last rows. Threads and
 // threadgroup memory: MmaSyncLayout.
 //
@@ -66,8 +66,8 @@ constexpr int KV_BYTES = layout.kv_bytes;
 constexpr int THREADS = layout.threads;
 constexpr int TILES = layout.warp_rows / 16;  // tiles of 16 query rows, per warp
 constexpr int ELEMENT_BYTES = IN_TYPE == F32 ? 4 : 2;
-constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // matrix products over all columns of Q and K
-constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are exponents of 2
+constexpr int STEPS = DIM * ELEMENT_BYTES / 32;         // matrix products that cover all columns of Q and K
+constexpr bool FOLD = FOLD_SCALE && SCORE_IS_IDENTITY;  // shifts are in base 2
 using Params = ParamsWithLists<MASK_LISTS, AttentionParams>::type;
 
 // For f32 a thread reads SPAN neighbouring columns of V at once, and computes SPAN products. Product i takes columns i,
@@ -217,7 +217,7 @@ struct Warp {
       const unsigned to = shared_address(memory + layout.k) + buffer + row * ROW_BYTES + unit * 16;
       const char* from = static_cast<const char*>(p.k) + index_of(p.k_strides, at) * ELEMENT_BYTES + unit * 16;
       for (int u = 0; u + unit < UNITS; u += 8) {
-        if (lost) {  // no copy_16(), which might end after the store
+        if (lost) {  // without copy_16(): that copy might end after the store, and undo it
           store_ones(to + u * 16);
         } else {
           copy_16(to + u * 16, from + u * 16, there && u + unit < THERE);
@@ -361,8 +361,8 @@ struct Warp {
 
   // ---- softmax
 
-  // Returns a score in the units of shifts. With FOLD it is multiplied by scale * log2(e), without FOLD it is scaled
-  // already. With lists the factor is computed anew, because no register is left to keep scale_log2.
+  // Returns a score in the units of shifts: with FOLD `s` times scale * log2(e), without FOLD `s` itself, which is
+  // scaled already. With lists the factor is computed anew, because no register is left to keep scale_log2.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
   // Converts the difference of two numbers in the units of shifts to base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
@@ -475,8 +475,8 @@ struct Warp {
   // ---- the whole kernel
 
   DEVICE void run() {
-    // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1, and one of the row's
-    // four threads adds this weight to its sum.
+    // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1. Only one of the row's
+    // four threads begins its part of the row's sum with this weight.
     const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {

@@ -4,13 +4,13 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Q, K and V lie
-/// in this memory as [rows][row_bytes].
+/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Q, K and V lie in this memory
+/// as [rows][row_bytes].
 struct MmaSyncLayout {
   static constexpr long long stages = 2;  // buffers for blocks of K, and as many for blocks of V
 
   long long dim;        // head_dim, rounded up to whole matrix products, which take 32 bytes of a row each
-  long long row_bytes;  // an odd multiple of 16, so that 8 rows next to each other share no bank
+  long long row_bytes;  // an odd multiple of 16: 16 bytes of each of 8 neighbouring rows share no bank
   long long warp_rows;  // rows of a warp: 16, or 32 if registers allow 32, so that keys are read half as often
   long long threads;
   long long kv_bytes;        // of one block of K or V

@@ -1,11 +1,11 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
-// anew for every row, and holds a whole row of scores.
+// sum of V. FlashOperation::variants() names `naive` first, and the fastest variant last. `naive` reads K and V anew
+// for every row, and holds a whole row of scores.
 //
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
 #include "common/kernel/cpu.h"
-// Hooks come after cpu.h, because their texts use it.
+// Hooks come after cpu.h, because the texts of hooks use cpu.h.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/pages.h"

@@ -1,7 +1,6 @@
 // Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. `naive` is the first of the variants from textbook to tuned (FlashOperation::variants()): it reads K and V
-// anew for every row, and holds a whole row of scores. keys.h says which rows are NaN because a page or a length is
-// wrong.
+// sum of V. FlashOperation::variants() names `naive` first, and the fastest variant last. `naive` reads K and V anew
+// for every row, and holds a whole row of scores. keys.h says which rows are NaN because a page or a length is wrong.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.

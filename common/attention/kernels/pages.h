@@ -2,11 +2,12 @@
 // An experiment replaces this file by another text (KernelSource::includes["common/attention/kernels/pages.h"]) to look
 // pages up in a table that ScoreContext::data points to.
 //
-// A kernel asks only for keys that exist. If the keys hook has KEYS_END_EARLY, only keys before end_of_keys() exist.
+// Unless PAGES_ARE_DEFAULT, a kernel asks only for keys from 0 to kv_len - 1, and loads only rows of keys that exist.
+// With KEYS_END_EARLY (keys.h) only keys before end_of_keys() exist.
 //
 // With another text, `tuned` on the cpu must be compiled with COPY_K=1. `wgmma` copies boxes of whole pages, or of
 // BLOCK_C keys if a page has more keys. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for
-// such boxes: in a KeyPlace .batch is then the page, and .row the key's place on the page.
+// these boxes. Then KeyPlace::batch is the page, and KeyPlace::row is the key's place on the page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

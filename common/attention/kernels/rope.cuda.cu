@@ -8,8 +8,8 @@
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
 // 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes, and addresses and strides are multiples of
-// its size).
+// computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes; addresses and strides are multiples of a
+// group's size).
 // Grid: (heads of Q / rope_heads + heads of K / rope_heads, each rounded up; tiles of tile_rows rows; batch). Threads:
 // tile_rows times the units of a row.
 //

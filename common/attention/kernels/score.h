@@ -18,8 +18,8 @@
 //   SCORE_IN, SCORE_OUT  with SCORE_TILE on a GPU: factors that score_tile leaves to the kernel. The kernel multiplies
 //                        scores by SCORE_IN before score_tile and by SCORE_OUT after it, together with its own factors.
 //   SCORE_IS_BOUNDED     true: the hook's scores stay below 10^30 for any input
-//   SCORE_AHEAD          with a struct ScoreAhead: its read(int q, int k, const ScoreContext&) reads the numbers that a
-//                        thread needs from memory. `wgmma` calls read() before the scores are there, and hands the
+//   SCORE_AHEAD          with a struct ScoreAhead: its read(int q, int k, const ScoreContext&) reads from memory the
+//                        numbers that a thread needs. `wgmma` calls read() before the scores are there, and hands the
 //                        struct to score_tile as its last argument.
 //   SCORE_IS_LINEAR      true: the hook only adds slope * (k - own), where own = q + kv_len - q_len is the query's own
 //                        key. The hook then defines float score_slope(const ScoreContext&) in addition to `score`. If

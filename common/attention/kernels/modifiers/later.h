@@ -1,6 +1,6 @@
 // The data of modifiers that are newer than modifiers.h. In memory this data follows the data of the older modifiers.
 // (modifiers.h does not grow: recorded figures hold only for the text with which the kernel was compiled.) As in
-// ModifierData, the members give the tables' offsets in bytes.
+// ModifierData, the members for tables give the tables' offsets in bytes.
 #pragma once
 
 #include "common/attention/kernels/modifiers/run_time.h"
@@ -12,7 +12,7 @@ struct LaterModifiers {
   int cu_seqlens_q;         // RAGGED: int [sequences + 1], where the queries of each sequence begin, and where the last
                             // sequence's queries end
   int cu_seqlens_k;         // RAGGED: int [sequences + 1], the same for keys
-  int sequences;
+  int sequences;            // RAGGED: how many sequences lie in the tensors
 };
 
 static inline const LaterModifiers& later_of(const ScoreContext& context) {

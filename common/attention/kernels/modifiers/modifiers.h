@@ -1,6 +1,6 @@
 // The data that the hooks of modifiers read at run time, for host and kernels: one block of memory that begins with
-// ModifierData; the tables follow. The members of ModifierData give the tables' offsets from the start of the block, in
-// bytes.
+// ModifierData; the tables follow. Each `int` member of ModifierData is the offset of a table from the start of the
+// block, in bytes.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -21,7 +21,8 @@ struct ModifierData {
 // Values of BIAS: a row of the tensor has one element for all keys, or an element for each key.
 #define BIAS_OF_ROWS 1
 #define BIAS_OF_KEYS 2
-/// Elements after the tensor that kernels read and do not use: a block of keys may reach beyond the last key.
+/// How many elements of memory the host keeps after the tensor of BIAS. A block of keys may reach beyond the last key;
+/// kernels then read elements there, and do not use them.
 constexpr CONSTANT int bias_slack = 4096;
 
 /// For BLOCK_SPARSE: sparse_block is how many positions a block has. sparse_words() returns how many 32-bit words a row

@@ -1,5 +1,5 @@
-// Replaces seen_pairs.h if mask_in_bits.h is the mask hook: one word has the bits of the scores that a thread has of a
-// row.
+// Replaces seen_pairs.h if mask_in_bits.h is the mask hook. A thread has BLOCK_C / 4 scores of a row, and one word of
+// MaskBits (mask_bits.h) has the bits of exactly these scores.
 #pragma once
 
 #include "common/attention/kernels/keys.h"

@@ -1,4 +1,4 @@
-// SINKS: a logit for each head (gpt-oss, 2025), in a table.
+// SINKS: a table gives the logit of each head's sink (gpt-oss, 2025).
 #pragma once
 
 #include "common/attention/kernels/attention.h"
