@@ -1,7 +1,7 @@
 // Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
-// family. A test runs kernels for the families that have this machine's architecture. For this test the kernels are
-// compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors that
-// this machine has.
+// family. One test also runs kernels, for the families that have this machine's architecture. For this test the kernels
+// are compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors
+// that this machine has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,8 @@ struct Host {
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
 
-/// The device under test, described as another host, with a compiler for that host.
+/// The device under test, described as another host. Kernels are compiled for that host, but without the instructions
+/// that this machine lacks.
 class OtherHost : public Device {
  public:
   OtherHost(Device& device, const CpuTarget& family) : device_(device), compiler_(family.within(CpuTarget::host())) {
