@@ -1,7 +1,8 @@
-// A causal mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). Most tests compare
-// kernels with the oracle, on the device under test. In some cases rows see no key in the first or last blocks. In
-// other cases scores or values are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or
-// infinity: a NaN or an infinity may reach only the rows that see it.
+// A causal mask or a hook (a text that replaces a header of the kernel) hides pairs of a query and a key. The comments
+// of common/attention/kernels/attention.h say what follows for the outputs. Most tests compare kernels with the oracle,
+// on the device under test. In some cases rows see no key in the first or last blocks. In other cases scores or values
+// are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or infinity: a NaN or an infinity may
+// reach only the rows that see it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

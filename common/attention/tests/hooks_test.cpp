@@ -1,7 +1,7 @@
-// Hooks that say which keys a row sees, where keys lie, and how rows are rotated. Most tests run kernels with a hook on
-// the device under test, and compare the output with the oracle, or with the output of the same kernel without the
-// hook. Others expect that kernels with hooks compile for a GPU, or that these comparisons catch kernels whose use of a
-// hook is broken on purpose.
+// Hooks that say which keys a row sees, where keys lie, and how rows are rotated. A hook is a text that replaces a
+// header of the kernel. Most tests run kernels with a hook on the device under test, and compare the output with the
+// oracle, or with the output of the same kernel without the hook. Other tests expect that kernels with hooks compile
+// for a GPU, or that these comparisons catch kernels whose use of a hook is broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
