@@ -111,7 +111,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
-TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
+TEST_P(Hosts, CopyRowsOfKThatMayEvictEachOtherFromTheL1Cache) {
   FlashConfig pages = config("tuned", 256, 64);
   pages.layout = Layout::bshd;
   pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row
