@@ -27,8 +27,8 @@ std::string why_unable(const FlashConfig& config, const DeviceInfo& device, cons
 
 constexpr const char* mask_header = "common/attention/kernels/mask.h";
 
-// Whether the kernel walks lists of key blocks. `naive` never does, because it has no tiles. The other kernels do not
-// if the device cannot make lists.
+// Whether the kernel walks lists of key blocks. `naive` never walks lists, because it has no tiles. No kernel walks
+// lists if the device cannot make lists.
 bool walks_lists(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook) {
   return hook && hook->lists != ListScope::none && config.variant != "naive" && device.operations->mask_list_threads;
 }

@@ -1,4 +1,4 @@
-// An attention launch without tensors of its own: it can be encoded on any pointers.
+// An attention launch that owns no tensors: each call of encode() gives the tensors.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// Modifiers of attention, and the hooks with which a kernel is compiled for them.
+// Modifiers of attention, such as windows, ALiBi, a soft cap or sinks. A kernel is compiled for them with hooks: texts
+// that replace headers of the kernel.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace attn {
 /// in options.def say with which options they compose. score.h, keys.h, mask.h and sink.h of kernels/modifiers say what
 /// each modifier does. By default every modifier is off.
 struct Modifiers {
-  // The options that change the kernel. The bool of a table says whether the case has the table.
+  // The options that change the kernel. A bool with the name of a table says whether the kernel reads this table.
 #define ATTN_MODIFIER(type, name, off, least, most) type name = off;
 #define ATTN_MODIFIER_TABLE(element, name, ...) bool name = false;
 #define ATTN_DRAWN_TABLE(element, name, ...)

@@ -1,4 +1,4 @@
-// Rotary positions of a case: which kernel rotates Q and K, and by which angles.
+// How Q and K of one attention problem are rotated (RoPE): by which kernel, and by which angles.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace attn {
 
 /// Sizes of one attention problem. q_heads is a multiple of kv_heads: query head h reads key/value head
-/// h / (q_heads / kv_heads). Causal is aligned to the bottom right: query q sees keys k <= q + kv_len - q_len.
+/// h / (q_heads / kv_heads). The causal mask is aligned to the bottom right: query q sees keys k <= q + kv_len - q_len.
 struct AttentionShape {
   int64_t batch = 1, q_heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 64;
   bool causal = false;

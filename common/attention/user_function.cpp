@@ -50,7 +50,7 @@ std::string UserFunction::header(bool in_double) const {
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
   std::string closing = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  if (guarded) {  // three warnings become errors, because nobody means such code; all other warnings are off
+  if (guarded) {  // three warnings become errors, because they mean faulty code; all other warnings are off
     quiet +=
         "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
         "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"

@@ -12,7 +12,7 @@ enum class FunctionKind { score, mask, feature };
 
 /// Text and name of a function.
 struct UserFunction {
-  std::string name;  // a path, which messages name
+  std::string name;  // a path, for messages
   std::string text;
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;

@@ -1,4 +1,4 @@
-// Parameters of the kernel that applies a score function to a row in double precision, for host and kernel.
+// Parameters of the kernel score_oracle, which applies a score function to a row of scores in double precision.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,14 +1,14 @@
-// What the keys hook and the mask hook answer, in CUDA kernels with matrix instructions: one bit for each score that a
-// thread holds.
+// Asks the keys hook and the mask hook which pairs of a query and a key take part. The answers are one bit for each
+// score that a thread holds. Only CUDA kernels with matrix instructions include this file.
 #pragma once
 
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/kernel/cuda.h"
 
-/// Bits for the KEYS / 4 scores that a thread has of one row. If the key of score 0 is `key`, the argument of find(),
-/// then the key of score i is key + i / 2 * 8 + i % 2. Bit i % 32 of word i / 32 says whether the pair of score i takes
-/// part.
+/// Four threads share a row of KEYS scores. SeenKeys has a bit for each of the KEYS / 4 scores of one thread. The bit
+/// of score i is bit i % 32 of words[i / 32], and says whether the pair of this score takes part. The key of score 0 is
+/// `key`, the argument of find(). The key of score i is key + i / 2 * 8 + i % 2.
 template <int KEYS>
 struct SeenKeys {
   unsigned words[(KEYS / 4 + 31) / 32];

@@ -1,9 +1,9 @@
-// The sink hook gives a logit for each head. The logit takes part in the softmax of every row like the score of one
-// more key, which has no value (attention sinks: Xiao et al. 2023; gpt-oss, 2025). The logit makes the denominator
-// greater, and counts in the log-sum-exp. This file has no sink. An experiment replaces this file by another text
+// The sink hook gives a logit for each head (attention sinks: Xiao et al. 2023; gpt-oss, 2025). The exponential of the
+// logit is added to the denominator of the softmax of every row of the head, and counts in the log-sum-exp. The sink
+// adds nothing to the numerator. This file has no sink. An experiment replaces this file by another text
 // (KernelSource::includes["common/attention/kernels/sink.h"]).
 //
-// With a sink, a row that sees no key gives 0, and the sink as its log-sum-exp.
+// If a row of a head with a sink sees no key, its outputs are 0, and its log-sum-exp is the sink.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -16,8 +16,8 @@ INLINE V shift_of(V maximum) {
   return maximum == hidden_score ? V{} : maximum;
 }
 
-// exp4() computes powers of 4, not of 2 or e: a score in base 4, s log2(e) / 2, is smaller than s. So the score in base
-// 4 does not overflow if s does not overflow.
+// exp4() computes powers of 4, because e^s = 4^(s log2(e) / 2), and this exponent has a smaller magnitude than s. So
+// the exponent does not overflow if s does not overflow. (The exponent of 2, s log2(e), may overflow.)
 constexpr float log4_e = log2_e / 2, ln_4 = 2 * ln_2;
 
 /// If the absolute value of shift * factor is at most this number, a kernel may compute a weight as 4^(s * factor -

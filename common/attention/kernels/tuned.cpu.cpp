@@ -476,8 +476,9 @@ struct Tile {
     }
   }
 
-  // Writes the outputs, and the log-sum-exp if it is wanted. end_of_row() gives the factor on O, sink included. Rows
-  // with outputs that are not finite are computed anew (repair.h).
+  // Writes the outputs, and the log-sum-exp if it is wanted. end_of_row() gives the factor on O, sink included. A row
+  // with an output that is not finite is computed anew (repair.h), unless the factor is NaN: then NaN is the right
+  // output.
   INLINE void finish() {
     const long long base = batch * p.o_strides.batch + head * p.o_strides.head + first_query * p.o_strides.row;
     const long long first_lse = (static_cast<long long>(batch) * p.q_heads + head) * p.q_len + first_query;

@@ -7,8 +7,12 @@
 // exchange only the row's maximum and sum. Blocks are walked from the first key to the last.
 //
 // In threadgroup memory, 0 replaces each element that is not finite, and a flag records this. The kernel computes a row
-// anew (exact_row_metal.h) if the row sees such an element, if a score or a result of the row is not finite, or if a
-// score is so large that differences of scores may overflow.
+// anew (exact_row_metal.h) in these cases:
+//   - the row of Q has such an element
+//   - a block of which the row sees a key has such an element in K or V, or has a key on a page that does not exist
+//   - a score is NaN or +infinity, or so large that differences of scores may overflow
+//   - the sink is NaN, +infinity or as large as such a score, or end_of_keys() (keys.h) is negative
+//   - an output is not finite
 //
 // The kernel takes all hooks except before.h; score hooks get single scores.
 //
@@ -126,7 +130,7 @@ struct Tile {
   }
 };
 
-/// Whether a flag of some simdgroup is set.
+/// Whether any simdgroup has set its flag.
 INLINE bool any_set(threadgroup const uint* flags) {
   uint set = 0;
   for (int i = 0; i < THREADS / SIMD; ++i) set |= flags[i];

@@ -12,7 +12,7 @@ struct MetalTunedLayout {
   bool q_registers;  // Q stays in registers
   int buffers;       // 2: a buffer for K and a buffer for V; 1: one for both
   /// Byte offsets of K and V (Q begins at 0), and of flags: one for each row of Q, and one for each simdgroup. `bytes`
-  /// is the size of all.
+  /// is the total size.
   int k, v, flags, bytes;
 
   constexpr MetalTunedLayout(int head_dim, int block_r, int block_c, int in_type)

@@ -88,7 +88,7 @@
 //                                 time                                          write_kept_rows()
 //   CAUSAL             0, 1       with KEYS_ARE_DEFAULT. 0: keys end at kv_len. key_end(), read_scores()
 //                                 1: visible_keys() (keys.h) gives their end
-//   IN_TYPE            F16, BF16  type of products, weights, turned queries,    Mma_S, Mma_O, pack_weights(),
+//   IN_TYPE            F16, BF16  type of products, weights, rotated queries,   Mma_S, Mma_O, pack_weights(),
 //                                 parts of a slope, numbers of keys             rotate_queries(), split_slope(),
 //                                                                               flash_forward()
 //   OUT_TYPE           F16, BF16  pairs of 16 bits                              store(), store_output(), round_panels()
@@ -139,7 +139,7 @@
 //                                 fewer
 //   PAGE_KEYS                     with a pages hook, less than BLOCK_C: BOXES   constants
 //                                 is more than 1
-//   ROTATE_IS_IDENTITY 0, 1       0: rotate_queries() turns Q in threadgroup    run()
+//   ROTATE_IS_IDENTITY 0, 1       0: rotate_queries() rotates Q in threadgroup  run()
 //                                 memory; ROTATE_LEAVES_KEYS must be 1
 //   SINK_IS_NONE       0, 1       0: a row begins with the sink as its shift,   run()
 //                                 and with the weight of the sink as its sum
@@ -200,7 +200,7 @@
 namespace {
 
 // Whether a product adds slope * (number of the key in its block) to the scores. The rest of the linear term is the
-// same for all keys of a block. (LINEAR is a macro: a constant would be data in every kernel.)
+// same for all keys of a block. (LINEAR is a macro, because a constant would become data in every kernel's binary.)
 #define LINEAR (FOLD_SCALE && SCORE_IS_LINEAR)
 constexpr WgmmaLayout layout(HEAD_DIM, BLOCK_R, BLOCK_C, STAGES, OUT_PANELS, LINEAR);
 constexpr int CONSUMERS = BLOCK_R / 64;
@@ -310,7 +310,8 @@ DEVICE bool row_exists(const AttentionParams& a, int query) {
 
 // ---- scheduler: one thread that hands out tiles
 
-// Counts the tile's blocks, at least one. The host can count blocks only for the default keys hook.
+// Finds the first block that the tile walks, and WgmmaTile::blocks. The host can find both only for the default keys
+// hook.
 DEVICE void find_blocks(const AttentionParams& a, Barriers& bars) {
   const int first = bars.tile.first_query;
   const int begin = key_begin(a, bars.tile, first), end = key_end(a, bars.tile, first + BLOCK_R - 1);
@@ -359,7 +360,7 @@ DEVICE void schedule(const Params& p) {
 DEVICE int map_column(int panel) { return WHOLE_PANELS ? 0 : panel * PANEL_COLUMNS; }
 DEVICE int map_panel(int panel) { return WHOLE_PANELS ? panel : 0; }
 
-// ---- producers: threads that issue the tensor copies; only the first one issues copies of Q
+// ---- producers: threads that issue the tensor copies; only the first producer issues copies of Q
 
 DEVICE void copy_panels(unsigned char* target, int panel_bytes, const TensorMap& map, Barrier& full, int row, int head,
                         int batch) {

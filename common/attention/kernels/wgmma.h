@@ -11,8 +11,9 @@ struct WgmmaTile {
   /// A multiple of 64. If it is negative, the tile begins before the first query, and the first consumers (warpgroups
   /// that compute 64 rows each) have no rows.
   int first_query;
-  /// How many blocks have a key that some row of the tile sees, at least 1. With a keys hook the kernel counts these
-  /// blocks itself.
+  /// The number of the last block with a key that some row of the tile sees, plus 1; at least 1. With a keys hook the
+  /// kernel finds this number itself. With a list of key blocks (mask_lists.h) the kernel sets `blocks` to the number
+  /// of the list's entries, or to 1 if the list is empty.
   int blocks;
 };
 
@@ -28,8 +29,8 @@ struct WgmmaParams {
   float scale_log2;        // scale * log2(e)
   const WgmmaTile* tiles;  // in the order in which threadgroups take them (common/backends/cuda/wgmma_schedule.h)
   unsigned tile_count;
-  /// [0] counts the tiles that were taken, without the first tile of each threadgroup. [1] counts the threadgroups that
-  /// have found no more tiles. Both counters are 0 before and after every launch.
+  /// [0] counts how often threadgroups have asked for another tile after their first tile. [1] counts the threadgroups
+  /// that have found no more tiles. Both counters are 0 before and after every launch.
   unsigned* counters;
   /// An array [batch, q_heads, sixteens] that only the kernel uses. The array has an element for each group of 16 rows
   /// of a head. The array holds a linked list for each warp: the groups that the warp computes anew after its last

@@ -1,7 +1,7 @@
 // Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
-// family. A test runs kernels for the families that have this machine's architecture. For this test the kernels are
-// compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors that
-// this machine has.
+// family. One test also runs kernels, for the families that have this machine's architecture. For this test the kernels
+// are compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors
+// that this machine has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,8 @@ struct Host {
 
 void PrintTo(const Host& host, std::ostream* out) { *out << host.family; }
 
-/// The device under test, described as another host, with a compiler for that host.
+/// The device under test, described as another host. Kernels are compiled for that host, but without the instructions
+/// that this machine lacks.
 class OtherHost : public Device {
  public:
   OtherHost(Device& device, const CpuTarget& family) : device_(device), compiler_(family.within(CpuTarget::host())) {
@@ -110,7 +111,7 @@ TEST_P(Hosts, HaveTheRegisterTileThatTheirRegistersHold) {
   EXPECT_LE(constant(few_rows, "TILE_VECTORS") * host.simd_width, 16);
 }
 
-TEST_P(Hosts, CopyRowsOfKThatShareASetOfTheL1Cache) {
+TEST_P(Hosts, CopyRowsOfKThatMayEvictEachOtherFromTheL1Cache) {
   FlashConfig pages = config("tuned", 256, 64);
   pages.layout = Layout::bshd;
   pages.shape.q_heads = pages.shape.kv_heads = 4;  // 4 KiB from row to row

@@ -1,7 +1,8 @@
-// A causal mask or a hook hides pairs of a query and a key (common/attention/kernels/attention.h). Most tests compare
-// kernels with the oracle, on the device under test. In some cases rows see no key in the first or last blocks. In
-// other cases scores or values are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or
-// infinity: a NaN or an infinity may reach only the rows that see it.
+// A causal mask or a hook (a text that replaces a header of the kernel) hides pairs of a query and a key. The comments
+// of common/attention/kernels/attention.h say what follows for the outputs. Most tests compare kernels with the oracle,
+// on the device under test. In some cases rows see no key in the first or last blocks. In other cases scores or values
+// are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or infinity: a NaN or an infinity may
+// reach only the rows that see it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -47,9 +48,10 @@ std::string header(const std::string& macros, const std::string& function) {
       macros, function);
 }
 
-// There are two documents. The cut is within a block of keys and within a tile of rows. Rows of the second document see
-// no key in the first blocks, rows of the first document see no key in the last blocks, and rows whose
-// position q + kv_len - q_len is negative see no key.
+// The keys before `cut` are the first document, the other keys are the second document. A query sees only keys of its
+// own document. The cut is within a block of keys and within a tile of rows. So rows of the second document see no key
+// in the first blocks, and rows of the first document see no key in the last blocks. Row q has the position
+// q + kv_len - q_len; a row with a negative position sees no key.
 constexpr int64_t cut = 43;
 bool same_document(const AttentionShape& shape, int64_t q, int64_t k) {
   const int64_t own = q + shape.kv_len - shape.q_len;
@@ -175,8 +177,8 @@ TEST_P(HiddenVariants, EqualScoresOfAnySize) {
   }
 }
 
-// Products of Q and K of 2^126. At a scale of 3.8 or -3.8 the scores are near the limit of f32, and the scores times
-// log2(e) would be infinite.
+// The products of Q and K are 2^126. At a scale of 3.8 or -3.8 the scores are near the limit of f32, and the scores
+// times log2(e) would be infinite.
 Tensors at_the_edge_of_f32(const Tested& setup) {
   Tensors tensors = test::random_tensors(setup.config);
   tensors.q = constant(tensors.q, 0);
@@ -387,11 +389,11 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   }
 }
 
-// A weight is a power with the exponent s * factor - m * factor. Here s is a score, m is the row's largest score, and
-// `factor` is the scale times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and
-// amx.cpu.cpp compute the exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all
-// weights of the row are wrong by the same ratio. Up to largest_product this error is at most 2^-14. For an m of 4e9
-// the error can be more than 1, and the weights would be useless.
+// A weight is 4^(s * factor - m * factor). Here s is a score, m is the row's largest score, and `factor` is the scale
+// times a constant. If |m * factor| is at most largest_product, `tuned` with BF16_DOT and amx.cpu.cpp compute the
+// exponent by one multiply-add. The rounding error of m * factor stays in the exponent, so all weights of the row are
+// wrong by the same ratio. Up to largest_product this error is at most 2^-14. For an m of 4e9 the error can be more
+// than 1, and the weights would be useless.
 TEST(HiddenTest, TheRoundingErrorOfAMultiplyAddIsSmallUpToTheLargestProduct) {
   const std::string text = read_file(source_root() + "/common/attention/kernels/softmax.h").value();
   const std::string name = "largest_product = ";

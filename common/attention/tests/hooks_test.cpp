@@ -1,7 +1,7 @@
-// Hooks that say which keys a row sees, where keys lie, and how rows are rotated. Most tests run kernels with a hook on
-// the device under test, and compare the output with the oracle, or with the output of the same kernel without the
-// hook. Others expect that kernels with hooks compile for a GPU, or that these comparisons catch kernels whose use of a
-// hook is broken on purpose.
+// Hooks that say which keys a row sees, where keys lie, and how rows are rotated. A hook is a text that replaces a
+// header of the kernel. Most tests run kernels with a hook on the device under test, and compare the output with the
+// oracle, or with the output of the same kernel without the hook. Other tests expect that kernels with hooks compile
+// for a GPU, or that these comparisons catch kernels whose use of a hook is broken on purpose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -399,10 +399,12 @@ std::string rotate_difference(const std::string& name, Tested setup, PipelineCac
   return difference(setup.config, run(name, setup, tensors, rotate_hook(), angles(shape), cache), want.o, want.lse);
 }
 
+// Whether the kernel takes a hook that rotates queries and keys, as rotate_hook() does. wgmma takes only hooks that
+// rotate queries and leave keys as they are.
 bool takes_rotate_hook(const std::string& name) { return name != "amx" && name != "wgmma" && name != "tuned_pairs"; }
 
 TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
-  if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes no rotate hook";
+  if (!takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes no hook that rotates keys";
   test::Some some(13);
   for (const int64_t head_dim : {8, 40, 64, 128}) {
     for (const auto& [q_len, kv_len] : {std::pair{75, 141}, {1, 1}, {20, 50}, {1, 130}}) {
@@ -421,13 +423,13 @@ TEST_P(HooksTest, RotatingRowsInTheKernelEqualsRotatingThemBeforeTheLaunch) {
 }
 
 // A kernel must not ignore a rotate hook.
-TEST_P(HooksTest, KernelsThatTakeNoRotateHookDoNotCompileWithARotateHook) {
-  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes a rotate hook";
+TEST_P(HooksTest, KernelsThatCannotRotateKeysDoNotCompileWithAHookThatRotatesKeys) {
+  if (takes_rotate_hook(GetParam())) GTEST_SKIP() << "this kernel takes a hook that rotates keys";
   const Tested setup = tested(GetParam());
   EXPECT_THROW(pipelines().get(kernel_of(GetParam(), setup, rotate_hook()).source), CompileError);
 }
 
-// Keys on pages, with a window, and with a rotate hook if the kernel takes one.
+// Keys lie on pages, a window hides keys, and rotate_hook() rotates rows if the kernel takes this hook.
 TEST_P(HooksTest, HooksTogether) {
   Tested setup = tested(GetParam());
   setup.copies = true;

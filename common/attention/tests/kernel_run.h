@@ -83,8 +83,8 @@ using Includes = std::map<std::string, std::string>;
 
 inline Launch kernel_of(const std::string& name, const Tested& tested, const Includes& includes) {
   const DeviceInfo info = info_of(name), &here = device().info();
-  // Without a score hook FlashOperation::kernel() chooses the AMX kernel for bf16 on a host with AMX. So every kernel
-  // of the cpu but `amx` gets a score hook here.
+  // Without hooks FlashOperation::kernel() chooses the AMX kernel for bf16 on a host with AMX. So for the other kernels
+  // of the cpu this function asks for a kernel that takes a score hook.
   const bool hooked = includes.contains(score_file) || (!on_cuda && name != "amx");
   const AttentionHooks any;
   Launch kernel = FlashOperation::of(info).kernel(tested.config, info, hooked ? &any : nullptr);

@@ -1,6 +1,6 @@
-// The mask hook, and lists: for each tile of rows, the blocks of keys of which some row of the tile sees a key. Most
-// tests run kernels with and without lists on the device under test. Both outputs must agree with the oracle and with
-// each other. Other tests check the lists, compile kernels for a GPU, or expect that the comparison with the
+// The mask hook, and its lists. The list of a tile of rows names each block that has a key that some row of the tile
+// sees. Most tests run kernels with and without lists on the device under test. Both outputs must agree with the oracle
+// and with each other. Other tests check the lists, compile kernels for a GPU, or expect that the comparison with the
 // oracle catches kernels that are broken on purpose.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

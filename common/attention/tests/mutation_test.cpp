@@ -72,7 +72,7 @@ class BlockMutations : public test::OnPath<BlockCase> {
  protected:
   const KernelPath& path() const override { return GetParam().path; }
 
-  /// Tests of the same dtype and kind share tensors and the oracle's results.
+  /// Tests with the same dtype and the same kind of inputs share tensors and the oracle's results.
   static std::shared_ptr<FlashInputs> inputs(const FlashConfig& config, InputKind kind) {
     static std::map<std::pair<DType, InputKind>, std::shared_ptr<FlashInputs>> all;
     auto& shared = all[{config.dtype, kind}];

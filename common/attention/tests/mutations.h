@@ -237,9 +237,9 @@ inline std::vector<BlockMutation> block_mutations() {
           {amx_file, "missing_rescale", "load<Floats>(o + row * O_STEP + d) * alpha",
            "load<Floats>(o + row * O_STEP + d)", "", InputKind::needles},
 
-          // If the producer and the consumers counted blocks differently, they would wait for ever. So a mutation that
-          // drops a block either masks the block, or changes key_end(), from which the producer and the consumers get
-          // the number of blocks.
+          // A consumer must hand back the buffers of all blocks that the producer copies, or the producer waits for
+          // ever. So a mutation that drops a block either masks the block, or changes key_end(): the consumers then
+          // hand back the buffers of the last block unused.
           {wgmma_file, "first_block_dropped", mask,
            "if (block == 0) end[0] = end[1] = 0;\n      if (block == 0 || block >= visible) mask_s<"},
           {wgmma_file, "last_block_dropped", "!CAUSAL) return a.kv_len;", "!CAUSAL) return a.kv_len - BLOCK_C;"},

@@ -16,8 +16,7 @@
 namespace attn::test {
 
 /// Returns `device` described as `host`. If `file` is the AMX kernel's file, returns `device` described as a host with
-/// AMX. Returns null if the test can use `device` as it is: `host` is empty, and the kernel is not the AMX
-/// kernel.
+/// AMX. Returns null if the test can use `device` as it is: `host` is empty, and `file` is another kernel's file.
 inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, std::string_view host = "") {
   std::vector<std::string> features;
   if (file == amx_file) {
@@ -30,7 +29,7 @@ inline std::unique_ptr<Device> host_of(std::string_view file, Device& device, st
   return std::make_unique<OtherHost>(device, std::string(host), 16, 32, features);
 }
 
-/// A test of one KernelPath. The test skips itself if the device does not have the path.
+/// A test of one KernelPath. The test skips itself if the device cannot run the path's kernel.
 template <typename Param>
 class OnPath : public OnDevice<testing::TestWithParam<Param>> {
  protected:

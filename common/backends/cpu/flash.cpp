@@ -35,7 +35,7 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
 }
 
 // Whether the device has Intel's cores with 512-bit vectors. On these cores all vector arithmetic shares two ports with
-// multiply-adds. A core starts few micro-operations a cycle, and the threads of the core share them.
+// multiply-adds. A core starts few micro-operations a cycle, and its hardware threads share this number.
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
 // The register tile has `rows` rows of `vectors` vectors each. An element of a vector belongs to a query. A row belongs
