@@ -16,8 +16,8 @@ namespace attn {
 namespace {
 
 // If Q K^T of all rows needs more than full_check_products multiplications, the oracle checks only a sample of rows,
-// whose Q K^T needs about sampled_check_products multiplications. So a check usually takes less time than a
-// measurement.
+// whose Q K^T needs about sampled_check_products multiplications. The sample has at least least_rows_checked rows. So a
+// check usually takes less time than a measurement.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;

@@ -24,8 +24,8 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// The least scale that a kernel applies inside the exponential. Times a negative scale, a hidden score (-infinity)
-// would become +infinity; times a scale of 0 or a denormal scale, NaN.
+// The least scale that a kernel applies inside the exponential. There the kernel multiplies hidden scores (-infinity)
+// by the scale. A negative scale would make them +infinity. A scale of 0, or a denormal scale, would make them NaN.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup

@@ -215,7 +215,8 @@ void Instrumenter::inline_library() {
   }
 }
 
-// Gives each variable in threadgroup memory a range of msl_arena, with gaps between the ranges.
+// Gives each variable in threadgroup memory a range of msl_arena, the array that stands for threadgroup memory. Gaps
+// lie between the ranges.
 void Instrumenter::place_arrays() {
   std::vector<llvm::GlobalVariable*> variables;
   for (llvm::GlobalVariable& variable : module_.globals()) {

@@ -27,7 +27,7 @@ struct Small {
 };
 
 /// Runs the kernel in six orders: first to last, last to first, and four random orders. `fill` sets the memory before
-/// each run, and `check` looks at it after the run.
+/// each run. After the run, `check` compares the memory with the expected contents.
 template <typename Params>
 void run_small(const Small& kernel, const Params& params, std::vector<msl::Memory> memory,
                const std::function<void()>& fill, const std::function<void(uint32_t)>& check) {
