@@ -50,8 +50,8 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
       lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
     }
   }
-  if (modifiers_
-          .starts) {  // padding keys: 0 in the first sequence, kv_len / 2 in the second, 0 to kv_len / 2 in others
+  if (modifiers_.starts) {
+    // Padding keys: none in the first sequence, kv_len / 2 in the second, 0 to kv_len / 2 in each other sequence.
     std::mt19937_64 start_random(table_seed);  // a second generator, so that `starts` does not change the other tables
     for (int64_t batch = 0; batch < s.batch; ++batch) {
       const auto most = static_cast<uint64_t>(s.kv_len / 2);
