@@ -373,8 +373,8 @@ void Instrumenter::integer_division(llvm::Instruction& instruction) {
 }
 
 // Checks an operation on floating-point numbers. `operation` is the index of the operation's name in
-// Machine::bad_number(). Where only the result is checked, an operand that is not finite makes the result infinite or
-// NaN.
+// Machine::bad_number(). For additions, subtractions and multiplications a check of the result is enough: an operand
+// that is not finite makes the result infinite or NaN.
 void Instrumenter::arithmetic(llvm::Instruction& instruction) {
   unsigned operation = 0;
   bool operands = false, result = true;

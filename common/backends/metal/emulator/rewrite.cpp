@@ -15,7 +15,8 @@ struct Token {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Returns the end of the comment, string or character that begins at `at`, or `at` if none begins there.
+// Returns the end of the comment, string literal or character literal that begins at `at`. Returns `at` if none of
+// these begins there.
 size_t end_of_quoted(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at);
   const auto past = [&](std::string_view end, size_t from) {
@@ -125,8 +126,8 @@ bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   return word(at) == "{" || (word(at) == ":" && word(at + 1) != ":");
 }
 
-// Leaves out the member function whose parameters end at the token `at`, because clang has member functions only for
-// objects in the thread's own memory. Returns the index of the function's last token.
+// Leaves out the member function whose parameters end at the token `at`, because in C++ clang accepts only member
+// functions for objects in the thread's own memory. Returns the index of the function's last token.
 size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text, size_t at,
                         std::vector<Change>& changes) {
   size_t first = at, last = at;
