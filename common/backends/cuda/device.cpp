@@ -24,8 +24,8 @@ namespace attn {
 
 namespace {
 
-// A device waits at most this long for a submission. The deadline is far longer than a submission should take (a launch
-// should take at most 0.5 s, and a sample has few launches), and short enough that a user can wait for it.
+// A device waits at most this long for a submission. The deadline is far longer than a submission should take: a launch
+// should take at most 0.5 s, and a sample has few launches. The deadline is short enough that a user can wait for it.
 constexpr std::chrono::seconds deadline{10};
 
 // How many graphs a device keeps: more than the number of encoders that take turns while a group of cases is measured.

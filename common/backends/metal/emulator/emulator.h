@@ -73,9 +73,9 @@ struct Run {
   std::map<uint32_t, const void*> buffers = {};       // the address of [[buffer(n)]]
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
-  /// The order in which threadgroups run, and in which the threads of a threadgroup run: 0 is from first to last, 1 is
-  /// from last to first. Each other number is a seed of random orders. Threads run in rounds: in a round each thread
-  /// that can go on has one turn. With a seed, each round has a new random order.
+  /// The order of the threadgroups, and of the threads in a threadgroup: 0 is from first to last, 1 is from last to
+  /// first. Each other number is a seed of random orders. Threads run in rounds: in a round each thread that can go on
+  /// has one turn. With a seed, each round has a new random order.
   uint32_t order = 0;
 };
 

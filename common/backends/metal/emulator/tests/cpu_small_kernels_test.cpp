@@ -124,8 +124,8 @@ TEST(MetalSmallKernelsTest, AreRightInSixOrders) {
   run_small({"common/api/kernels/empty.metal", "empty", "", 3}, unused, {}, [] {}, [](uint32_t) {});
 }
 
-// In ceiling_mma, each row of the left operand has four elements f and four elements -f, and all rows of the right
-// operand are equal, so that the product of the matrices is 0.
+// In ceiling_mma, each row of the left operand has four elements f and four elements -f. All rows of the right
+// operand are equal. So the product of the matrices is 0.
 TEST(MetalSmallKernelsTest, ProductsOfMatricesLeaveTheAccumulatorsAsTheyWere) {
   run_arithmetic("ceiling_mma", 2 * (0 + 1 + 2));
 }
