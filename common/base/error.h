@@ -43,7 +43,7 @@ struct OutOfMemory : std::runtime_error {
   size_t needed_bytes;
 };
 
-/// After a kernel's fault or timeout this process cannot use the device any more; a new process can.
+/// A kernel faulted or did not end in time. This process must not use the device any more; a new process may use it.
 struct DeviceLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

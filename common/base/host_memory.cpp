@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the number after the word `name` in a file of "name number" lines, or the file's first number if `name` is
-/// empty. Returns nothing if the file has no such number. A group without a limit has the word "max" in place of a
-/// number.
+/// Returns the number after the word `name` in a file of "name number" lines. If `name` is empty, returns the number
+/// with which the file begins. Returns nothing if there is no such number: the limit of a control group may be the word
+/// "max".
 std::optional<double> number_in(const fs::path& file, const std::string& name = "") {
   std::ifstream stream(file);
   for (std::string word; !name.empty() && stream >> word && word != name;) {

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), for cache keys and record ids. The project has its own code because some machines that it
-// builds on have neither LLVM nor OpenSSL.
+// SHA-256 (FIPS 180-4), for cache keys and record ids. The project has its own code because some machines have
+// neither LLVM nor OpenSSL.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // Benchmarks of the host's work for a kernel: keys and look-ups, encoding, submitting, and loading a kernel from disk
-// or from an archive. A look-up that finds the kernel in memory should take less than 200 ns. A look-up that finds it
-// on disk should take less than 1 ms, and an empty dispatch some microseconds.
+// or from an archive. A look-up should take less than 200 ns if the kernel is in memory, and less than 1 ms if the
+// kernel is on disk. An empty dispatch should take some microseconds.
 #include <benchmark/benchmark.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// The axes of attention: which axes a case of an attention experiment has, which values an axis allows, and which value
-// an axis gets if a case leaves the axis out.
+// The axes of attention: which axes a case of an attention experiment has, which values an axis allows, and the value
+// of an axis that a case leaves out.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,9 @@ namespace attn {
 
 /// Applies a feature map to each value, in place. Only one thread at a time may call a FeatureFunction.
 using FeatureFunction = std::function<void(std::span<double> values)>;
-/// Returns the function of a feature map: the formula of a named map, or a user's map that runs on `device`. The
-/// function of a user's map keeps references to `device` and `pipelines`.
+/// Returns the function of a feature map. For a named map, the function is a formula. A user's map runs on a
+/// device; user_functions.h says on which device. The function of a user's map keeps references to `device` and
+/// `pipelines`.
 FeatureFunction double_precision(const Feature& feature, Device& device, PipelineCache& pipelines);
 FeatureFunction double_precision(const std::string& name);
 

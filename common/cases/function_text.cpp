@@ -45,8 +45,8 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   };
   const Spliced spliced(raw);
   const std::string_view text = spliced.text;
-  // line_begins: the next token is the first token of a line. directive: the next token follows a
-  // # at the start of a line, so this token is the name of a directive.
+  // line_begins: the next token is the first token of a line. directive: the next token follows a # at the start of a
+  // line, so this token is the name of a directive.
   bool line_begins = true, directive = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
@@ -91,7 +91,7 @@ std::optional<std::pair<std::string, int>> find_forbidden(std::string_view raw) 
   return std::nullopt;
 }
 
-/// Returns the index of the first control character other than white space, or of the first sequence that is not UTF-8.
+/// Returns the index of the first byte below 0x20 that is no white space, or of the first sequence that is not UTF-8.
 /// Returns npos if the text has neither.
 size_t find_binary(std::string_view text) {
   for (size_t i = 0; i < text.size();) {

@@ -11,7 +11,7 @@ namespace attn {
 /// Knows the inputs of all problems of a sweep, so that a case can use the inputs that were made for another case. A
 /// problem keeps its inputs alive. If Inputs has bytes() and `kept_bytes` is not 0, the pool also keeps inputs alive
 /// that no problem uses any more: the most recently used inputs, as long as their bytes() add up to at most
-/// `kept_bytes`. Such a pool keeps the inputs that were used last even if their bytes() exceed `kept_bytes`.
+/// `kept_bytes`. The inputs that were used last are kept even if they alone have more than `kept_bytes` bytes.
 template <typename Inputs>
 class InputPool {
  public:

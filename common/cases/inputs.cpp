@@ -15,9 +15,9 @@
 namespace attn {
 namespace {
 
-// If Q K^T of all rows needs more than full_check_products multiplications, the oracle checks only a sample of rows,
-// whose Q K^T needs about sampled_check_products multiplications. So a check usually takes less time than a
-// measurement.
+// If Q K^T of all rows needs more than full_check_products multiplications, the oracle checks only a sample of rows.
+// Q K^T of the sample needs about sampled_check_products multiplications, but the sample has at least
+// least_rows_checked rows. So a check usually takes less time than a measurement.
 constexpr double full_check_products = 3e8;
 constexpr double sampled_check_products = 1e8;
 constexpr int64_t least_rows_checked = 64;
@@ -27,8 +27,7 @@ constexpr int64_t signature_keys = 64;  // keys of a block that has one signatur
 constexpr double needle_margin = 4;     // log of (weight of the needle / weight of all other keys together)
 
 /// Throws BadInput for a number that is not finite. The oracle's rows would be NaN or infinite where they see such a
-/// number, and a check of these rows would not show the kernel's errors. `bhsd` is the tensor `name` of the file
-/// `path`.
+/// number. A check of these rows would not show the kernel's errors. `bhsd` is the tensor `name` of the file `path`.
 void require_finite(const Tensor& bhsd, const std::string& path, const std::string& name) {
   std::vector<double> row(static_cast<size_t>(bhsd.dim));
   for (int64_t i = 0; i < bhsd.batch * bhsd.heads * bhsd.seq; ++i) {

@@ -20,9 +20,9 @@ namespace attn {
 ///            drawn from all keys that the query sees. With a head_dim of 32 or more, the needle usually has most of
 ///            the row's weight: the running maximum jumps at the needle, and the kernel scales the outputs from earlier
 ///            keys down to almost nothing. Second, every block of 64 keys has its own signature: for each column of V,
-///            1 or -1 is added to all rows of the block. If a kernel leaves out, repeats or replaces a block, the error
-///            in the outputs of queries without a needle is about five times as large as it would be without
-///            signatures.
+///            1 or -1 is added to all rows of the block. If a kernel leaves out, repeats or replaces a block, the
+///            outputs of queries without a needle have an error. With signatures this error is about five times as
+///            large as without signatures.
 enum class InputKind { random, needles };
 
 struct AttentionInputs {

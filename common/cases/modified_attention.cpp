@@ -50,8 +50,9 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
       lengths_.push_back(static_cast<int>(batch == 0 ? s.kv_len : s.kv_len - up_to(s.kv_len / 2)));
     }
   }
-  if (modifiers_.starts) {  // the first sequence has all keys; half of the second sequence's keys are padding
-    std::mt19937_64 start_random(table_seed);  // its own generator: the other tables do not depend on starts
+  if (modifiers_.starts) {
+    // Padding keys: none in the first sequence, kv_len / 2 in the second, 0 to kv_len / 2 in each other sequence.
+    std::mt19937_64 start_random(table_seed);  // a second generator, so that `starts` does not change the other tables
     for (int64_t batch = 0; batch < s.batch; ++batch) {
       const auto most = static_cast<uint64_t>(s.kv_len / 2);
       const uint64_t start = batch < 2 ? static_cast<uint64_t>(batch) * most : start_random() % (most + 1);
@@ -71,7 +72,7 @@ ModifiedAttention::ModifiedAttention(Modifiers modifiers, const FlashConfig& con
                          modifiers_.rotary.position + std::min<int64_t>(s.kv_len - s.q_len, 0));
   }
   if (modifiers_.block_sparse > 0) {
-    std::mt19937_64 block_random(table_seed);  // its own generator: the blocks do not depend on the other modifiers
+    std::mt19937_64 block_random(table_seed);  // a second generator, so that other modifiers do not change the blocks
     const int64_t count = divided_up(s.kv_len, sparse_block), words = sparse_words(static_cast<int>(s.kv_len));
     blocks_.resize(static_cast<size_t>(count * words));
     for (int64_t row = 0; row < count; ++row) {

@@ -18,8 +18,8 @@ struct KernelFault {
 /// milliseconds.
 inline constexpr int guarded_seconds = 10;
 
-/// Calls a kernel on this thread. Returns nothing if the kernel returns, else the fault at which this function ended
-/// the kernel: an illegal address, a full stack, a division by zero, a trap, an illegal instruction, abort(), or
+/// Calls a kernel on this thread. Returns nothing if the kernel returns. At a fault, ends the kernel and returns the
+/// fault: an illegal address, a full stack, a division by zero, a trap, an illegal instruction, abort(), or
 /// guarded_seconds of the thread's CPU time. Memory that the kernel wrote before the fault stays written, so after a
 /// fault no data of this process can be trusted.
 ///

@@ -32,8 +32,8 @@ class CpuLinear : public LinearOperation {
   }
 
   /// Returns how many rows of the state a threadgroup of a scan takes. With fewer rows there are more threadgroups. So
-  /// the function halves the number of rows until the threadgroups fill the device, or until the number of rows is odd
-  /// or at most 8.
+  /// the function halves the number of rows until the threadgroups fill the device. The function stops earlier at an
+  /// odd number of rows, and at 8 rows or fewer.
   int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const override {
     int64_t rows = config.head_dim;
     while (rows % 2 == 0 && rows > 8 &&

@@ -15,7 +15,7 @@ namespace attn {
 
 namespace {
 
-// The session's messages about a failed look-up of this thread.
+// Messages of the JIT's session about the failed look-up of this thread.
 thread_local std::string link_messages;
 
 // A kernel's code: its library in the session, and the constants that the kernel reads at run time.

@@ -12,7 +12,7 @@
 namespace attn {
 namespace {
 
-/// Maps `bytes` bytes, a multiple of huge_page_bytes, from a multiple of huge_page_bytes on. Returns null if there is
+/// Maps memory of `bytes` bytes. The size and the address are multiples of huge_page_bytes. Returns null if there is
 /// too little memory.
 void* map(size_t bytes) {
   constexpr size_t huge = CpuMemory::huge_page_bytes;

@@ -67,7 +67,7 @@ struct Placed {
 /// Returns CodeContents::loop: the loop with the most multiply-adds among the innermost loops.
 std::map<std::string, int> busiest_loop(const std::vector<Placed>& code) {
   std::map<std::string, int> busiest;
-  std::optional<size_t> last_end;  // index of the end of the loop that ended last
+  std::optional<size_t> last_end;  // index of the last instruction of the previous loop
   for (size_t end = 0; end < code.size(); ++end) {
     const std::optional<uint64_t> target = code[end].target;
     if (!target || *target > code[end].at) continue;
@@ -120,7 +120,7 @@ CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& ma
 #else
         const char* const name = printer->getMnemonic(&instruction).first;
 #endif
-        // Text after a tabulator belongs to the operands: "callq\t*".
+        // Text after a tab belongs to the operands: "callq\t*".
         if (name) ++found.instructions[llvm::StringRef(name).split('\t').first.str()];
         if (!triple.isX86()) continue;
         std::string printed;

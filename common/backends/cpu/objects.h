@@ -1,4 +1,4 @@
-// Joins several object files into one string, and finds the contents of their code.
+// Joins several object files into one string, and disassembles their code.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ std::string pack(const std::vector<std::string>& objects);
 /// Returns the objects that pack() joined. Throws CompileError for a damaged archive.
 std::vector<std::string> unpack(const std::string& code);
 
-/// Returns the contents that a disassembler finds in the string that pack() returned. Throws CompileError for a string
-/// that is not an object file.
+/// Returns what a disassembler finds in `code`, a string that pack() returned. Throws CompileError if the string is
+/// damaged.
 CodeContents cpu_contents(const std::string& code, const llvm::TargetMachine& machine);
 
 }  // namespace attn

@@ -78,8 +78,8 @@ void ThreadPool::run(uint64_t count, const std::function<void(uint64_t, unsigned
   finished_.store(0, std::memory_order_relaxed);
   wave_.fetch_add(1, std::memory_order_release);
   take_items(0);
-  // Every worker passes through every wave, even if no item is left for it. work_ and next_ may change only after all
-  // workers have passed.
+  // Every worker takes part, even if no item is left for the worker. work_ and next_ may change only after all workers
+  // are done.
   const auto all = static_cast<unsigned>(workers_.size());
   spin_until([&] { return finished_.load(std::memory_order_acquire) == all; });
 }

@@ -49,8 +49,8 @@ class ThreadPool {
   const std::function<void(uint64_t, unsigned)>* work_ = nullptr;
   uint64_t count_ = 0;
   alignas(64) std::atomic<uint64_t> next_{0};
-  alignas(64) std::atomic<uint64_t> wave_{0};      // rises by one with each run() that needs the workers
-  alignas(64) std::atomic<unsigned> finished_{0};  // workers done with the current wave
+  alignas(64) std::atomic<uint64_t> wave_{0};      // number of calls of run() that needed the workers
+  alignas(64) std::atomic<unsigned> finished_{0};  // workers that are done with the current run()
   alignas(64) std::atomic<uint32_t> state_{0};     // asleep, awake or stopping; sleeping workers wait on it
 };
 

@@ -56,7 +56,7 @@ llvm::StringMap<bool> host_features() {
   return features;
 }
 
-// Returns the features that LLVM gives to an arch.
+// Returns the features that LLVM assigns to the processor family `arch`.
 std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& triple, const std::string& arch) {
   std::string error;
   const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, error);
@@ -64,8 +64,8 @@ std::unique_ptr<const llvm::MCSubtargetInfo> usual_features(const std::string& t
   return std::unique_ptr<const llvm::MCSubtargetInfo>(target->createMCSubtargetInfo(triple, arch, ""));
 }
 
-// Returns this system's triple, with the architecture `arch`. If `arch` is not this system's architecture, starts all
-// of LLVM's targets.
+// Returns this system's triple, with the architecture `arch`. If `arch` is not this system's architecture, initialises
+// all of LLVM's targets.
 std::string triple_with(llvm::Triple::ArchType arch) {
   llvm::Triple triple(llvm::sys::getProcessTriple());
   if (triple.getArch() == arch) return triple.str();

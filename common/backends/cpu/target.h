@@ -33,8 +33,8 @@ void initialize_llvm();
 
 /// Returns what the target says of a device: backend, arch, toolchain, features, vector width and number of vector
 /// registers. A target does not say how many units and which caches the device has. So the info has one unit, 256 KiB
-/// of cache (most cores of servers have at least as much), and a first-level cache of 8 ways, as Intel's cores up to
-/// Cascade Lake have.
+/// of cache, and a first-level cache of 8 ways. Most cores of servers have at least as much cache. Intel's cores up to
+/// Cascade Lake have first-level caches of 8 ways.
 DeviceInfo cpu_info(const CpuTarget& target);
 
 }  // namespace attn

@@ -89,8 +89,8 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
   warn_about(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
-  // The time that is not known to be the optimizer's or the code generation's counts as the front end's time. Without a
-  // trace, and for linked code, only the assembler's time is known.
+  // The rest of the total time counts as the front end's time. Without a trace, and for linked code, only the
+  // assembler's time is known, and counts as code generation.
   const double total_s = stopwatch.seconds();
   binary.times.front_end_s = std::max(0.0, total_s - binary.times.optimizer_s - binary.times.code_generation_s);
   return binary;

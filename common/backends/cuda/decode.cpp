@@ -9,10 +9,11 @@
 namespace attn {
 namespace {
 
-/// How threadgroups share a multiprocessor. `stages` is the number of buffers of keys: the largest number, up to four,
-/// that leaves room for two threadgroups, or else for one. With 8-bit keys the arithmetic for a block of keys takes
-/// longer than the copy of the block, and threadgroups can hide each other's latency. So with 8-bit keys three
-/// threadgroups share a multiprocessor, if registers and memory allow three.
+/// How threadgroups share a multiprocessor. `stages` is the number of a threadgroup's buffers for keys: the largest
+/// number, up to four, that leaves room for two threadgroups, or else for one. `bytes` is the memory of a threadgroup.
+/// `threadgroups` is how many threadgroups run on a multiprocessor at the same time. With 8-bit keys the arithmetic for
+/// a block of keys takes longer than the copy of the block, and threadgroups can hide each other's latency. So with
+/// 8-bit keys three threadgroups share a multiprocessor, if registers and memory allow three.
 struct Share {
   int64_t stages, bytes, threadgroups;
 };

@@ -24,8 +24,8 @@ namespace attn {
 
 namespace {
 
-// A device waits at most this long for a submission. The deadline is far longer than a submission should take (a launch
-// should take at most 0.5 s, and a sample has few launches), and short enough that a user can wait for it.
+// A device waits at most this long for a submission. The deadline is far longer than a submission should take: a launch
+// should take at most 0.5 s, and a sample has few launches. The deadline is short enough that a user can wait for it.
 constexpr std::chrono::seconds deadline{10};
 
 // How many graphs a device keeps: more than the number of encoders that take turns while a group of cases is measured.
@@ -320,8 +320,9 @@ class CudaDevice : public Device {
   }
 
   // Makes the device's context current to the calling thread. If the device's context is the primary context, the
-  // destructor restores the previous context. If moreover the device works on its own stream, not on a caller's stream,
-  // the thread may make calls that a capture of another stream would forbid.
+  // destructor restores the previous context. If the device then works on its own stream, not on a caller's stream, the
+  // constructor also relaxes the thread's capture mode: until the destructor runs, the thread may make calls that CUDA
+  // otherwise forbids while another stream is captured.
   class Current {
    public:
     explicit Current(const CudaDevice& device) : Current(device, std::nothrow) {
@@ -353,7 +354,7 @@ class CudaDevice : public Device {
   };
 
   // Makes the context current for a function that waits for the stream or allocates memory. A wait or an allocation
-  // would spoil a capture by the caller, so activate() throws if the stream is being captured.
+  // would invalidate a capture by the caller, so activate() throws if the stream is being captured.
   Current activate() const {
     check_not_captured();
     return Current(*this);

@@ -24,8 +24,8 @@ namespace attn {
 namespace {
 
 constexpr float log2_e = std::numbers::log2e_v<float>;
-// The least scale that a kernel applies inside the exponential. Times a negative scale, a hidden score (-infinity)
-// would become +infinity; times a scale of 0 or a denormal scale, NaN.
+// The least scale that a kernel applies inside the exponential. There the kernel multiplies hidden scores (-infinity)
+// by the scale. A negative scale would make them +infinity. A scale of 0, or a denormal scale, would make them NaN.
 constexpr double least_folded_scale = 1e-10;
 constexpr size_t naive_static_bytes = naive_threads * sizeof(float);  // threadgroup memory in addition to the scores
 constexpr size_t reserved_bytes = 1024;  // bytes that a multiprocessor reserves for each threadgroup
@@ -72,10 +72,10 @@ bool folds_scale(const FlashConfig& config, const std::string& kernel, const Att
   return by_products && config.shape.effective_scale() >= least_folded_scale;
 }
 
-// K and V have three buffers each, because short rows gain from a third buffer. K and V have two buffers each if a
-// third buffer would leave no memory for a second threadgroup on the multiprocessor, or for the panels (64 columns
-// each) of 16-bit outputs. A second threadgroup gains more time than a third buffer, and so do the panels
-// (common/attention/kernels/log.md). K and V have one buffer each if two buffers do not fit.
+// K and V have three buffers each, because short rows gain from a third buffer. Two uses of memory gain more time than
+// a third buffer: a second threadgroup on the multiprocessor, and the panels (64 columns each) of 16-bit outputs
+// (common/attention/kernels/log.md). If a third buffer leaves no memory for one of these uses, K and V have two buffers
+// each. K and V have one buffer each if two buffers do not fit.
 WgmmaLayout wgmma_layout(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hooks) {
   const bool numbers = hooks && hooks->change == ScoreChange::linear && folds_scale(config, "wgmma", hooks);
   const auto layout_with = [&](int64_t stages, int64_t out_panels) {
@@ -99,8 +99,8 @@ int64_t wgmma_at_once(const FlashConfig& config, const DeviceInfo& device, const
 }
 
 // Whether consumers take turns at issuing products (PING_PONG). Turns save time if the exponentials take as long as the
-// products. If the products take longer than the exponentials, turns save a little time where no causal mask is applied
-// and the outputs leave enough registers (common/attention/kernels/log.md).
+// products. If the products take longer, turns save a little time, but only without a causal mask, and only if the
+// outputs leave enough registers (common/attention/kernels/log.md).
 bool wgmma_ping_pong(const FlashConfig& config) {
   const AttentionShape& shape = config.shape;
   return config.block_r > 64 && (shape.head_dim <= 64 || (shape.head_dim <= 128 && !shape.causal));
@@ -291,8 +291,8 @@ class CudaFlash : public FlashOperation {
   }
 
  private:
-  /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile, or for one key of
-  /// each of its two tiles if the multiprocessor works on two tiles at the same time.
+  /// A tile and its cost. The cost is the time that a multiprocessor takes for one key of its tile. A multiprocessor
+  /// that works on two tiles at the same time takes this time for one key of each tile.
   struct Tile {
     int64_t rows, keys;
     double cost;

@@ -12,7 +12,7 @@ std::string link_cubin(const NvJitLink& linker, const KernelSource& source, cons
                        const std::vector<Translated>& parts, std::string& log) {
   const bool optimized = source.linking == Linking::before_optimizer;
   const std::string for_arch = "-arch=" + arch;
-  // Turns off nvJitLink's cache. Code from the cache comes without the assembler's report, and its measured time would
+  // Turns off nvJitLink's cache. Code from the cache comes without the assembler's report, and the measured time would
   // not include the time of linking.
   std::vector<const char*> options = {for_arch.c_str(), "-Xptxas=-v", "-verbose", "-no-cache"};
   if (optimized) options.insert(options.end(), {"-lto", "-ftz=1", "-lineinfo"});

@@ -82,7 +82,8 @@ bool reports_unused(const std::string& log, const FunctionConstants& constants) 
   });
 }
 
-// Whether the code names the variable. The compiler does not warn of an unused variable that the host might set.
+// Whether the code names the variable. The compiler does not warn of an unused variable that the host might set, so
+// this function searches the text.
 bool is_read(const std::string& name, const std::vector<SourceFile>& files) {
   const auto part_of_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   for (const SourceFile& file : files) {

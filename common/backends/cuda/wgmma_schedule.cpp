@@ -9,9 +9,9 @@ namespace {
 
 // Returns how many heads (of all sequences) each section has. Multiprocessors take the tiles of one section, then the
 // tiles of the next section. Without a causal mask a section is one head. With a causal mask a section has as many
-// heads as have their keys and values in an eighth of the last-level cache, but at least one head. The last section may
-// have more heads: it gets at least three tiles for every multiprocessor if there are enough heads, so that all
-// multiprocessors end at about the same time. The heads that do not fill a section make the first section.
+// heads as fit, with their keys and values, into an eighth of the last-level cache, but at least one head. The last
+// section may have more heads: it gets at least three tiles for every multiprocessor if there are enough heads, so that
+// all multiprocessors end at about the same time. The heads that do not fill a section make the first section.
 std::vector<int64_t> sections(const FlashConfig& config, const DeviceInfo& device) {
   const AttentionShape& shape = config.shape;
   const int64_t heads = shape.batch * shape.q_heads;

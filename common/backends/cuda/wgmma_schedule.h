@@ -14,9 +14,9 @@ namespace attn {
 std::vector<WgmmaTile> wgmma_schedule(const FlashConfig& config, const DeviceInfo& device);
 
 /// Returns the query at which a head's first tile begins. Without a causal mask this is query 0. With a causal mask the
-/// head's rows, rounded up to a multiple of 64, are cut into tiles from the last row on. So the first tile may begin
-/// before the first row: at -64, for example. A consumer (a warpgroup that computes products) has 64 rows. So with a
-/// causal mask only the first tile, which has the fewest keys, can have consumers without rows.
+/// head's rows, rounded up to a multiple of 64, are cut into tiles from the last row backwards. So the first tile may
+/// begin before the first row: at -64, for example. A consumer (a warpgroup that computes products) has 64 rows. So
+/// with a causal mask only the first tile, which has the fewest keys, can have consumers without rows.
 int64_t wgmma_first_query(const FlashConfig& config);
 
 }  // namespace attn

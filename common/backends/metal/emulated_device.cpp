@@ -47,8 +47,8 @@ std::string prologue(const KernelSource& source) {
 
 class EmulatedDevice : public Device {
  public:
-  /// With `callers_memory` a kernel may touch any memory, because the device cannot know which memory is the caller's.
-  /// With `order` all launches run their threads in this order (msl::Run::order).
+  /// With `callers_memory` a kernel may touch all addresses from buffer_alignment on, because the device cannot know
+  /// which memory is the caller's. With `order` all launches run their threads in this order (msl::Run::order).
   explicit EmulatedDevice(bool callers_memory, std::optional<uint32_t> order = std::nullopt)
       : callers_memory_(callers_memory), order_(order) {
     info_.spec = "metal:emulated";

@@ -1,6 +1,5 @@
 // The device metal:emulated runs Metal's kernels on the host and checks each access to memory (emulator/emulator.h).
-// The device tests whether kernels are correct. Times on the host say nothing about Apple's GPUs, so the device reports
-// times of 0.
+// Times on the host say nothing about Apple's GPUs, so the device reports times of 0.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The emulator compiles a kernel in Metal's language (MSL) with clang, and runs it on the host. Lanes take turns in a
+// The emulator compiles a kernel in Metal's language (MSL) with clang, and runs it on the host. Threads take turns in a
 // chosen order, and the emulator checks each access to memory. The emulator knows nothing of attention, and needs none
 // of Apple's tools.
 //
@@ -73,9 +73,9 @@ struct Run {
   std::map<uint32_t, const void*> buffers = {};       // the address of [[buffer(n)]]
   std::map<uint32_t, size_t> threadgroup_bytes = {};  // of [[threadgroup(n)]]
   std::vector<Memory> memory = {};                    // must not overlap
-  /// The order in which lanes and threadgroups run: 0 is from first to last, 1 is from last to first. Each other number
-  /// is a seed of random orders. Lanes run in rounds: in a round each lane that can go on has one turn. With a seed,
-  /// each round has a new random order.
+  /// The order of the threadgroups, and of the threads in a threadgroup: 0 is from first to last, 1 is from last to
+  /// first. Each other number is a seed of random orders. Threads run in rounds: in a round each thread that can go on
+  /// has one turn. With a seed, each round has a new random order.
   uint32_t order = 0;
 };
 

@@ -1,4 +1,4 @@
-// Fibers: each has a stack for one thread of a kernel. The fibers run in turn, all on one host thread.
+// Fibers. Each fiber has a stack for one thread of a kernel. The fibers run in turn, all on one host thread.
 #pragma once
 
 #include <cstddef>

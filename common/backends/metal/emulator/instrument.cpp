@@ -215,7 +215,8 @@ void Instrumenter::inline_library() {
   }
 }
 
-// Gives each variable in threadgroup memory a range of msl_arena, with gaps between the ranges.
+// Gives each variable in threadgroup memory a range of msl_arena, the array that stands for threadgroup memory. Gaps
+// lie between the ranges.
 void Instrumenter::place_arrays() {
   std::vector<llvm::GlobalVariable*> variables;
   for (llvm::GlobalVariable& variable : module_.globals()) {
@@ -372,8 +373,8 @@ void Instrumenter::integer_division(llvm::Instruction& instruction) {
 }
 
 // Checks an operation on floating-point numbers. `operation` is the index of the operation's name in
-// Machine::bad_number(). Where only the result is checked, an operand that is not finite makes the result infinite or
-// NaN.
+// Machine::bad_number(). For additions, subtractions and multiplications a check of the result is enough: an operand
+// that is not finite makes the result infinite or NaN.
 void Instrumenter::arithmetic(llvm::Instruction& instruction) {
   unsigned operation = 0;
   bool operands = false, result = true;

@@ -73,9 +73,9 @@ struct Lane {
   size_t bytes = 0;
   uint32_t argument = 0;               // barrier: kinds of memory; shuffle: the lane to read; multiply: types
   std::array<int64_t, 4> matrix = {};  // matrix_memory: row_elements, column, row, transposed
-  bool fenced = false;                 // the thread has fenced device memory, and has not accessed it since
+  bool fenced = false;                 // the thread fenced device memory, and since then accessed it only by atomics
   std::vector<void*> arguments;
-  std::vector<std::array<uint32_t, 4>> numbers;  // values of parameters that are no buffers; `arguments` points here
+  std::vector<std::array<uint32_t, 4>> numbers;  // values of parameters that are no pointers; `arguments` points here
 };
 
 std::string_view name(Meeting meeting) {
@@ -252,7 +252,7 @@ void Machine::check_arguments() {
   }
 }
 
-// Returns for one thread the value of a parameter that is no buffer.
+// Returns for one thread the value of a parameter that is neither a buffer nor threadgroup memory.
 std::array<uint32_t, 4> number_for(const std::string& attribute, const Run& run, uint32_t thread, uint32_t group,
                                    const std::string& function) {
   const auto all = [](uint32_t x) { return std::array<uint32_t, 4>{x, x, x, x}; };

@@ -15,7 +15,8 @@ struct Token {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Returns the end of the comment, string or character that begins at `at`, or `at` if none begins there.
+// Returns the end of the comment, string literal or character literal that begins at `at`. Returns `at` if none of
+// these begins there.
 size_t end_of_quoted(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at);
   const auto past = [&](std::string_view end, size_t from) {
@@ -115,8 +116,8 @@ bool declares_variable(const std::vector<Token>& tokens, size_t at) {
 
 bool is_space(std::string_view word) { return word == "device" || word == "constant" || word == "threadgroup"; }
 
-// Whether the ")" at `at` ends the parameters of a member function that has a body and is only for objects in device,
-// constant or threadgroup memory: f() const device {
+// Whether the ")" at `at` ends the parameters of a member function such as `f() const device {`. This function has a
+// body, and is only for objects in device, constant or threadgroup memory.
 bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   const auto word = [&](size_t i) { return i < tokens.size() ? tokens[i].text : std::string_view(); };
   if (word(++at) == "const") ++at;
@@ -125,8 +126,8 @@ bool is_member_of_space(const std::vector<Token>& tokens, size_t at) {
   return word(at) == "{" || (word(at) == ":" && word(at + 1) != ":");
 }
 
-// Leaves out the member function whose parameters end at the token `at`, because clang has member functions only for
-// objects in the thread's own memory. Returns the index of the function's last token.
+// Leaves out the member function whose parameters end at the token `at`. In C++, clang accepts only member functions
+// for objects in the thread's own memory. Returns the index of the function's last token.
 size_t leave_out_member(const std::vector<Token>& tokens, std::string_view text, size_t at,
                         std::vector<Change>& changes) {
   size_t first = at, last = at;

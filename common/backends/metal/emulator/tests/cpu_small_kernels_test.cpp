@@ -27,7 +27,7 @@ struct Small {
 };
 
 /// Runs the kernel in six orders: first to last, last to first, and four random orders. `fill` sets the memory before
-/// each run, and `check` looks at it after the run.
+/// each run. After the run, `check` compares the memory with the expected contents.
 template <typename Params>
 void run_small(const Small& kernel, const Params& params, std::vector<msl::Memory> memory,
                const std::function<void()>& fill, const std::function<void(uint32_t)>& check) {
@@ -124,8 +124,8 @@ TEST(MetalSmallKernelsTest, AreRightInSixOrders) {
   run_small({"common/api/kernels/empty.metal", "empty", "", 3}, unused, {}, [] {}, [](uint32_t) {});
 }
 
-// In ceiling_mma, each row of the left operand has four elements f and four elements -f, and all rows of the right
-// operand are equal, so that the product of the matrices is 0.
+// In ceiling_mma, each row of the left operand has four elements f and four elements -f. All rows of the right
+// operand are equal. So the product of the matrices is 0.
 TEST(MetalSmallKernelsTest, ProductsOfMatricesLeaveTheAccumulatorsAsTheyWere) {
   run_arithmetic("ceiling_mma", 2 * (0 + 1 + 2));
 }

@@ -1,6 +1,6 @@
 // Faults planted in Metal's kernels, one at a time. The author of this table had not seen the emulator's checks. In the
-// first run some shapes hid a fault. (For example, a missing barrier between two rounds has no effect on a list that
-// takes one round.) In these cases the author changed the shape, not the fault.
+// first run some faults had no effect at the chosen shape: a missing barrier between two rounds of a loop, for example,
+// has no effect if the loop has one round. In these cases the author changed the shape, not the fault.
 #pragma once
 
 #include <ostream>
