@@ -30,7 +30,8 @@ class ModifiedAttention {
   /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// Returns the number of elements of the bias, a tensor that is added to the scores; 0 without a bias.
+  /// Returns the number of elements of the bias, a tensor that is added to the scores, including the padding of its
+  /// rows. Returns 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:

@@ -16,7 +16,8 @@ namespace attn {
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// Returns the number that stands for the dtype in a function constant: a value of ElementType, or E4M3 or INT8.
+/// Returns the number that stands for the dtype in a function constant (common/source/kernel_source.h): a value of
+/// ElementType (common/kernel/types.h), or E4M3 or INT8 (common/kernel/byte_types.h).
 int64_t element_type(DType dtype);
 /// Parses "f32", "f16", "bf16", "e4m3" or "int8". Throws BadInput for any other text.
 DType parse_dtype(std::string_view text);
