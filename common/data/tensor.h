@@ -40,8 +40,8 @@ struct Tensor {
   Layout layout = Layout::bhsd;
   std::vector<std::byte> data;
 
-  /// A tensor of zeros. Throws std::invalid_argument for a negative size, std::length_error for more bytes than memory
-  /// can have.
+  /// Returns a tensor of zeros. Throws std::invalid_argument for a negative size, and std::length_error for 2^62 bytes
+  /// or more, counting a size of 0 as 1.
   static Tensor zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout);
 
   int64_t count() const { return batch * heads * seq * dim; }

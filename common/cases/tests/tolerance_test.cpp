@@ -1,5 +1,5 @@
-// Tests that correct kernels use at most about half of the tolerances, and that a wrong block of keys, anywhere in the
-// sequence, exceeds the tolerance of at least one row.
+// Tests that the errors of correct kernels are at most about half of the tolerances. Also tests that a wrong block of
+// keys, anywhere in the sequence, leads to an error above the tolerance in at least one row.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -222,7 +222,7 @@ TEST_P(Margins, KernelsUseAtMostHalfOfTheTolerance) {
   EXPECT_LE(random, 0.5);
   // On hosts with AVX512-BF16, needles with BF16_DOT used up to the whole tolerance, because the factor for older
   // outputs was not exactly 1 where the maximum had not grown. The kernel makes this factor exactly 1 now. The bound
-  // stays until such a host has measured the kernel of today. Other hosts run another kernel under the name bf16_dot.
+  // stays until such a host has measured today's kernel. Other hosts run another kernel under the name bf16_dot.
   EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
 }
 
