@@ -1,5 +1,5 @@
-// Modifiers of attention with random tables: as hooks for the kernels, and as functions in double precision for the
-// oracle.
+// Modifiers of attention (biases, windows, documents and others) with random tables. ModifiedAttention makes the hooks
+// for the kernels, and functions in double precision for the oracle.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,20 @@ class ModifiedAttention {
   /// global_tokens. Returns the range [begin, end) within [0, kv_len] that all these rules let the query see.
   /// unmasked() may hide more keys. If begin >= end, the query sees no key.
   std::pair<int64_t, int64_t> range(int64_t batch, int64_t q) const;
-  /// Whether the rules that range() leaves out let a query see a key: global_tokens with a window, and block_sparse.
+  /// Whether the rules that range() leaves out let a query see a key. These rules are a window with global_tokens, and
+  /// block_sparse.
   bool unmasked(int64_t q, int64_t k) const;
   /// Returns the number of query-key pairs that no rule hides, over all batch entries and query heads.
   double visible_pairs() const;
   const AttentionShape& shape() const { return shape_; }
-  /// Returns the number of elements of the bias, a tensor that is added to the scores; 0 without a bias.
+  /// Returns the number of elements of the bias, a tensor that is added to the scores, including the padding of its
+  /// rows. Returns 0 without a bias.
   int64_t bias_elements() const { return bias_elements_; }
 
  private:
   float bias_at(int64_t element) const;
   double changed(double s, int64_t batch, int64_t head, int64_t q, int64_t k) const;
+  /// Returns the query's own key, the last key that the causal mask shows it; negative if the mask shows no key.
   int64_t own_key(int64_t q) const { return q + shape_.kv_len - shape_.q_len; }
   std::pair<int64_t, int64_t> window(int64_t own) const;
   bool block_seen(int64_t own, int64_t block) const;

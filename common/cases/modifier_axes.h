@@ -23,7 +23,7 @@ std::vector<std::string> modifiers_on(const Case& config);
 const std::vector<std::pair<std::string, AxisValue>>& rotary_axes();
 
 /// modifiers_of() returns the modifiers that a case asks for, and rotary_of() the RoPE that a case asks for. Both throw
-/// BadInput if no device can run this RoPE.
+/// BadInput if a value of a RoPE axis is invalid, or cannot be combined with the case's other values.
 Modifiers modifiers_of(const Case& config);
 Rotary rotary_of(const Case& config);
 /// Returns why a value of a case's modifier axes changes nothing or cannot be combined with the other values. Returns

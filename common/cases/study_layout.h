@@ -28,7 +28,7 @@ constexpr size_t study_chunk_bytes(int64_t head_dim, int64_t value_dim, int64_t 
   return study_floats(chunk * (head_dim + value_dim));
 }
 
-/// Whether --dry-run names the study's bytes for this device. The study is about Metal.
+/// Whether --dry-run prints the study's numbers of bytes for this device. The study is about Metal.
 inline bool names_study_bytes(const DeviceInfo& device) { return device.operations->kernel_ending == "metal"; }
 
 }  // namespace attn

@@ -28,18 +28,20 @@ namespace attn {
 //    or tanh may add a relative error of 1e-5 to the weight. A hook may also state a relative error of the score
 //    (`score_error`).
 // 3. The relative error of the exponential is 2^-22 on a GPU, and 2e-7 with the cpu's polynomial. The products P V of
-//    tf32 add 2^-22.
-//    The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error of 8e-5; a row
-//    of few keys shows this error in full.
+//    tf32 add 2^-22. The tolerance for these errors together is 2^-20. For bf16 the cpu uses a polynomial with an error
+//    of 8e-5; a row of few keys shows this error in full. The tolerance for bf16 is twice this error.
 // 4. Sums over keys are in f32. A partial sum is at most swing + |o|, whether a kernel adds up the keys from the first
 //    to the last or from the last to the first. With rounding to nearest, n errors of at most u of the partial sum add
 //    up to about sqrt(n) u of the sum (Higham and Mary 2019). Tensor cores round towards zero: all n / 16 steps err in
-//    the same direction, by at most 2 u. (With f32, `mma_sync` adds up blocks in f32.) The tolerance adds 64 u for the
-//    steps within such a block, the reciprocal, the logarithm and the few u of a rescaling. Lazy rescaling moves only
-//    exponents, which adds no error.
-// 5. A weight far below the sum that it is added to is lost completely; it is not rounded in a random direction. Each
-//    weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384 keys have hardly any such
-//    weights. Where one key takes most of the row's weight, almost all other weights are lost.
+//    the same direction, by at most 2 u. With f32 inputs `mma_sync` uses tensor cores only within a block of keys, and
+//    adds the blocks' sums with rounding to nearest. The tolerance adds 64 u for the steps within a block of keys,
+//    the reciprocal, the logarithm and the few u of a rescaling. A kernel that rescales seldom has a shift below the
+//    row's maximum. So its weights and sums are larger, by a factor of at most 2^8, but their relative errors are not
+//    larger.
+// 5. A weight far below the sum that it is added to is lost completely. So these errors all have the same direction,
+//    and do not cancel. Each weight below 2^-22 of the sum loses at most u of the sum. Random inputs of at most 16384
+//    keys have hardly any such weights. Where one key takes most of the row's weight, almost all other weights are
+//    lost.
 // 6. O is rounded to out_dtype: unit |o|.
 //
 // The log-sum-exp contains neither V nor rounded weights. Its errors are errors 2 to 5 and its own rounding. Kernels

@@ -35,8 +35,8 @@ std::string function_unable(FunctionKind kind, const DeviceInfo& device);
 /// numbers of the user's file, or the name of a function that the text calls and does not define.
 void require_compiles(Device& device, const UserFunction& function);
 
-/// Returns the kernel that applies a function to whole rows for the oracle. With `in_double` this kernel computes in
-/// double precision, else in float as the kernels of attention do.
+/// Returns the kernel that evaluates a function on many elements for the oracle. With `in_double` this kernel computes
+/// in double precision, else in float as the kernels of attention do.
 KernelSource function_oracle(const DeviceInfo& device, const UserFunction& function, bool in_double);
 
 /// Returns a score function for the oracle, in double precision. The function runs on `device` if `device` is the host

@@ -26,9 +26,8 @@ struct Check {
 };
 
 /// Compares each element of `got` with its element of `want`. Element i passes if got == want, if both are NaN, or if
-/// `want` is finite and |got - want| <= allowed.
-/// where(i) is the name of element i in `worst`. The caller sets rows_checked. Throws std::invalid_argument if the
-/// sizes differ.
+/// `want` is finite and |got - want| <= allowed. where(i) is the name of element i in `worst`. The caller sets
+/// rows_checked. Throws std::invalid_argument if the sizes differ.
 Check compare(std::span<const double> got, std::span<const double> want, std::span<const double> allowed,
               const std::function<std::string(size_t)>& where);
 

@@ -58,7 +58,7 @@ std::optional<uint64_t> stored_bytes(DType dtype, const std::vector<int64_t>& sh
 }
 
 struct Header {
-  json entries;  // of the wanted tensors; other entries are only checked for JSON, nesting and names that occur twice
+  json entries;  // of the wanted tensors; other entries are checked only for valid JSON, nesting and duplicate names
   uint64_t data_offset;
 };
 

@@ -16,7 +16,8 @@ namespace attn {
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);
-/// Returns the number that stands for the dtype in a function constant: a value of ElementType, or E4M3 or INT8.
+/// Returns the number that stands for the dtype in a function constant (common/source/kernel_source.h): a value of
+/// ElementType (common/kernel/types.h), or E4M3 or INT8 (common/kernel/byte_types.h).
 int64_t element_type(DType dtype);
 /// Parses "f32", "f16", "bf16", "e4m3" or "int8". Throws BadInput for any other text.
 DType parse_dtype(std::string_view text);
@@ -39,8 +40,8 @@ struct Tensor {
   Layout layout = Layout::bhsd;
   std::vector<std::byte> data;
 
-  /// A tensor of zeros. Throws std::invalid_argument for a negative size, std::length_error for more bytes than memory
-  /// can have.
+  /// Returns a tensor of zeros. Throws std::invalid_argument for a negative size, and std::length_error for 2^62 bytes
+  /// or more, counting a size of 0 as 1.
   static Tensor zeros(int64_t batch, int64_t heads, int64_t seq, int64_t dim, DType dtype, Layout layout);
 
   int64_t count() const { return batch * heads * seq * dim; }

@@ -1,5 +1,5 @@
 // The operations of a device: how the device launches each operation of the project. A device's folder
-// (common/backends) lists its operations; code outside that folder does not ask which device it has.
+// (common/backends) lists its operations, so that code outside that folder seldom asks which device it has.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,9 @@ class CeilingOperation {
  public:
   virtual ~CeilingOperation() = default;
   virtual CeilingKernels kernels(const DeviceInfo& device) const = 0;
-  /// Returns the kernel of matrix products of `dtype`, or nothing if the device has no such kernel that is faster than
-  /// multiply-adds. For DType::f32 the kernel of a cuda device multiplies tf32.
+  /// Returns the kernel of matrix products (on the cpu also of dot products) of `dtype`, or nothing if the device has
+  /// no such kernel. The kernel may be slower than multiply-adds of f32. For DType::f32 the kernel of a cuda device
+  /// multiplies tf32.
   virtual std::optional<CeilingArithmetic> products(const DeviceInfo& device, DType dtype) const = 0;
 };
 

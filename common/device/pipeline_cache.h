@@ -50,7 +50,7 @@ class PipelineCache {
   void prepare(const std::vector<KernelSource>& sources, unsigned workers);
 
   /// Returns $ATTENTION_PROTO_CACHE, else $XDG_CACHE_HOME/attention-proto, else $HOME/.cache/attention-proto. Returns
-  /// an empty text if $ATTENTION_PROTO_CACHE is set and empty, or if none of the three variables is set.
+  /// an empty text if $ATTENTION_PROTO_CACHE is set and empty, or if none of the three variables names a folder.
   static std::string default_folder();
 
  private:

@@ -25,10 +25,10 @@ constexpr size_t most_values = 4;  // the most values of an axis, or good option
 
 using Names = std::set<std::string>;
 
-/// A shape in which the options of a choice were measured. The shapes of one call of choice_line() have equal values of
-/// the axes in Choice::by.
+/// A shape (answer.h) with the options of a choice that were measured in this shape. The shapes of one call of
+/// choice_line() have equal values of the axes in Choice::by.
 struct Shape {
-  Case config;  // the shape's axes; the choice's axes are left out
+  Case config;  // the values of all axes except the choice's axes
   Picked picked;
   std::vector<std::pair<std::string, const Measurement*>> options;
 };
@@ -304,10 +304,11 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If no other case
-/// shares a value of some axis with the cases in `some`, the text names this axis and the values of `some`. If there is
-/// no such axis, the text about a single case names the axes in which this case differs from other cases, and the text
-/// about several cases has the number of these cases.
+/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. The text names the
+/// first axis that tells `some` from the other cases, and the axis's values in `some`. An axis tells them apart if no
+/// value of this axis occurs in `some` and also in the other cases, and if `some` has at most most_values of its
+/// values. Without such an axis, the text about a single case names the axes in which this case differs from other
+/// cases, and the text about several cases has the number of these cases.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());
@@ -458,7 +459,8 @@ std::string range_text(const Json& line) {
   return low + " to " + high;
 }
 
-/// "f32 head_dim=64": the values of axes. Before a number stands the name of its axis.
+/// Returns the values of the axes in `where`, for example "f32 head_dim=64". A number has the name of its axis before
+/// it.
 std::string label_of(const Json& where) {
   std::vector<std::string> words;
   for (const auto& [axis, value] : where.items()) {

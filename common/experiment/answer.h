@@ -12,7 +12,8 @@
 namespace attn {
 
 /// A choice that a user has to make, for example which tile a kernel uses. An option of the choice is a combination of
-/// values of some axes.
+/// values of some axes, the choice's axes. A shape is a combination of values of the other axes. The options are
+/// compared in each shape.
 struct Choice {
   std::string what;                             // "tile (block_r x block_c)"
   std::vector<std::string> axes;                // an option's name has the values of these axes, without "none"
@@ -20,7 +21,7 @@ struct Choice {
   std::vector<std::string> by = {};             // the answer has a line for each combination of values of these axes
   std::function<bool(const Case&)> takes = {};  // which cases take part; empty: all
   /// An option is as good as the fastest option if its time is at most this multiple of the fastest option's time. 0:
-  /// an option is as good if the interval of its time reaches the interval of the fastest option's time.
+  /// an option is as good if the confidence interval of its time overlaps that of the fastest option's time.
   double within = 0;
   size_t at_least = 3;  // a shape in which fewer options were measured takes no part
 };
@@ -73,11 +74,11 @@ struct AnswerInput {
 /// A choice has, among others, the members "where" (the cases), "of" (the number of options), "take" (the option to
 /// take), "as_good" (the other options that are as good as the fastest), "avoid" (the slower options, with their
 /// ratios), "unclear" (options), "default" if there is one, and "undecided" (the reason why there is no option to
-/// take). An option is unclear if it is not as good as the fastest option (Choice::within), but the interval of its
-/// time reaches the interval of the fastest option's time. A ratio comes from the comparison of the option with the
-/// fastest option. If the two options were not compared, the ratio is the quotient of their medians. If a choice is
-/// about several shapes, the option to take is as good as the fastest in all of these shapes, and in the records of
-/// these shapes if there are any.
+/// take). An option is unclear if it is not as good as the fastest option (Choice::within), but the confidence
+/// intervals of the two options' times overlap. A ratio comes from the comparison of the option with the fastest
+/// option. If the two options were not compared, the ratio is the quotient of their medians. If a choice is about
+/// several shapes, the ratio is the largest of the shapes' ratios. The option to take is as good as the fastest in all
+/// of these shapes, and in the records of these shapes if there are any.
 ///
 /// A member of "claims" has the advice, the range of the claim's figures, and the cases for which the advice holds. If
 /// this run and the records contradict each other about a case of the claim, neither verdict counts.

@@ -24,8 +24,9 @@ CoreTimes core_times();
 /// readings are of different numbers of cores.
 double others(const CoreTimes& begin, const CoreTimes& end);
 
-/// Returns one line for each disturbance of a run. `cores` is the number of cores that this process may use; `others`
-/// is the number of cores that other programs used on average during the run.
+/// Returns a line for each kind of disturbance of a run: more threads than cores, a busy machine, and throttling.
+/// `cores` is the number of cores that this process may use; `others` is the number of cores that other programs used
+/// on average during the run.
 std::vector<std::string> disturbances(const DeviceInfo& device, const std::vector<Measurement>& results,
                                       const std::vector<Comparison>& comparisons, int cores, double others);
 

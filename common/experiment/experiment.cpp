@@ -33,11 +33,12 @@ namespace {
 
 volatile std::sig_atomic_t signal_received = 0;
 
-/// Notes the first SIGINT or SIGTERM; the second signal has its usual effect, except in a worker. While a SignalGuard
-/// exists, a write to a closed pipe, or beyond the allowed size of a file, fails with an error and raises no signal.
+/// Notes SIGINT and SIGTERM. A second signal of the same kind has its usual effect, except in a worker. While a
+/// SignalGuard exists, a write to a closed pipe, or beyond the allowed size of a file, fails with an error and does not
+/// end the process.
 class SignalGuard {
  public:
-  /// In a worker the second signal has no effect, because the process that watches the worker gets the signal too.
+  /// In a worker a second signal has no effect, because the process that watches the worker gets the signal too.
   explicit SignalGuard(const Worker* worker) {
     signal_received = worker && worker->before.interrupted ? SIGTERM : 0;
     wait_for_readers(signal_received == 0);
@@ -225,7 +226,7 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
       }
       if (!options) return 0;
       if (!options->part.empty())
-        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a part does not outlive the run that started the part
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends this process when the run that started it ends
       options->open_device = open_device;
       options->worker = worker;
       if (interrupted()) options->quiet = true;

@@ -169,9 +169,9 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// The tensors have more tiles than an H200 runs at the same time. A tile's 16-bit outputs pass through threadgroup
-// memory that the previous tile has used. The last tile of a head may reach beyond the head's last row. With a causal
-// mask the first tile may begin before the head's first row.
+// On a GPU the tensors have more tiles than an H200 runs at the same time. A tile's 16-bit outputs pass through
+// threadgroup memory that the previous tile has used. The last tile of a head may reach beyond the head's last row.
+// With a causal mask the first tile may begin before the head's first row.
 TEST_P(Variants, OutputsOfManyTiles) {
   test::Some some(7);
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {

@@ -63,7 +63,7 @@ TEST(ReferenceTest, HandComputedSpreadSwingAndScoreSize) {
 }
 
 // Three keys: the first has nearly all the weight, the second has 2^-20 of the first key's weight, and the third 2^-30.
-TEST(ReferenceTest, TinyWeightsAreCountedAndInF16SpreadTakesThemAsTwoToTheMinus14) {
+TEST(ReferenceTest, CountsTinyWeightsAndRaisesWeightsTo2ToTheMinus14InTheSpreadOfF16) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const AttentionShape shape{1, 1, 1, 1, 3, 1, false, 1};
     Inputs in{Tensor::zeros(1, 1, 1, 1, dtype, Layout::bhsd), Tensor::zeros(1, 1, 3, 1, dtype, Layout::bhsd),

@@ -1,5 +1,5 @@
-// Tests that correct kernels use at most about half of the tolerances, and that a wrong block of keys, anywhere in the
-// sequence, exceeds the tolerance of at least one row.
+// Tests that the errors of correct kernels are at most about half of the tolerances. Also tests that a wrong block of
+// keys, anywhere in the sequence, leads to an error above the tolerance in at least one row.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -141,10 +141,10 @@ INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f1
                          [](const auto& test) { return std::string(name(test.param)); });
 
 // With a wrong block, anywhere in the sequence, at least one of 8 rows is off by more than twice the tolerance. The
-// errors of a correct kernel are at most about half of the tolerance, so they cannot hide the wrong block. A check has
-// 64 rows or more. With needles the test has 16 rows, because half of these rows have nearly all their weight at one
-// key. If only the keys come from another block, and the inputs have needles, at least one row is off by more than the
-// tolerance itself.
+// errors of a correct kernel are at most about half of the tolerance, so they cannot hide the wrong block. A check in
+// an experiment has at least 64 rows, or all rows of a smaller shape. With needles the test has 16 rows, because half
+// of these rows have nearly all their weight at one key. If only the keys come from another block, and the inputs have
+// needles, at least one row is off by more than the tolerance itself.
 TEST_P(WrongBlocks, ExceedTheToleranceOfAtLeastOneRow) {
   test::Some some(3);
   for (const int64_t keys : {64, 1024, 16384, 65536}) {

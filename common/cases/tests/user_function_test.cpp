@@ -164,7 +164,7 @@ TEST_F(UserFunctionTest, TheContextMayBeLeftOut) {
   }
 }
 
-TEST_F(UserFunctionTest, OnlyPairsThatOtherRulesLeaveAreCounted) {
+TEST_F(UserFunctionTest, VisiblePairsCountsNoPairThatAnotherRuleHides) {
   const auto pairs = [&](const std::string& text, const MaskOracle::Range& range) {
     return MaskOracle(device(), pipelines(), mask_of(text), shape_).visible_pairs(range);
   };

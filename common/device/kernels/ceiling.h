@@ -28,9 +28,9 @@ struct ArithmeticParams {
 };
 
 /// For the kernels of GPUs. A threadgroup that copies or reads has copy_threads threads; other threadgroups have
-/// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup multiplies ceiling_m rows of ceiling_row_bytes
-/// bytes by ceiling_n columns. copy_threads is large, because many threads that each copy little come closest to the
-/// memory's peak bandwidth.
+/// ceiling_threads. In an iteration of cuda's ceiling_mma a threadgroup does as many flops as a product of ceiling_m
+/// rows of ceiling_row_bytes bytes and ceiling_n columns. copy_threads is large, because many threads that each copy
+/// little come closest to the memory's peak bandwidth.
 #ifdef __METAL_VERSION__
 constexpr constant int ceiling_threads = 128, copy_threads = 256;
 #else

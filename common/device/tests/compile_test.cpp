@@ -402,7 +402,8 @@ TEST_F(CompileTest, CompilesAndLoadsInSeveralThreads) {
   EXPECT_EQ(values, (std::array<long long, 6>{0, 1, 2, 3, 4, 5}));
 }
 
-/// Makes a source tree of one kernel, which includes lab/outer.h, which includes lab/inner.h.
+/// Makes a source tree of one kernel and its headers. The kernel includes lab/outer.h, and lab/outer.h includes
+/// lab/inner.h.
 class SourceTreeTest : public CompileTest {
  protected:
   SourceTreeTest() {
@@ -550,7 +551,7 @@ TEST_F(SanitizedKernelTest, AReadOutOfBoundsIsReported) {
   read(9);
   EXPECT_DEATH(read(10), "AddressSanitizer");
   EXPECT_DEATH(read(-1), "AddressSanitizer");
-  EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "the last float of the guard band";
+  EXPECT_DEATH(read(10 + 1023), "AddressSanitizer") << "a read of the guard band's last float";
   EXPECT_TRUE(buffer.guards_intact());
 }
 

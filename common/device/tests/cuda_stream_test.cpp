@@ -1,4 +1,4 @@
-// The cuda device in a program that uses CUDA itself: its context, its stream, its memory and its graphs.
+// The cuda device in a program that uses CUDA itself: the program's context, stream, memory and graphs.
 #include <gtest/gtest.h>
 
 #include <memory>

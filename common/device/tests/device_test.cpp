@@ -105,7 +105,7 @@ struct Mark {
   unsigned* wrong;
 };
 
-// Every threadgroup fills its memory with its number, lets other threads run, and finds its memory unchanged.
+// Every threadgroup fills its memory with its index plus one, lets other threads run, and finds its memory unchanged.
 TEST_F(DeviceTest, GivesEachThreadgroupItsMemory) {
   const KernelSource source = kernel_text(R"(
     struct Mark { unsigned* visits; unsigned* wrong; };

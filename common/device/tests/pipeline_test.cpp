@@ -1,6 +1,6 @@
-// The pipeline cache and the archive: who compiles a kernel, and how often; no damaged entry may be used. Most tests
-// use a FakeDevice, whose small code lets a test change every byte of an entry in turn. In the last tests two processes
-// share a folder.
+// Tests of the pipeline cache and of the archive: how often each kernel is compiled, and that no damaged entry is used.
+// Most tests use a FakeDevice, whose code is so small that a test can change every byte of an entry in turn. In the
+// last tests two processes share a folder.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
