@@ -39,8 +39,8 @@ TABLE
   status       wrong, failed, timeout or oom; empty for a case that is ok. '!': the device reported throttling
   GFLOP/s      or TFLOP/s: work over time; in a causal case only unmasked pairs count
   matrix_%     TFLOP/s in percent of the arithmetic rate that this run measured on the device for the dtype
-  cold         median device time with caches flushed before each sample (full profile; memory-bound cases in every
-               profile)
+  cold         median device time with caches flushed before each sample, in the full profile. Empty for a
+               memory-bound case, whose column `time` has this time
   GB/s         for a memory-bound case: the bytes of all inputs and outputs, each counted once, over the time
   copy_%       GB/s in percent of the copy rate that this run measured on the device
   max_abs      for a case that was only checked: largest difference from the double-precision oracle

@@ -74,9 +74,9 @@ DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
 #undef MULTIPLY_ADD
 }
 
-/// Multiplies 32-bit operands to about the accuracy of f32. Each f32 number is split into a high and a low part, two
-/// numbers of tf32. The function adds up the products low * high, high * low and high * high, and leaves out low * low.
-/// For 16-bit operands this function is multiply_add.
+/// Does what multiply_add does, but for 32-bit operands to about the accuracy of f32. Each f32 number is split into a
+/// high and a low part, two numbers of tf32. The function adds the products low * high, high * low and high * high to
+/// `d`, and leaves out low * low.
 template <int TYPE>
 DEVICE void multiply_add_exactly(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (TYPE == F32) {
