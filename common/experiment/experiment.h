@@ -78,8 +78,8 @@ struct ExperimentSpec {
   /// shape axis, selects a single shape and names no tile, then only the default tile runs (select_cases()). False: all
   /// selected cases run.
   bool default_tile = true;
-  /// If the command line names an axis of this set, each block of the sweep that has an unnamed axis of this set is
-  /// left out. For example, a user who names one modifier gets no blocks of other modifiers.
+  /// If the command line names some axes of this set, the sweep's blocks with other axes of this set are left out. For
+  /// example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
@@ -123,8 +123,8 @@ struct Trial {
 };
 
 /// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
-/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with `gather`
-/// come with the first duels, because a conclusion of such a claim needs the comparisons of several duels.
+/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with
+/// Claim::gather come with the first duels, because a conclusion of this claim needs the comparisons of several duels.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -167,7 +167,7 @@ class Experiment {
   /// measures the finding's pair instead.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
-  /// hypothesis.
+  /// hypothesis; --only verify and a replay of a measurement want no conclusion.
   bool wants(const std::string& hypothesis) const;
   /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
   /// exit status.

@@ -167,7 +167,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                 "time to measure for; default 120 (quick), 3600 (full), 300 (full on a GPU)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
                 "largest number of samples of a case, also in a comparison; default 200.\n"
-                "Fewer samples also leave less time for the device's ceilings");
+                "A smaller N also shortens the measurement of the ceilings");
   number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",
                 "skip a case whose launch takes longer, or would take longer at the rate\n"
                 "that the device reaches; default 0.5");

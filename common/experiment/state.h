@@ -146,8 +146,8 @@ struct Experiment::State {
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
-  /// The reason of too_large(), else of too_long() unless only a limit of the work is known (CasePlan::work_is_limit);
-  /// nothing if the case may run.
+  /// The reason why the case cannot run, from too_large() or else from too_long(); nothing if the case may run. If only
+  /// a limit of the work is known (CasePlan::work_is_limit), too_long() is not called.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings. If --samples is below its default, the measurement takes proportionally less time.

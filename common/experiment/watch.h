@@ -23,8 +23,8 @@ namespace attn {
 /// What a worker does, in memory that it shares with the process that watches it.
 class Activity {
  public:
-  /// This process shares the memory with the processes that it forks or, with `file`, with all processes that name this
-  /// file. Throws std::bad_alloc.
+  /// With `file`, all processes that name this file share the memory. Without `file`, this process and the processes
+  /// that it forks share the memory. Throws std::bad_alloc.
   explicit Activity(const std::string& file = "");
   ~Activity();
   Activity(const Activity&) = delete;
@@ -129,8 +129,9 @@ std::string without_progress(double seconds);
 ///     no worker exits by itself.
 ///   - If anything else ends a worker in a case, the next worker records the case as failed, or with the status and the
 ///     reason of end_case(), and goes on.
-///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
-///     is stopped, too, counts little. While nobody reads a full stdout or stderr, the worker is not ended.
+///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which the watching
+///     process itself is stopped hardly counts. While stdout or stderr is full and nobody reads it, the worker is not
+///     ended.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed values for the next worker's Before; `resumed` counts only in the first note that has `run`

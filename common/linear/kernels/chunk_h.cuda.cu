@@ -163,8 +163,8 @@ struct ChunkH {
     }
   }
 
-  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row, if the
-  // state's rows are rounded up to tiles.
+  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row, after the
+  // number of the state's rows is rounded up to whole tiles.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }
