@@ -155,7 +155,8 @@ class Experiment {
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Times the verified cases, which take turns. Then checks them again and records them.
+  /// Times the verified cases, which take turns. Then checks them again and records them. With --only verify this
+  /// function only records the cases, and compare() does nothing.
   void measure(std::vector<Trial> trials);
   /// Does the same with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
@@ -197,12 +198,12 @@ using Restarter = std::function<void(const std::vector<std::string>& arguments)>
 using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
 int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
 
-/// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case was
+/// Parses the command line, runs `body`, and turns exceptions into a message and an exit status: 0 done; 1 a case was
 /// wrong or failed, a process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the
 /// device is missing; 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption
 /// verify(), measure() and compare() throw; run_experiment() then prints the table of the recorded cases, and the
 /// command that continues the run. These three functions also throw after a loss of the device. The loss is recorded,
-/// and a new process goes on with the run if State::can_go_on() allows it.
+/// and a new process goes on with the run, except in a replay or if State::can_go_on() is false.
 ///
 /// The run is in a worker process, which this process watches (watch.h). With --part, and with `restart`, which is
 /// for tests, the run is in this process. After a loss of the device `restart` gets the command line that continues the

@@ -34,8 +34,8 @@ namespace attn {
 /// Thrown to end a run after an interruption, once the measurements are recorded.
 struct Interrupted {};
 
-/// Thrown to end a run whose device is lost, once the case that lost the device is recorded. If State::can_go_on(), a
-/// new process goes on with the other cases.
+/// Thrown to end a run whose device is lost, once the case that lost the device is recorded. A new process goes on with
+/// the other cases, except in a replay or if State::can_go_on() is false.
 struct Restart {};
 
 /// Whether the process received SIGINT or SIGTERM.

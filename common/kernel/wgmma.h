@@ -80,6 +80,8 @@ DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memo
 
 // ---- registers of a warpgroup
 
+/// take_registers() raises, and give_registers() lowers, the number of registers of each thread of the calling
+/// warpgroup to COUNT.
 template <int COUNT>
 DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
