@@ -129,7 +129,7 @@ struct Experiment::State {
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
   /// Does what fail() does, for a case that lost the device. A kernel that faults on the host may have overwritten any
-  /// data of this process, so after such a fault the worker ends, and the next worker records the case.
+  /// data of this process. So after a fault on the host the worker ends, and the next worker records the case.
   void fail_lost(Measurement& record, const DeviceLost& error) const;
 
   // measure.cpp
@@ -154,10 +154,10 @@ struct Experiment::State {
   Ceilings new_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
-  /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, other programs may have slowed the
-  /// measurement of the ceiling, so the ceilings are measured again. If the rate stays above its ceiling, the record
-  /// has no shares of ceilings. If the rate stays above four times its ceiling, or if a number of the record is not
-  /// finite, the record fails.
+  /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, the ceilings are measured again, because
+  /// other programs may have slowed their measurement. If the rate stays above its ceiling, the record has no shares of
+  /// ceilings. If the rate stays above four times its ceiling, or if a number of the record is not finite, the case
+  /// counts as failed.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();

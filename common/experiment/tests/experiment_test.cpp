@@ -632,8 +632,8 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   }
 }
 
-// A round measures the baseline A, the contender B and the repeated baseline A'. If times grow during a round, A' comes
-// out too long in the order A B A', and too short in the order A' B A, compared with A.
+// A round measures the baseline A, the contender B and the repeated baseline A'. If times grow during a round, A' takes
+// longer than A in the order A B A'. In the order A' B A it takes less time than A.
 TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // The sweep makes two problems, and each process makes A, B and A'.
   spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
