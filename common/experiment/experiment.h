@@ -78,12 +78,12 @@ struct ExperimentSpec {
   /// shape axis, selects a single shape and names no tile, then only the default tile runs (select_cases()). False: all
   /// selected cases run.
   bool default_tile = true;
-  /// If the command line names an axis of this set, each block of the sweep that has an unnamed axis of this set is
-  /// left out. For example, a user who names one modifier gets no blocks of other modifiers.
+  /// If the command line names some axes of this set, the sweep's blocks with other axes of this set are left out. For
+  /// example, a user who names one modifier gets no blocks of other modifiers.
   std::set<std::string> narrowing_axes = {};
   /// The claims of the experiment, registered before anything runs.
   std::function<std::vector<Claim>(const DeviceInfo& device)> claims = {};
-  /// What the answer at the end of a run has.
+  /// What the answer at the end of a run contains.
   AnswerSpec answer = {};
   std::function<Sweep(const std::string& profile, const DeviceInfo& device)> sweep;
   /// Sets the axes that follow from other axes, and the default tile. Axes that are to be set are absent from the case.
@@ -123,8 +123,8 @@ struct Trial {
 };
 
 /// Orders duels (pairs of cases to compare): the first duel of each claim, then the second duel of each claim, and so
-/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with `gather`
-/// come with the first duels, because a conclusion of such a claim needs the comparisons of several duels.
+/// on. So if the budget ends after the first duels, no claim is left out completely. All duels of a claim with
+/// Claim::gather come with the first duels, because a conclusion of this claim needs the comparisons of several duels.
 std::vector<Duel> in_turn(const std::vector<Claim>& claims, const std::vector<Duel>& duels);
 
 class Experiment {
@@ -155,19 +155,20 @@ class Experiment {
   std::vector<Case> unmeasured(const std::vector<Case>& cases);
   /// Makes, launches and checks each case. Cases that are skipped, wrong or failed are recorded and not returned.
   std::vector<Trial> verify(const std::vector<Case>& cases);
-  /// Lets the verified cases take turns and times them, checks them again and records them.
+  /// Times the verified cases, which take turns. Then checks them again and records them. With --only verify this
+  /// function only records the cases, and compare() does nothing.
   void measure(std::vector<Trial> trials);
   /// Does the same with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
   /// timed and correct result are left out.
   void compare(const std::vector<Duel>& duels);
-  /// Compares with at most this share of the budget that is left, for a body that asks for duels step by step. In a
-  /// replay of a finding this function still measures all of `duels`, but compare() without a share measures the
-  /// finding's pair instead.
+  /// Compares in this process, with at most this share of the budget that is left, for a body that asks for duels step
+  /// by step. In a replay of a finding this function still measures all of `duels`, but compare() without a share
+  /// measures the finding's pair instead.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
-  /// hypothesis.
+  /// hypothesis; --only verify and a replay of a measurement want no conclusion.
   bool wants(const std::string& hypothesis) const;
   /// The whole loop of an experiment: measures the groups, compares the duels of the claims, and concludes. Returns the
   /// exit status.
@@ -197,12 +198,12 @@ using Restarter = std::function<void(const std::vector<std::string>& arguments)>
 using PartRunner = std::function<int(const std::vector<std::string>& arguments, const std::function<bool()>& hangs)>;
 int run_part_process(const std::vector<std::string>& arguments, const std::function<bool()>& hangs);
 
-/// Parses the command line, runs `body`, and turns exceptions into one line and an exit status: 0 done; 1 a case or a
-/// process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the device is missing;
-/// 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption verify(), measure()
-/// and compare() throw; run_experiment() then prints the table of the recorded cases, and the command that continues
-/// the run. These three functions also throw after a loss of the device: the loss is recorded, and the run goes on in a
-/// new process if one can take over (State::can_go_on()).
+/// Parses the command line, runs `body`, and turns exceptions into a message and an exit status: 0 done; 1 a case was
+/// wrong or failed, a process of --processes failed, or a record or stdout could not be written; 2 bad arguments; 3 the
+/// device is missing; 4 no case could run; 130 interrupted, with all measurements so far kept. After an interruption
+/// verify(), measure() and compare() throw; run_experiment() then prints the table of the recorded cases, and the
+/// command that continues the run. These three functions also throw after a loss of the device. The loss is recorded,
+/// and a new process goes on with the run, except in a replay or if State::can_go_on() is false.
 ///
 /// The run is in a worker process, which this process watches (watch.h). With --part, and with `restart`, which is
 /// for tests, the run is in this process. After a loss of the device `restart` gets the command line that continues the

@@ -20,19 +20,19 @@ namespace {
 constexpr double compare_share = 1 / 2.;  // share of the budget for the comparisons that hypotheses ask for
 constexpr double cold_share = 1 / 3.;     // share of a group's budget for cold samples, if the group takes them
 constexpr double phase_share = 1 / 10.;   // share of a group's budget for phases, if a case has several launches
-constexpr double ceilings_s = 0.5;        // for one measurement of the ceilings, at the start and at the end of a run
+constexpr double ceilings_s = 0.5;        // seconds of one measurement of the ceilings; less if --samples is small
 constexpr double min_ceiling_s = 0.2e-3, max_ceiling_s = 50e-3;  // length of a ceiling's launch in interleaved rounds
 constexpr double max_ceiling_pct = 100;  // a higher share is not kept: something slowed the ceiling
 
 constexpr Rounds sweep_rounds{3, 50};
-// The host's work may take seconds. The full profile takes the fewest rounds that give an interval; the quick profile
-// takes fewer.
+// These numbers are small, because the host's work may take seconds. Six rounds are the fewest that give a 95 %
+// interval of a median, so in the quick profile a case may get no such interval.
 constexpr Rounds host_rounds{3, 6};
 
 /// Names the matrix ceiling that a trial is compared with: the dtype, and n. A launch of the ceiling takes about 4^n
-/// seconds: the power of 4 nearest to the time of the trial's launch, after this time is limited by min_ceiling_s and
-/// max_ceiling_s. The length matters because an event that takes a core away for some milliseconds hits most long
-/// launches, and few short ones.
+/// seconds. This is the power of 4 nearest to the time of the trial's launch, clamped to [min_ceiling_s,
+/// max_ceiling_s]. The length matters because an event that takes a core away for some milliseconds hits most long
+/// launches, but few short launches.
 using CeilingKey = std::pair<DType, int>;
 CeilingKey ceiling_key(const Trial& trial) {
   const double launch_s = std::clamp(trial.launch_s, min_ceiling_s, max_ceiling_s);
@@ -196,7 +196,7 @@ Json Experiment::State::within_ceilings(Measurement& record) {
                                     label(record.config), message));
           return to_json(record, Ceilings{});
         } catch (const std::runtime_error&) {
-          // Even other programs do not explain a rate as high as this: the rate is wrong.
+          // Other programs do not explain a rate as high as this, nor a value that is not finite.
         }
       }
       fail(record, "failed", message);

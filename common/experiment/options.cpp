@@ -39,8 +39,8 @@ TABLE
   status       wrong, failed, timeout or oom; empty for a case that is ok. '!': the device reported throttling
   GFLOP/s      or TFLOP/s: work over time; in a causal case only unmasked pairs count
   matrix_%     TFLOP/s in percent of the arithmetic rate that this run measured on the device for the dtype
-  cold         median device time with caches flushed before each sample (full profile; memory-bound cases in every
-               profile)
+  cold         median device time with caches flushed before each sample, in the full profile. Empty for a
+               memory-bound case, whose column `time` has this time
   GB/s         for a memory-bound case: the bytes of all inputs and outputs, each counted once, over the time
   copy_%       GB/s in percent of the copy rate that this run measured on the device
   max_abs      for a case that was only checked: largest difference from the double-precision oracle
@@ -167,7 +167,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, const Ex
                 "time to measure for; default 120 (quick), 3600 (full), 300 (full on a GPU)");
   number_option(app, "--samples", options.samples, 1, 1'000'000, "N",
                 "largest number of samples of a case, also in a comparison; default 200.\n"
-                "Fewer samples also leave less time for the device's ceilings");
+                "A smaller N also shortens the measurement of the ceilings");
   number_option(app, "--max-launch", options.max_launch_s, 1e-6, 1e7, "SECONDS",
                 "skip a case whose launch takes longer, or would take longer at the rate\n"
                 "that the device reaches; default 0.5");

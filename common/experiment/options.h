@@ -35,7 +35,7 @@ struct Options {
   std::string filter;                                       // words that the cases of the table have
   std::optional<Axis> baseline;                             // one value of one axis
   std::optional<double> budget_s;
-  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each of A, B and A' in a comparison
+  int samples = TimingPolicy{}.max_samples;  // the most samples of a case, and of each side of a comparison
   double max_launch_s = 0.5;                 // a longer launch may trip a display's watchdog, and hides clock changes
   uint64_t seed = 1;
   std::string input, dump_output;

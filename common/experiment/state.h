@@ -35,7 +35,7 @@ namespace attn {
 struct Interrupted {};
 
 /// Thrown to end a run whose device is lost, once the case that lost the device is recorded. A new process goes on with
-/// the other cases.
+/// the other cases, except in a replay or if State::can_go_on() is false.
 struct Restart {};
 
 /// Whether the process received SIGINT or SIGTERM.
@@ -129,7 +129,7 @@ struct Experiment::State {
   /// Runs a step of a case. An exception becomes the status of the record, except BadInput and DeviceMissing.
   void guarded(Measurement& record, const std::function<void()>& step);
   /// Does what fail() does, for a case that lost the device. A kernel that faults on the host may have overwritten any
-  /// data of this process, so after such a fault the worker ends, and the next worker records the case.
+  /// data of this process. So after a fault on the host the worker ends, and the next worker records the case.
   void fail_lost(Measurement& record, const DeviceLost& error) const;
 
   // measure.cpp
@@ -146,18 +146,18 @@ struct Experiment::State {
   std::optional<std::string> too_long(const Work& work);
   /// The reason why the tensors and the oracle of a plan do not fit in the memory that is free; nothing if they fit.
   std::optional<std::string> too_large(const CasePlan& plan) const;
-  /// The reason of too_large(), else of too_long() unless only a limit of the work is known (CasePlan::work_is_limit);
-  /// nothing if the case may run.
+  /// The reason why the case cannot run, from too_large() or else from too_long(); nothing if the case may run. If only
+  /// a limit of the work is known (CasePlan::work_is_limit), too_long() is not called.
   std::optional<std::string> foreseen(const CasePlan& plan);
   const Ceilings& measured_ceilings();
   /// Measures the ceilings. If --samples is below its default, the measurement takes proportionally less time.
   Ceilings new_ceilings();
   /// Measures the ceilings again, and keeps the larger value of each ceiling.
   void raise_ceilings();
-  /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, other programs may have slowed the
-  /// measurement of the ceiling, so the ceilings are measured again. If the rate stays above its ceiling, the record
-  /// has no shares of ceilings. If the rate stays above four times its ceiling, or if a number of the record is not
-  /// finite, the record fails.
+  /// Returns the record as JSON. If a rate is more than 5 % above its ceiling, the ceilings are measured again, because
+  /// other programs may have slowed their measurement. If the rate stays above its ceiling, the record has no shares of
+  /// ceilings. If the rate stays above four times its ceiling, or if a number of the record is not finite, the case
+  /// counts as failed.
   Json within_ceilings(Measurement& record);
   /// The flush for cold samples; null where the flush has no memory or fails its self-test.
   const CacheFlush* cold_flush();

@@ -1,8 +1,9 @@
 // Runs an experiment in a separate process, the worker, and watches the worker. A worker may be ended at any moment:
-// the records that it wrote are whole, and the next worker goes on from them. So if a case ends its process (by a
-// user's function that overwrites the stack, by a compiler that overflows its stack, for lack of memory), only this
-// case is lost. And a signal can end a worker whose kernel never ends. A worker that hangs (because a user's function
-// jumped out of malloc() while malloc() held a lock, or because another program stopped the worker) is ended too.
+// the records that it wrote are whole, and the next worker goes on from them. So if a case ends its process, only this
+// case is lost. A process may end because a user's function overwrites the stack, because a compiler overflows its
+// stack, or for lack of memory. A signal can end a worker even if the worker's kernel never ends. A worker that hangs
+// is ended too. It may hang because a user's function jumped out of malloc() while malloc() held a lock, or because
+// another program stopped the worker.
 #pragma once
 
 #include <condition_variable>
@@ -23,8 +24,8 @@ namespace attn {
 /// What a worker does, in memory that it shares with the process that watches it.
 class Activity {
  public:
-  /// This process shares the memory with the processes that it forks or, with `file`, with all processes that name this
-  /// file. Throws std::bad_alloc.
+  /// With `file`, all processes that name this file share the memory. Without `file`, this process and the processes
+  /// that it forks share the memory. Throws std::bad_alloc.
   explicit Activity(const std::string& file = "");
   ~Activity();
   Activity(const Activity&) = delete;
@@ -127,10 +128,11 @@ std::string without_progress(double seconds);
 ///   - On SIGINT or SIGTERM the worker gets SIGTERM. If the worker still runs after ending_s, it is killed, and another
 ///     worker (Before::interrupted) shows what was measured; after a second signal no worker does. The status is 130 if
 ///     no worker exits by itself.
-///   - If anything else ends a worker in a case, the next worker records the case as failed, or with the status and the
-///     reason of end_case(), and goes on.
-///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which this process
-///     is stopped, too, counts little. While nobody reads a full stdout or stderr, the worker is not ended.
+///   - If anything else ends a worker in a case, the next worker records the case and goes on. The record has the
+///     status and the reason of end_case(); without end_case() the status is "failed".
+///   - A worker that makes no progress for too long (Activity::end_if_silent_for) is ended. Time in which the watching
+///     process itself is stopped hardly counts. While stdout or stderr is full and nobody reads it, the worker is not
+///     ended.
 /// The notes of a worker have these members, each of which may be missing:
 ///   resume       the command line with which another worker goes on; without it no worker follows
 ///   run, resumed values for the next worker's Before; `resumed` counts only in the first note that has `run`

@@ -55,8 +55,8 @@ DEVICE void load_blocks_transposed(unsigned (&blocks)[4], unsigned row) {
 //
 // Thread t, with row = t / 4 and quarter = t % 4, holds
 //   of D: (row, 2 quarter), (row, 2 quarter + 1), (row + 8, 2 quarter), (row + 8, 2 quarter + 1)
-//   of A: from row `row` of each block, the group `quarter` of four bytes; the four blocks are (rows 0 to 7, first 16
-//         bytes), (rows 8 to 15, first 16 bytes), (rows 0 to 7, second 16 bytes), (rows 8 to 15, second 16 bytes)
+//   of A: from row `row` of each of four blocks, the group `quarter` of four bytes. The blocks are (rows 0 to 7, first
+//         16 bytes), (rows 8 to 15, first 16 bytes), (rows 0 to 7, second 16 bytes), (rows 8 to 15, second 16 bytes)
 //   of B: column `row`, bytes 4 quarter to 4 quarter + 3 of its first 16 bytes, and of its second 16 bytes
 
 /// F32 stands for tf32: the product reads only the sign, the exponent and ten bits of the mantissa of an operand.
@@ -74,9 +74,9 @@ DEVICE void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
 #undef MULTIPLY_ADD
 }
 
-/// Multiplies 32-bit operands to about the accuracy of f32. Each f32 number is split into a high and a low part, two
-/// numbers of tf32. The function adds up the products low * high, high * low and high * high, and leaves out low * low.
-/// For 16-bit operands this function is multiply_add.
+/// Does what multiply_add does, but for 32-bit operands to about the accuracy of f32. Each f32 number is split into a
+/// high and a low part, two numbers of tf32. The function adds the products low * high, high * low and high * high to
+/// `d`, and leaves out low * low.
 template <int TYPE>
 DEVICE void multiply_add_exactly(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (TYPE == F32) {

@@ -5,9 +5,9 @@
 // [[threadgroup(0)]], ...), without `memory` if the launch has no threadgroup memory. Pointers in Params are addresses
 // on the device. Kernels use no lambda, no `double` and no `long long`, which Metal does not have.
 //
-// Metal's default mathematics assumes that no number is infinite or NaN. So kernels find such numbers by their bits
-// (is_finite), write them by their bits (store_nan, store_lse), and hide a pair by a weight of 0, not by a score of
-// -infinity.
+// Metal's default mathematics assumes that no number is infinite or NaN. So kernels find infinities and NaNs by their
+// bits (is_finite), and write them by their bits (store_nan). Kernels hide a pair of a query and a key by a weight of
+// 0, not by a score of -infinity.
 #pragma once
 
 #include <metal_stdlib>

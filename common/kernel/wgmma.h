@@ -80,6 +80,8 @@ DEVICE void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memo
 
 // ---- registers of a warpgroup
 
+/// take_registers() raises, and give_registers() lowers, the number of registers of each thread of the calling
+/// warpgroup to COUNT.
 template <int COUNT>
 DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -216,8 +218,8 @@ DEVICE void mask_s_before(const int (&begin)[2], float masked) {
 /// Rounds eight results of each thread, from o<FROM> on, to 16 bits, and stores them to shared memory. These results of
 /// a warp are 16 rows of two groups of eight columns. Lane l passes the address of 16 bytes for row l % 16 of column
 /// group l / 16. The function also adds products of the elements to `sums`, two pairs of 16-bit floats. If some element
-/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 such a product could
-/// overflow, so there each element is multiplied by 0, which takes twice the instructions.
+/// is not finite, some sum is not finite. In bf16 a product has two elements as factors. In f16 a product above 65504
+/// would overflow, so there each element is multiplied by 0, which takes twice the instructions.
 #define STORE_EIGHT(NAME, SUMS)                                                      \
   asm volatile(                                                                      \
       "{.reg .b32 a, b, c, d, z; mov.b32 z, 0;\n"                                    \
@@ -306,8 +308,8 @@ struct Mma;
   MMA(F16, "f16", N, LIST)    \
   MMA(BF16, "bf16", N, LIST)
 
-// The front end takes a millisecond and a half for each width. So a kernel defines MMA_WIDTH before it includes this
-// file, to say which widths it needs.
+// The compiler's front end takes 1.5 ms for each width. So a kernel may define MMA_WIDTH before it includes this file,
+// to say which widths the kernel needs.
 #ifndef MMA_WIDTH
 #define MMA_WIDTH(n) true
 #endif

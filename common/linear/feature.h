@@ -15,7 +15,7 @@ struct Feature {
   std::string text = {};          // replaces kernels/feature.h
   std::optional<UserFunction> user = {};
 
-  /// Returns the value of KernelSource::includes.
+  /// Returns the value of KernelSource::includes for a kernel with this feature map.
   std::map<std::string, std::string> includes() const;
   bool guarded() const { return user && user->guarded; }
 };

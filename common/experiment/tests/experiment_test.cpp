@@ -497,7 +497,8 @@ TEST_F(ExperimentTest, TheSamplesGiveTheFiguresAgain) {
     EXPECT_EQ(line["run"], measurements()[0]["run_id"]);
     ++lines[line["process"]];
     for (const char* side : {"samples_s", "baseline_s", "contender_s", "again_s"}) {
-      for (const Json& sample : line.value(side, Json::array())) EXPECT_LE(sample.dump().size(), 14u) << "six digits";
+      for (const Json& sample : line.value(side, Json::array()))
+        EXPECT_LE(sample.dump().size(), 14u) << "a sample must have at most six digits";
     }
   }
   EXPECT_EQ(lines, (std::map<int, int>{{0, 6}, {1, 3}, {2, 3}})) << "six cases of the sweep, three pairs";
@@ -560,7 +561,7 @@ TEST_F(ExperimentTest, TheBaselineIsMeasuredAgainOnInputsOfItsOwn) {
     return std::make_unique<FakeProblem>(lab, config);
   };
   EXPECT_EQ(run({"--axis", "n=64", "--axis", "tile=16,32"}).status, 0);
-  ASSERT_EQ(makers.size(), 2u + 3u);
+  ASSERT_EQ(makers.size(), 2u + 3u);  // the sweep's two cases; then A, B and A' of the comparison
   EXPECT_EQ(makers[2], makers[3]);
   EXPECT_NE(makers[2], makers[4]);
 }
@@ -600,7 +601,7 @@ TEST_F(ExperimentTest, InterruptionOfAProcessEndsTheRun) {
   EXPECT_TRUE(findings().empty());
 }
 
-TEST_F(ExperimentTest, EachRunOfTheFullProfileHasFiftyRoundsInFiveProcesses) {
+TEST_F(ExperimentTest, FiveProcessesShareTheRoundsOfTheFullProfile) {
   const std::vector<std::string> arguments = {"--profile", "full",   "--processes", "5",      "--axis",
                                               "n=8",       "--axis", "tile=16,32",  "--axis", "variant=tuned"};
   EXPECT_EQ(run(arguments).status, 0);
@@ -609,7 +610,8 @@ TEST_F(ExperimentTest, EachRunOfTheFullProfileHasFiftyRoundsInFiveProcesses) {
   ASSERT_EQ(compare["parts"].size(), 5u);
   for (const Json& part : compare["parts"]) EXPECT_EQ(part["time"][0]["rounds"], 10);
   EXPECT_EQ(compare["time"][0]["rounds"], 50);
-  // The processes share the rounds of the host's cases as well. (An interval needs six rounds.)
+  // The processes also share the rounds of cases about the host. Here each process takes six rounds, because an
+  // interval needs six rounds.
   world.on_host = true;
   world.source = "int two;";
   EXPECT_EQ(run(arguments).status, 0);
@@ -630,8 +632,8 @@ TEST_F(ExperimentTest, TheProcessesTakeNoLongerThanTheRunMay) {
   }
 }
 
-// A round measures the baseline A, the contender B and the repeated baseline A'. If times grow during a round, A' comes
-// out too long in the order A B A', and too short in the order A' B A, compared with A.
+// A round measures the baseline A, the contender B and the repeated baseline A'. If times grow during a round, A' takes
+// longer than A in the order A B A'. In the order A' B A it takes less time than A.
 TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   // The sweep makes two problems, and each process makes A, B and A'.
   spec_.make = [](Experiment& lab, const Case& config, const Plan&) {
@@ -641,7 +643,8 @@ TEST_F(ExperimentTest, EverySecondProcessBeginsWithTheRepeatedBaseline) {
   std::vector<std::vector<double>> launches(4);  // of the sweep and of each process
   world.on_launch_of = [&](double seconds) { launches.at(world.parts.size()).push_back(seconds); };
   EXPECT_EQ(run({"--processes", "3", "--axis", "n=8", "--axis", "tile=16,32"}).status, 0);
-  // Two launches of each problem tell how long a sample has to be. Then the first problem of the round warms up.
+  // The first two launches of each problem decide how many launches a sample has. Then the first problem of the round
+  // warms up.
   for (const auto& [process, first] : {std::pair{1, 1e-3}, {2, 1.25e-3}, {3, 1e-3}}) {
     ASSERT_GT(launches[process].size(), 6u);
     EXPECT_EQ(launches[process][4], 1.25e-3) << "A' is the last problem";
@@ -844,7 +847,7 @@ TEST_F(ExperimentTest, ABodyThatAsksStepByStep) {
   EXPECT_EQ(steps_taken, 0u) << "nothing may be measured";
 }
 
-TEST_F(ExperimentTest, EveryStatusIsRecorded) {
+TEST_F(ExperimentTest, TheStatusOfEachCaseIsRecorded) {
   world.on_make = [](const Case& config) {
     const int64_t n = config.integer("n");
     if (n == 1) throw CompileError("kernel:3: unknown name\nand more");
@@ -1272,7 +1275,7 @@ TEST_F(ExperimentTest, OnlyVerifyChecksAndMeasuresNothing) {
   EXPECT_TRUE(findings().empty());
 }
 
-TEST_F(ExperimentTest, JsonPrintsExactlyTheRecords) {
+TEST_F(ExperimentTest, JsonPrintsTheRecordsAndTheAnswer) {
   const Outcome outcome = run({"--json", "--axis", "n=8", "--axis", "tile=16,32"});
   std::istringstream lines(outcome.out);
   std::vector<Json> printed;
@@ -2082,7 +2085,7 @@ TEST_F(ExperimentTest, AnExperimentWithoutInputAxesRefusesAnInput) {
   EXPECT_NE(outcome.err.find("takes no --input"), std::string::npos);
 }
 
-TEST(ShellCommand, SurvivesAShell) {
+TEST(ShellCommand, QuotesItsArguments) {
   EXPECT_EQ(shell_command({"a", "b c", "", "it's", "n=1,2"}), R"(a 'b c' '' 'it'\''s' n=1,2)");
 }
 

@@ -1,5 +1,5 @@
-// An experiment for hang_test.cpp that times the host's own code. Some of its cases hang. The axis `variant` says how a
-// case hangs, and in which process.
+// An experiment for hang_test.cpp whose cases launch no kernel (HostProblem). Some of the cases hang. The axis
+// `variant` says how a case hangs, and in which process.
 #include <csignal>
 #include <memory>
 #include <string>

@@ -5,8 +5,8 @@
 // product of f32 (multiply_add_exactly).
 //
 // K, V and the gates by channel pass through threadgroup memory in blocks of tokens. The last block comes first,
-// because decays are summed from the chunk's end. If the state has more columns than registers hold, the kernel
-// multiplies the blocks again for the other columns.
+// because decays are summed from the chunk's end. If the state has more columns than registers hold, the kernel goes
+// over the blocks several times. Each such pass computes some of the columns.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK (a multiple of 16, at most 256), GATE,
 // NORMALISED, IN_TYPE. Rows of k, v and of gates by channel begin at multiples of 16 bytes.
@@ -163,8 +163,8 @@ struct ChunkH {
     }
   }
 
-  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row, if the
-  // state's rows are rounded up to tiles.
+  // row_of() returns the first row of a tile of this warp. has_rows() returns whether the state has this row, after the
+  // number of the state's rows is rounded up to whole tiles.
   DEVICE int row_of(int tile) const { return (row_warp * ROW_TILES + tile) * 16; }
   DEVICE bool has_rows(int tile) const { return row_of(tile) < layout.k_columns; }
   DEVICE static bool has_columns(int unit) { return unit * 16 < layout.v_columns; }

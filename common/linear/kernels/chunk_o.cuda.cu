@@ -7,9 +7,9 @@
 // decay_t is the decay from the chunk's start to token t, and decay_jt is the decay from token j to token t.
 // Decays are exponentials of sums of logarithms; a sum may be above 0 only for pairs that the mask hides. If the gate
 // is by head or by token, the kernel multiplies scores by decays. If the gate is by channel, the kernel multiplies Q
-// and K by decays (GLA, Yang et al. 2024): a key is multiplied by the decay from the key to the end of its group of 16
-// keys, and a query by the decay from this end to the query. So Q is scaled anew for each group of 16 keys. Among the
-// 16 tokens at the diagonal the kernel computes the score of each pair separately.
+// and K by decays (GLA, Yang et al. 2024). A key is multiplied by the decay from the key to the end of its group of 16
+// keys. A query is multiplied by the decay from this end to the query, so Q is scaled anew for each group of 16 keys.
+// Among the 16 tokens at the diagonal the kernel computes the score of each pair separately.
 //
 // If inputs have 16 bits, scaled queries and the state are rounded to tf32 for their product: 11 significant bits, and
 // the exponents of f32. So rounding does not make the state overflow; in f16 it could. Weights (decayed scores) are
@@ -92,8 +92,9 @@ struct ChunkO {
   }
   DEVICE static float* key_sum() { return reinterpret_cast<float*>(memory + layout.key_sum); }
   DEVICE static float2* prefixes() { return reinterpret_cast<float2*>(memory + layout.prefixes); }
-  // By channel, for each group of 16 keys, logarithms in base 2: slice_sums() has the decay over the whole group,
-  // from_slice() the decay from the group's end to the first of the ROWS rows, or the inverse if the end comes later.
+  // By channel, for each group of 16 keys, logarithms in base 2. slice_sums() has the decay over the whole group.
+  // from_slice() has the decay from the group's end to the first of the ROWS rows. If the group's end comes after this
+  // row, from_slice() has the inverse of the decay from the row to the end.
   DEVICE static float2* slice_sums() { return reinterpret_cast<float2*>(memory + layout.slice_sums); }
   DEVICE static float2* from_slice() { return slice_sums() + SLICES * PAIRS; }
   // By channel: the logarithm in base 2 of the decay from the earliest key processed so far to the first of the ROWS

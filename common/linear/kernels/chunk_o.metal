@@ -1,11 +1,11 @@
 // Computes the outputs of each chunk from the state before the chunk (linear.h). The kernel has not run on Apple
 // hardware yet.
 //
-// A simdgroup has 8 tokens at a time (outputs_metal.h).
+// A simdgroup computes the outputs of 8 tokens at a time (outputs_metal.h).
 //
 // Function constants: see linear.h. No threadgroup memory. Grid: (chunk numbers, heads); metal_linear_threads threads.
-// Accumulators of a lane: VALUE_DIM / 4, and with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 128 registers, 64 if
-// HEAD_DIM and VALUE_DIM are 128.
+// Accumulators of a lane: VALUE_DIM / 4 registers, and with GATE_CHANNEL HEAD_DIM / 4 more for logarithms of decays
+// (Since). Together they take at most 128 registers, and 64 if HEAD_DIM and VALUE_DIM are 128.
 #include "common/linear/kernels/outputs_metal.h"
 #include "common/linear/kernels/phases_metal.h"
 

@@ -2,15 +2,16 @@
 // registers.
 //
 // A threadgroup computes 64 value columns of a sequence and head at a time. Chunks of 64 tokens pass through STAGES
-// buffers; one thread fills them by tensor copies. One warpgroup has the state, one computes the outputs:
+// buffers. One thread fills the buffers by tensor copies. One warpgroup computes the state S, and another warpgroup the
+// outputs O:
 //
 //   S = e^G_end S + K^T (e^(G_end - G_j) V)
 //   O = e^G (Q S) + (Q K^T o M) V,   M_ij = e^(G_i - G_j) for j <= i
 //
 // G_i is the sum of the logarithms of the decays of the chunk's tokens 0 to i; G_end is G of the last token (Dao and Gu
-// 2024, Mamba-2; Yang et al. 2024). S lies in registers. Shared memory has a copy of S, rounded to 16 bits, for the
-// product Q S. So one warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In
-// f16 an element of the copy is infinite if the absolute value of the element of S is 65520 or more.
+// 2024, Mamba-2; Yang et al. 2024). Shared memory has a copy of S, rounded to 16 bits, for the product Q S. So one
+// warpgroup computes the state after a chunk while the other computes the outputs of this chunk. In f16 an element of
+// the copy is infinite if the absolute value of the element of S is 65520 or more.
 //
 // If sequences and heads do not fill the device, a sequence is cut into segments. The task of a segment, except the
 // last, first reads the segment's keys and values, and publishes the segment's own state: what the segment adds to S.
@@ -273,7 +274,7 @@ DEVICE void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c,
                : "memory");
 }
 
-// ---- members of both warpgroups. A thread holds parts of rows r and r + 8 of 64, see common/kernel/wgmma.h.
+// ---- members of both warpgroups. A thread holds parts of rows `row` and `row` + 8 of 64: see common/kernel/wgmma.h.
 
 constexpr int state_barrier = 1, both_barrier = 2;  // named barriers: of the state's warpgroup, of both warpgroups
 
@@ -757,7 +758,7 @@ struct Outputs : Warpgroup {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int token = 8 * j + column + i % 2;
         float weight = s[4 * j + i];
-        // The weight may be infinite, but only for pairs that the mask hides.
+        // This factor may be infinite, but only for pairs that the mask hides.
         if constexpr (GATED) weight *= exp2_approx(row_decay[i / 2] - (i % 2 ? sum.y : sum.x));
         x[i] = token <= row + i / 2 * 8 ? weight : 0.0f;
         if constexpr (NORMALISED) row_sum[i / 2] += x[i];
