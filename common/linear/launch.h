@@ -93,8 +93,8 @@ int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 /// of at least 8 chunks. Without causal the number is always one.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
-/// The tensors of a launch, in the device's memory; strides are in elements. On a GPU addresses and strides are
-/// multiples of 16 bytes.
+/// The tensors of a launch, in the device's memory; strides are in elements. On a GPU the addresses and strides of q,
+/// k, v, o and of a gate by channel are multiples of 16 bytes, and so are the addresses of the states.
 struct LinearTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]

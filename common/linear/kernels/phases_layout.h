@@ -35,8 +35,8 @@ struct ChunkHLayout {
   int stage_v_columns;
   long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
   long long weights;  // floats [chunk]: the decay from a token to the chunk's end
-  // By channel, sums of logarithms of decays: over each 16 tokens of a block, floats [block / 16, head_dim], and over
-  // all later blocks, floats [head_dim].
+  // By channel, sums of logarithms of decays. slice_sums: over each group of 16 tokens of a block, floats [block / 16,
+  // head_dim]. sum: over all later blocks, floats [head_dim].
   long long slice_sums, sum;
   long long bytes;
 

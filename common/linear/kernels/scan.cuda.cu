@@ -1,4 +1,4 @@
-// Scans: compute the state before each chunk from what chunks add; linear.h has the contract. A threadgroup has
+// Scans compute the state before each chunk from what the chunks add; linear.h has the contract. A threadgroup has
 // SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z.
 // Neighbouring threads read and write neighbouring addresses. A thread loads the next chunks before it works on the
 // loaded chunks.
