@@ -84,7 +84,7 @@ struct ChunkParams : LinearParams {
 /// DELAY is 0 except in tests.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// What each span adds to S and z, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
+  /// What each span adds to S and z, in the layout of states and key_sums, with span numbers in place of chunk numbers.
   /// If CAUSAL, PASS_STARTS replaces what a span adds by the state before the span. span_decays has the logarithms of
   /// the spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if
   /// there is one span.
