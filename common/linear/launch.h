@@ -89,8 +89,8 @@ class LinearOperation {
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
 /// Returns how many segments the cpu's fused kernel cuts the longest sequence into: config.segments, but at most one
-/// for each chunk. If config.segments is 0, there are at most as many segments as the device needs to be full, usually
-/// of at least 8 chunks. Without causal the number is always one.
+/// for each chunk. If config.segments is 0, there are as many segments as fill the device, but at most one for every 8
+/// chunks. Without causal the number is always one.
 int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
 /// The tensors of a launch, in the device's memory; strides are in elements. On a GPU the addresses and strides of q,
@@ -117,7 +117,7 @@ struct LinearTensors {
 /// The work's flops are those of the recurrence (4 head_dim value_dim for each token and head). If causal and in
 /// chunks, the flops of scores and of their products with V are added, for the unmasked pairs of tokens of each step
 /// (LinearOperation::step()). The work's bytes are Q, K, V and O once, and a gate by token or channel. If `with_state`,
-/// the bytes of the initial and the final states are added.
+/// the bytes of the initial and the final states and key sums are added.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
 /// Returns the reason why no launch can have these widths (head_dim of Q and K, value_dim of V), or an empty text if a

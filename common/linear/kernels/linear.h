@@ -126,7 +126,7 @@ EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LOCAL LinearParams& p,
 /// The chunk that has a given number. If rows is 0, no chunk has this number.
 struct ChunkPlace {
   int sequence, chunk;     // chunk: the chunk's index in its sequence
-  int first_chunk;         // the sequence's first number
+  int first_chunk;         // the number of the sequence's first chunk
   int batch, first, rows;  // the chunk's rows
 };
 EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LOCAL LinearParams& p, int number, int chunk) {

@@ -168,8 +168,8 @@ struct ChunkOLayout {
   }
 };
 
-/// Returns SCAN_ROWS of the scans: the largest divisor of head_dim with which at most 128 threads have four elements of
-/// S each. If normalised, cuda_scan_threads() adds one thread for each row of z.
+/// Returns SCAN_ROWS of the cuda scans: the largest divisor of head_dim with which at most 128 threads have four
+/// elements of S each. If normalised, cuda_scan_threads() adds one thread for each row of z.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;

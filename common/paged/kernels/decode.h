@@ -59,7 +59,7 @@ struct DecodeParams {
   /// the number that the softmax subtracts from the row's scores (in a unit that the kernel chooses), and the sum.
   GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]
   GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]
-  /// [batch, kv_heads, tiles]: during a launch, how many parts of a tile are in memory; 0 before and after every
+  /// [batch, kv_heads, tiles]: with JOIN_LAST counts the parts of a tile that are in memory; 0 before and after a
   /// launch.
   GLOBAL unsigned* arrived;
 };
