@@ -24,10 +24,10 @@ uint32_t grid_size(int64_t count) { return static_cast<uint32_t>(count); }
 
 // ---- scans
 
-/// Returns how many chunks a span has; config.span_chunks if that is not 0. With look-back a span has at most
+/// Returns how many chunks a span has: config.span_chunks, unless this number is 0. With look-back a span has at most
 /// held_chunks chunks, so that it publishes its state soon after the span before it. In passes a sequence is one span
-/// if the threadgroups of all sequences and heads then fill the device; else spans usually have at least `fewest`
-/// chunks.
+/// if the threadgroups of all sequences and heads then fill the device. Else spans have at least `fewest` chunks, or
+/// all chunks of a shorter sequence.
 int64_t span_chunks(const LinearConfig& config, const DeviceInfo& device) {
   constexpr int64_t looking_back = held_chunks, fewest = 16;
   if (config.span_chunks > 0) return config.span_chunks;
@@ -115,7 +115,7 @@ std::vector<Launch> launches_of(const LinearConfig& config, const DeviceInfo& de
   return {launch};
 }
 
-constexpr int64_t most_elements = 256;  // the most elements of a width, and the most tokens of a chunk
+constexpr int64_t most_elements = 256;  // the largest head_dim, value_dim and chunk
 
 std::string why_unable(const LinearConfig& config, const DeviceInfo& device) {
   if (!device.operations->linear) return no_kernel_for("linear attention");
@@ -331,9 +331,9 @@ LinearLaunch::HostScan LinearLaunch::scan_on_host(const LinearTensors& tensors, 
   ChunkParams params{};  // for rows_of_sequence() on the host
   params.starts = starts.empty() ? nullptr : starts.data();
   params.tokens = static_cast<int>(config_.tokens);
-  // For one row of the state, or one element of the key sum, with `width` elements: replaces what each chunk adds by
-  // the row before the chunk. `current` has the row before the first chunk, and after the call the row after the last
-  // chunk. If not causal, the first chunk gets the row after the last chunk instead.
+  // Takes one row of the state, of `width` elements, or one element of the key sum (`width` is 1). Replaces what each
+  // chunk adds by the row before the chunk. `current` has the row before the first chunk, and after the call the row
+  // after the last chunk. If not causal, the first chunk gets the row after the last chunk instead.
   const auto scan_row = [&](float* first, int64_t step, float* current, int64_t width, const float* decays,
                             int64_t decay_step, int64_t chunks) {
     for (int64_t c = 0; c < chunks; ++c) {

@@ -90,8 +90,8 @@ class LinearOperation {
 /// Returns how many tokens a chunk of a variant has by default on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
 
-/// The tensors of a launch, in the device's memory; strides are in elements. On a GPU addresses and strides are
-/// multiples of 16 bytes.
+/// The tensors of a launch, in the device's memory; strides are in elements. On a GPU the addresses and strides of q,
+/// k, v, o and of a gate by channel are multiples of 16 bytes, and so are the addresses of the states.
 struct LinearTensors {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch, heads, tokens, head_dim]; v has value_dim
   void* o = nullptr;                                    // [batch, heads, tokens, value_dim]
@@ -114,7 +114,7 @@ struct LinearTensors {
 /// The work's flops are those of the recurrence (4 head_dim value_dim for each token and head). If causal and in
 /// chunks, the flops of scores and of their products with V are added, for the unmasked pairs of tokens of each step
 /// (LinearOperation::step()). The work's bytes are Q, K, V and O once, and a gate by token or channel. If `with_state`,
-/// the bytes of the initial and the final states are added.
+/// the bytes of the initial and the final states and key sums are added.
 Plan linear_plan(const LinearConfig& config, const DeviceInfo& device, bool with_state);
 
 /// Returns the reason why no launch can have these widths (head_dim of Q and K, value_dim of V), or an empty text if a

@@ -25,7 +25,7 @@ struct DecodeConfig {
   DType dtype = DType::f32, cache_dtype = DType::f32, out_dtype = DType::f32;  // of Q, of K and V, of O
   int64_t page_size = 0;                                                       // tokens; 0: contiguous
   int64_t block_c = 64;                                                        // keys of a block
-  int64_t workers = 0;                                                         // 0: decode_workers()
+  int64_t workers = 0;                                                         // 0: decode_workers() chooses
   bool join_last = true;  // the last worker of a tile to arrive joins the tile's parts; false: a second launch does
   /// The last q_len tokens of a sequence are not in the cache yet; the launch writes them to the cache. If rotary_dim
   /// is not 0, the launch rotates the queries and keys of these tokens by the angles of DecodeTensors. If the cache has
@@ -72,7 +72,7 @@ class DecodeOperation {
 };
 
 /// Returns how many workers share the work: as many as run at once, or up to a tenth fewer if the smaller number shares
-/// the tiles more evenly. The result is at most the number of blocks of all tiles, each sequence with kv_len keys.
+/// the tiles more evenly. The result is at most the number of blocks of all tiles if each sequence has kv_len keys.
 int64_t decode_workers(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Returns why no launch of decoding or prefill appends tokens to the configuration's cache; an empty text if a launch
@@ -91,8 +91,8 @@ bool decode_takes(const DecodeConfig& config, const DeviceInfo& device);
 Plan decode_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t keys,
                  const AttentionHooks* hooks = nullptr);
 
-/// The tensors of a launch, on its device. All strides are in elements. On a GPU addresses and strides are multiples of
-/// 16 bytes.
+/// The tensors of a launch, on its device. All strides are in elements. On a GPU the addresses and strides of q, o, k,
+/// v, new_k and new_v are multiples of 16 bytes.
 struct DecodeTensors {
   const void* q = nullptr;  // q and o: [batch, q_heads, q_len, head_dim]
   void* o = nullptr;
@@ -139,8 +139,8 @@ Plan append_plan(const DecodeConfig& config, const DeviceInfo& device);
 
 /// Writes new tokens to a cache that has scales, before the launch that attends. If rotary_dim is not 0, rotates the
 /// new keys and the queries. The scales stay as they are: an element beyond the range of its scale becomes the nearer
-/// end of the range. Because the kernels that attend append only to caches of Q's type, plans of decoding and of
-/// prefill begin with this launch if they append to a cache with scales.
+/// end of the range. Plans of decoding and of prefill begin with this launch if they append to a cache with scales,
+/// because the attention kernels themselves can append only to a cache of Q's type.
 class AppendScaledLaunch {
  public:
   /// encode() runs the launch "append" of `plan`, which must be the plan of `config` for decoding or for prefill.

@@ -3,12 +3,13 @@
 //
 // A threadgroup has a slice of the state's columns, and takes the sequence step by step from its first token to its
 // last. A step has 8 tokens for each simdgroup. The simdgroups first compute the step's outputs from the state before
-// the step (outputs_metal.h), then each adds the step to its own rows of the state. On these GPUs no threadgroup may
-// wait for another, so no sequence is cut into segments. Without CAUSAL all steps are added before the first output.
+// the step (outputs_metal.h). Then each simdgroup adds the step to its own rows of the state. On these GPUs a
+// threadgroup cannot wait for another, so a sequence is not split between threadgroups. Without CAUSAL all steps are
+// added before the first output.
 //
 // Function constants: all of linear.h except CHUNK. Threadgroup memory: MetalFusedLayout. Grid: (sequences, heads,
-// slices of the columns); metal_linear_threads threads. Accumulators of a lane: 8 (4 if HEAD_DIM is above 216), and
-// with GATE_CHANNEL HEAD_DIM / 4 of `since`: at most 68 registers.
+// slices of the columns); metal_linear_threads threads. A lane has 8 accumulators (4 if HEAD_DIM is above 216). With
+// GATE_CHANNEL a lane also has HEAD_DIM / 4 floats of Since (outputs_metal.h). Together these are at most 68 registers.
 #include "common/linear/kernels/outputs_metal.h"
 #include "common/linear/kernels/phases_metal.h"
 
@@ -25,7 +26,7 @@ INLINE void add_step(thread const Tokens& tokens, int rows, int first_column, th
     const int d = first_row + row;
     Matrix sums[SLICE / 8];
     UNROLL for (int e = 0; e < SLICE / 8; ++e) sums[e] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    float since = 0;  // the logarithm of the decay of row d over the tokens after the group
+    float since = 0;  // logarithm of the decay of row d over the step's tokens after the group
     for (int group = (rows - 1) / 8 * 8; group >= 0; group -= 8) {
       Matrix keys;
       for (int i = 0; i < 2; ++i) {
@@ -57,7 +58,7 @@ INLINE void add_step(thread const Tokens& tokens, int rows, int first_column, th
   }
 }
 
-/// Adds the step to row d of the key sums.
+/// Adds a step of `rows` tokens to row d of the key sum.
 INLINE void add_keys(thread const Tokens& tokens, int rows, threadgroup float* key_sums, int d) {
   float sum = key_sums[d];
   for (int token = 0; token < rows; ++token) {

@@ -4,7 +4,7 @@
 // feature map f (feature.h), applied to each element:
 //
 //   S_t = decay_t S_{t-1} + f(k_t) v_t^T        z_t = decay_t z_{t-1} + f(k_t)
-//   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t), and 0 for 0 / 0
+//   o_t = scale f(q_t)^T S_t                    NORMALISED: o_t = f(q_t)^T S_t / (f(q_t)^T z_t); 0 if the divisor is 0
 //
 // The formulas without decays are from Katharopoulos et al. 2020. Those with decays are from RetNet (Sun et al. 2023),
 // Mamba-2 (Dao and Gu 2024) and GLA (Yang et al. 2024). Without CAUSAL every o_t reads the state after the last token,
@@ -57,10 +57,10 @@ struct LinearParams {
 ///   chunk_h        writes what each chunk adds to the state: the sum of f(k_j) v_j^T over the chunk's tokens, each
 ///                  term decayed to the chunk's end. Also writes the decay of the whole chunk
 ///   scan           replaces this sum by the state before the chunk, and writes the final state
-///   chunk_o        reads the state before each chunk
+///   chunk_o        computes the outputs of a chunk from the state before the chunk, and from the chunk's q, k and v
 ///
-/// Without CAUSAL a scan writes only the state after the last token, as the entry of the sequence's first chunk;
-/// chunk_o reads this entry for all chunks.
+/// Without CAUSAL a scan computes only the state after the last token. The scan writes this state as the final state,
+/// and to the entry of the sequence's first chunk in `states`. chunk_o reads this entry for all chunks.
 ///
 /// chunk_h and chunk_o have the grid (chunks, heads).
 struct ChunkParams : LinearParams {
@@ -78,12 +78,13 @@ struct ChunkParams : LinearParams {
 /// sequence's chunks has no work, except span 0 of an empty sequence, whose final state is the initial state.
 ///
 /// Scans have the grid (sequences * spans, heads, HEAD_DIM / SCAN_ROWS): a threadgroup has SCAN_ROWS rows of S and of
-/// z. Rows do not depend on one another. A threadgroup that looks back takes its span's number from a counter
-/// (`tickets`). So every earlier span that the threadgroup waits for has begun. DELAY is how long every second span
-/// waits before it sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU. DELAY is 0 except in tests.
+/// z. Rows do not depend on one another. A threadgroup that looks back (look_back.h, scan.cuda.cu) waits for earlier
+/// spans. The threadgroup takes its span's number from a counter (`tickets`), so all these spans have begun. DELAY is
+/// how long every second span waits before it sets its flag: iterations of a loop on the cpu, nanoseconds on a GPU.
+/// DELAY is 0 except in tests.
 struct SpanParams : ChunkParams {
   int span_chunks, spans;
-  /// What each span adds to S and z, in the layout of states and key_sums, but by span numbers, not by chunk numbers.
+  /// What each span adds to S and z, in the layout of states and key_sums, with span numbers in place of chunk numbers.
   /// If CAUSAL, PASS_STARTS replaces what a span adds by the state before the span. span_decays has the logarithms of
   /// the spans' decays; its shape is [span numbers, heads, HEAD_DIM] for every kind of gate. All three are null if
   /// there is one span.
@@ -97,8 +98,8 @@ struct SpanParams : ChunkParams {
 };
 
 /// The pass of a launch of `scan`. With one span only PASS_STATES runs. It writes the final state, and without CAUSAL
-/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS makes these writes in place
-/// of PASS_STATES, and without CAUSAL PASS_STATES does not run.
+/// also writes this state to the entry of the first chunk. With several spans PASS_STARTS writes these states instead;
+/// without CAUSAL PASS_STATES then does not run.
 ///   PASS_TOTALS  writes what each span adds to span_states, and each span's decay to span_decays
 ///   PASS_STARTS  grid (sequences, ...): if CAUSAL, replaces span_states by the state before each span
 ///   PASS_STATES  if CAUSAL, replaces `states` by the state before each chunk. Begins with the initial state, or with
@@ -125,7 +126,7 @@ EITHER_SIDE constexpr SequenceRows rows_of_sequence(const LOCAL LinearParams& p,
 /// The chunk that has a given number. If rows is 0, no chunk has this number.
 struct ChunkPlace {
   int sequence, chunk;     // chunk: the chunk's index in its sequence
-  int first_chunk;         // the sequence's first number
+  int first_chunk;         // the number of the sequence's first chunk
   int batch, first, rows;  // the chunk's rows
 };
 EITHER_SIDE constexpr ChunkPlace place_of_chunk(const LOCAL LinearParams& p, int number, int chunk) {

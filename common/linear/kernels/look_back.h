@@ -1,6 +1,7 @@
-// Decoupled look-back on the cpu (Merrill and Garland 2016): the threadgroup of a span computes the state before the
-// span from what the threadgroups of earlier spans have published: what a span adds to the state, or the state after
-// the span. Look-back ends at the first span, or at the latest span before this one that has published a state.
+// Decoupled look-back on the cpu (Merrill and Garland 2016): a threadgroup computes the state before its span from what
+// the threadgroups of earlier spans have published. Each of these threadgroups publishes what its span adds to the
+// state, or the state after its span. Look-back goes from a span to the span before it. It ends at the first span that
+// it finds with a published state after the span, or at the sequence's first span.
 #pragma once
 
 #include "common/kernel/cpu.h"

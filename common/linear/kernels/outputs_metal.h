@@ -1,13 +1,14 @@
 // The outputs of a group of 8 tokens of a chunk, in the Metal dialect, with simdgroup matrices of f32.
 //
-// A simdgroup computes the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of operands
+// A simdgroup computes the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of q, k and v
 // straight from device memory (fragment_row() in common/kernel/metal.h). The simdgroup takes groups of 8 keys, from its
-// own group back to the chunk's first group, and then the state before the chunk. Keys of an earlier group decay to the
-// group's end; queries decay from there (`since`). So no factor is above 1. In its own group each query takes the keys
-// up to itself one by one. A product of matrices would multiply later values by 0, which is NaN if they are not finite.
+// own group back to the chunk's first group, and then the state before the chunk. Each key of an earlier group decays
+// to the end of its group; queries decay from there (`since`). So no factor is above 1. In its own group each query
+// takes the keys up to itself one by one. A product of matrices would multiply later values by 0, and the product is
+// NaN if a value is not finite.
 //
-// Function constants: the constants of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. Accumulators of a lane: COLUMNS *
-// 2, and with GATE_CHANNEL HEAD_DIM / 4 of `since`.
+// Function constants: the constants of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. A lane has COLUMNS * 2
+// accumulators (COLUMNS of write_outputs()), and with GATE_CHANNEL HEAD_DIM / 4 floats of Since.
 #pragma once
 
 #include "common/linear/kernels/tokens_metal.h"
@@ -49,7 +50,7 @@ INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int 
   UNROLL for (int e = 0; e < COLUMNS; ++e) o[e] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   Since since;
   for (int i = 0; i < SINCE; ++i) since.logs[i] = 0;
-  float divisor = 0;  // the lane's part
+  float divisor = 0;  // the lane's part of the row's divisor
 
   if (CAUSAL) {
     // The token's own group: decayed scores of its keys `column` and `column` + 1.

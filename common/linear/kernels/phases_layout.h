@@ -35,8 +35,8 @@ struct ChunkHLayout {
   int stage_v_columns;
   long long k_row_bytes, v_row_bytes, v, gates, stage_bytes;
   long long weights;  // floats [chunk]: the decay from a token to the chunk's end
-  // By channel, sums of logarithms of decays: over each 16 tokens of a block, floats [block / 16, head_dim], and over
-  // all later blocks, floats [head_dim].
+  // By channel, sums of logarithms of decays. slice_sums: over each group of 16 tokens of a block, floats [block / 16,
+  // head_dim]. sum: over all later blocks, floats [head_dim].
   long long slice_sums, sum;
   long long bytes;
 
@@ -168,8 +168,8 @@ struct ChunkOLayout {
   }
 };
 
-/// Returns SCAN_ROWS of the scans: the largest divisor of head_dim with which at most 128 threads have four elements of
-/// S each. If normalised, cuda_scan_threads() adds one thread for each row of z.
+/// Returns SCAN_ROWS of the cuda scans: the largest divisor of head_dim with which at most 128 threads have four
+/// elements of S each. If normalised, cuda_scan_threads() adds one thread for each row of z.
 constexpr int cuda_scan_rows(int head_dim, int value_dim) {
   int rows = head_dim;
   while (rows > 1 && (head_dim % rows != 0 || rows * value_dim / 4 > 128)) --rows;

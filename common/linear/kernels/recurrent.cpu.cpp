@@ -1,6 +1,9 @@
-// The recurrence as in linear.h, for one or a few tokens. The kernel reads and writes a state once for TOKENS tokens.
-// The kernel works on the state row by row: it adds all tokens to a row before it goes to the next row.
+// The recurrence as in linear.h, for one or a few tokens. The kernel reads and writes a state once for each group of
+// TOKENS tokens. The kernel works on the state row by row: it adds all tokens of the group to a row before it goes to
+// the next row.
 //
+// Function constants: those of linear.h except CAUSAL and CHUNK; TOKENS; STREAM (1 if initial and final states together
+// are larger than the last-level cache); VECTOR_WIDTH and VECTOR_REGISTERS.
 // Threadgroup memory, in floats: RecurrentLayout. Grid: (sequences, heads).
 #include "common/kernel/cpu.h"
 #include "common/linear/kernels/feature.h"
@@ -31,7 +34,7 @@ constexpr int ROWS_AHEAD = 2048 / (VALUE_DIM * 4) + 1;  // rows in 2 KiB; the ha
 }
 
 /// The source and the destination of the rows of a state, either of which may be null, and the inputs and outputs of
-/// all tokens.
+/// a group of tokens.
 struct State {
   const float* from;
   float* to;
@@ -48,8 +51,8 @@ struct State {
   }
 };
 
-/// Computes BLOCK columns, from column e on, for one token. With PAST_CACHES states are larger than the caches, so
-/// stores bypass the caches.
+/// Computes BLOCK columns, from column e on, for one token. With PAST_CACHES the stores bypass the caches, because the
+/// states are larger than the caches.
 template <bool PAST_CACHES>
 INLINE void one_token(const State& s, int e) {
   Floats values[VECTORS], out[VECTORS] = {};

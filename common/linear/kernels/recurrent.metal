@@ -4,9 +4,10 @@
 // the 32 rows from 32 s on. A simdgroup loads its 32 elements of q and k once, and passes them from lane to lane. The
 // simdgroups add up their parts of an output in threadgroup memory.
 //
-// Function constants: those of linear.h. Threadgroup memory, in floats: [2][simdgroups][33], for a simdgroup's parts of
-// 32 outputs and of the divisor. Tokens with even numbers use the first half, tokens with odd numbers the second half.
-// Grid: (sequences, heads, groups of 32 columns); 32 threads for each 32 rows of the state. Accumulators of a lane: 33.
+// Function constants: those of linear.h except CAUSAL and CHUNK. Threadgroup memory, in floats: [2][simdgroups][33],
+// for a simdgroup's parts of 32 outputs and of the divisor. Tokens with even numbers use the first half, tokens with
+// odd numbers the second half. Grid: (sequences, heads, groups of 32 columns); 32 threads for each 32 rows of the
+// state. Accumulators of a lane: 33.
 #include "common/linear/kernels/tokens_metal.h"
 
 constexpr constant int PARTS = (HEAD_DIM + SIMD - 1) / SIMD, PART_FLOATS = SIMD + 1;

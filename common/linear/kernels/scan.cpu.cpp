@@ -1,5 +1,5 @@
-// Scans: compute the state before each chunk from what chunks add (linear.h), in passes, or in one pass by decoupled
-// look-back.
+// Two scans, which compute the state before each chunk from what the chunks add (linear.h): `scan` in passes,
+// `scan_lookback` in one pass by decoupled look-back (look_back.h).
 //
 // Threadgroup memory, in floats: the running state [SCAN_ROWS][VALUE_DIM], its key sum [SCAN_ROWS], and the logarithms
 // of its decays [SCAN_ROWS].

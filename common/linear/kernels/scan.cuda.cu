@@ -1,4 +1,4 @@
-// Scans: compute the state before each chunk from what chunks add; linear.h has the contract. A threadgroup has
+// Scans compute the state before each chunk from what the chunks add; linear.h has the contract. A threadgroup has
 // SCAN_ROWS rows of a head's state over a span of chunks. A thread has four columns of one row, or one row of z.
 // Neighbouring threads read and write neighbouring addresses. A thread loads the next chunks before it works on the
 // loaded chunks.
@@ -6,7 +6,7 @@
 // Two scans:
 //   scan           in passes; PASS is the pass of the launch. With one span the state takes up all chunks of its
 //                  sequence in turn. If there are few heads, several spans fill the device. If CAUSAL, the passes then
-//                  read each chunk's sum twice
+//                  read twice what each chunk adds
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). Each
 //                  span of a sequence, except the first and the last, first publishes its sum: what the span adds to
 //                  the state. Then the span combines the published sums of the spans before it, back to the nearest

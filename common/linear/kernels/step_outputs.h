@@ -41,8 +41,8 @@ INLINE float sum_of_lanes(Floats x) {
   return sum;
 }
 
-/// For each of its rows, a register tile computes scores of all keys that the tile's last row sees. So row i has no
-/// scores of keys from i + REACH on.
+/// For each of its rows, a register tile uses the scores of all keys that the tile's last row sees. So row i needs no
+/// score of a key from i + REACH on.
 constexpr int REACH = TILE_ROWS > TAIL_ROWS ? TILE_ROWS : TAIL_ROWS;
 
 /// Steps with queries.
@@ -173,7 +173,7 @@ struct OutputSteps : Steps {
   }
 
   /// A register tile multiplies values of tokens after a query by scores of 0. The query's output is wrong if such a
-  /// value is infinite or NaN. repair() computes these outputs again.
+  /// value is infinite or NaN. repair() computes the outputs of these queries again.
   NOINLINE void repair(int first, int rows, const float* inverses) const {
     for (int i = 0; i < rows; ++i) {
       float later = 0;

@@ -105,8 +105,8 @@ constexpr int tiles_of(int rows, int columns) {
   constexpr int wide = TILE_VECTORS * VECTOR_WIDTH;
   return (rows + TILE_ROWS - 1) / TILE_ROWS * (columns / wide + columns % wide / VECTOR_WIDTH);
 }
-/// Rows of the next step to prefetch with each tile: the rows of all tensors, divided by the tiles of the update and
-/// the outputs.
+/// STEP_TILES: the tiles of the update and of the outputs. AHEAD_ROWS: how many rows of the next step each of these
+/// tiles prefetches, so that together they prefetch the rows of all tensors.
 constexpr int STEP_TILES = tiles_of(HEAD_DIM, VALUES) + 2 * tiles_of(STEP, VALUES);
 constexpr int AHEAD_ROWS = (Ahead::most * STEP + STEP_TILES - 1) / STEP_TILES;
 

@@ -13,7 +13,7 @@ struct LinearMutation {
   Gate gate;
   std::string file;
   const char *what, *from, *to;
-  bool looks_back = false;  // the mistake shows only if a sequence has several spans (linear.segments > 1)
+  bool looks_back = false;  // the mistake shows only if a sequence has several spans (LinearConfig::segments > 1)
 };
 
 inline std::vector<LinearMutation> linear_mutations(bool cuda) {
@@ -101,8 +101,8 @@ inline std::vector<LinearMutation> linear_mutations(bool cuda) {
   return mutations;
 }
 
-/// Mistakes that matter only in long sequences: a mistake in one of 1024 chunks of 64 tokens, and a small mistake in
-/// the decay of every chunk.
+/// Mistakes for checks of long sequences: tokens left out of one of 1024 chunks of 64 tokens, and wrong decays in all
+/// chunks.
 inline std::vector<LinearMutation> long_mutations(bool cuda) {
   const std::string folder = "common/linear/kernels/";
   const std::string of_states = folder + (cuda ? "chunk_h.cuda.cu" : "chunk_h.cpu.cpp");

@@ -45,8 +45,8 @@ void decode_step(benchmark::State& state) {
 }
 BENCHMARK(decode_step)->Arg(256)->Unit(benchmark::kMicrosecond);
 
-// Forks a sequence of `range` tokens, appends one token to the fork, so that the last page is copied, and frees the
-// fork.
+// Forks a sequence of `range` tokens, appends one token to the fork, so that append() asks for a copy of the last page,
+// and frees the fork.
 void fork_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   const SequenceId parent = cache.create();

@@ -73,8 +73,8 @@ int generate(const std::string& spec) {
   Buffer table(*device, cache.table().size() * sizeof(int32_t)), lengths(*device, sequences * sizeof(int32_t));
   table.upload(cache.table().data(), table.bytes());  // all entries are -1; later uploads are only the changes
 
-  // One launch serves all steps, because it reads lengths and table on the device. On a GPU the launch can be captured
-  // in a graph.
+  // One DecodeLaunch serves all steps, because its kernel reads lengths and table on the device. On a GPU the launch
+  // can be captured in a graph.
   const DecodeConfig config{.shape = {.batch = sequences,
                                       .q_heads = q_heads,
                                       .kv_heads = kv_heads,

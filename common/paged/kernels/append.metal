@@ -1,8 +1,8 @@
 // Writes new keys and values to the cache: AppendParams in decode.h has the contract. This kernel has not run on Apple
 // hardware yet.
 //
-// Function constants: HEAD_DIM and CACHE_TYPE (the bytes of HEAD_DIM elements: a multiple of 16), PAGE_SIZE (0:
-// contiguous). Grid: (q_len, batch); any number of threads, each of which copies 16 bytes at a time.
+// Function constants: HEAD_DIM, CACHE_TYPE (F32, F16 or BF16; HEAD_DIM elements are a multiple of 16 bytes), PAGE_SIZE
+// (0: contiguous). Grid: (q_len, batch); any number of threads, each of which copies 16 bytes at a time.
 #include "common/kernel/metal.h"
 #include "common/paged/kernels/decode.h"
 

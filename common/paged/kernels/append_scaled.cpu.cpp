@@ -1,4 +1,4 @@
-// Writes new tokens to a cache of 8 bits, and rotates their queries: append_scaled.h has the contract.
+// Writes new tokens to a cache of 8 bits, and rotates the tokens' queries: append_scaled.h has the contract.
 //
 // Function constants: HEAD_DIM (a multiple of 8), IN_TYPE (of q and of the new tokens), CACHE_TYPE, PAGE_SIZE (0:
 // contiguous), ROTARY_DIM (even, at most HEAD_DIM; 0: nothing is rotated), INTERLEAVED (1: elements 2i and 2i + 1 are a

@@ -1,6 +1,6 @@
-// The parameters of the kernel `append_scaled`, which writes new tokens to a cache of 8 bits and rotates their queries.
-// The kernels that attend append only to a cache of Q's type. Host and kernels share this file; it includes only
-// headers of kernels.
+// The parameters of the kernel `append_scaled`, which writes new tokens to a cache of 8 bits and rotates the tokens'
+// queries. The attention kernels themselves can write new tokens only to a cache of Q's type. Host and kernels share
+// this file; it includes only headers of kernels.
 #pragma once
 
 #include "common/paged/kernels/decode.h"
@@ -8,8 +8,9 @@
 /// If ROTARY_DIM is not 0, the kernel rotates queries and new keys in f32, by the angles of their positions. A stored
 /// number is the element divided by the scale of its page and head, rounded as byte_of() says
 /// (common/kernel/to_bytes.h). The tokens have the type of q; token i is key length - q_len + i. A token at a negative
-/// position is not written, and its query is not rotated. On a GPU a sequence whose length is negative or above
-/// most_keys has no token written and no query rotated, and no token is written to a page outside 0 to cache.pages - 1.
+/// position is not written, and its query is not rotated. On a GPU, if a sequence's length is negative or above
+/// most_keys, none of its tokens is written and none of its queries is rotated. On a GPU no token is written to a page
+/// outside 0 to cache.pages - 1.
 struct AppendScaledParams {
   KvCacheView cache;
   NewTokens tokens;

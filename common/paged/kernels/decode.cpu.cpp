@@ -12,8 +12,8 @@
 // CpuDecodeLayout. Grid: workers; the grid of decode_join: tiles (batch * kv_heads * tiles of a group).
 //
 // The kernel converts elements of a cache of 8 bits when it loads them into registers. The kernel multiplies a key's
-// scores by the scale of the key's page in K, and the key's weights by the scale of this page in V. It computes a row
-// anew if an output of the row is not finite (common/attention/kernels/repair.h).
+// scores by the scale of the key's page in K, and the key's weights by the scale of this page in V. With a cache of any
+// type it computes a row anew if an output of the row is not finite (common/attention/kernels/repair.h).
 //
 // With APPENDS the kernel rotates new keys, stores them in threadgroup memory, and reads them there. It reads new
 // values from their own tensor. The workers of the first tile of a key/value head also write the head's new keys and
@@ -48,8 +48,8 @@ constexpr int LINE_BYTES = 64;
 constexpr int ELEMENT_BYTES = bytes_of_type(CACHE_TYPE);
 constexpr int ROW_BYTES = HEAD_DIM * ELEMENT_BYTES;
 constexpr bool SCALED = ELEMENT_BYTES == 1;
-// A score times UNIT is a natural logarithm; a score times FACTOR is a logarithm to base 4, for exp4(). Without a score
-// hook Q is scaled so that scores are logarithms to base 4 from the start.
+// A score times UNIT is the natural logarithm of a weight. A score times FACTOR is the weight's logarithm to base 4,
+// for exp4(). Without a score hook Q is scaled so that scores are logarithms to base 4 from the start.
 constexpr float UNIT = SCORE_IS_IDENTITY ? ln_4 : 1, FACTOR = SCORE_IS_IDENTITY ? 1 : log4_e;
 using Params = DecodeParamsOf<APPENDS>::type;
 static_assert(!APPENDS || CACHE_TYPE == IN_TYPE);
@@ -480,7 +480,7 @@ struct Worker {
     }
   }
 
-  /// Computes a row's outputs anew (common/attention/kernels/repair.h says when). New tokens are read from their own
+  /// Computes a row's outputs anew (common/attention/kernels/repair.h says why). New tokens are read from their own
   /// tensors, because the worker that writes them to the cache may not have written them yet.
   NOINLINE void repair(int row) const {
     const KvCacheView& cache = p.cache;

@@ -65,7 +65,8 @@ __shared__ bool some_lost;
 __shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
-/// Returns 2^difference, or without FOLD e^difference. `difference` is between scores or shifts.
+/// Returns 2^difference, or without FOLD e^difference. `difference` is between scores or shifts. A row's shift is the
+/// number that the softmax subtracts from the row's scores.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
 // ---- the line
@@ -74,10 +75,10 @@ DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : di
 /// zeros to its rows.
 struct Place {
   int batch, kv_head, tile;
-  int block, blocks;  // of the tile, counted from the first block that some row sees
-  int first_block;
-  int keys;         // of the sequence; -1: its length is not allowed, and its rows are NaN
-  long long index;  // on the line
+  int block, blocks;  // block: counted from first_block; blocks: how many blocks the tile has
+  int first_block;    // the sequence's first block with a visible key or, with APPENDS, with a new token
+  int keys;           // of the sequence; -1: its length is not allowed, and its rows are NaN
+  long long index;    // on the line
 };
 
 struct Line {
@@ -213,8 +214,8 @@ DEVICE float finish_row(const DecodeParams& p, const Line& line, const Place& pl
     shift = larger;
   }
   if (place.keys < 0) sum = not_a_number();
-  // A finite product of Q and K may become -infinity when it is multiplied by the scale and log2(e). So if all weights
-  // are 0, a sum of NaN makes the caller compute the row anew.
+  // If scale * log2(e) is above 1, a finite product of Q and K may become -infinity when it is multiplied by this
+  // number. So if all weights are 0, a sum of NaN makes the caller compute the row anew.
   if (FOLD && sum == 0 && p.scale > ln_2) sum = not_a_number();
   if (writes && p.lse != nullptr) {
     const long long at = (static_cast<long long>(place.batch) * p.q_heads + row.head) * p.q_len + row.query;
@@ -325,7 +326,7 @@ struct DecodeRow {
     return score(__fmul_rn(dot, p.scale), query, key, context);
   }
   DEVICE float value_of(int key, int d) const { return element(true, key, d); }
-  // A sink of NaN makes the row NaN.
+  // Returns NaN if the sequence's length is not allowed; a sink of NaN makes the row NaN.
   DEVICE float sink() const {
     if (context.kv_len < 0) return not_a_number();
     return SINK_IS_NONE ? -infinity() : sink_logit(context);
@@ -447,7 +448,7 @@ struct Worker {
   int pages[ONE_PAGE ? 1 : COPIES];
   Place ahead;  // the next block to copy
   long long blocks_left;
-  int slot = 0;  // has the rows of Q for the tile of `ahead`
+  int slot = 0;  // number of the slot (q_slot()) for the rows of Q of the tile of `ahead`
 
   DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
   DEVICE int first_key_of(const Place& place) const {

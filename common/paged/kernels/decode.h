@@ -40,7 +40,7 @@ struct KvCacheView {
 
 /// O = softmax(scale Q K^T) V: query i of q_len has the position of key length - q_len + i. With CAUSAL the query sees
 /// keys up to its own key. q, o: [batch, q_heads, q_len, HEAD_DIM]; lse: [batch, q_heads, q_len], natural log, may be
-/// null. The rows of O of a sequence without keys are 0, and their log-sum-exp is -infinity.
+/// null. The rows of O of a sequence without keys are 0. Their log-sum-exp is the sink, or -infinity without a sink.
 struct DecodeParams {
   const GLOBAL void* q;
   GLOBAL void* o;
@@ -59,7 +59,9 @@ struct DecodeParams {
   /// the number that the softmax subtracts from the row's scores (in a unit that the kernel chooses), and the sum.
   GLOBAL float* part_o;      // [2 * workers, ROWS, HEAD_DIM]
   GLOBAL float* part_stats;  // [2 * workers, ROWS, 2]
-  GLOBAL unsigned* arrived;  // [batch, kv_heads, tiles]: 0 before and after every launch
+  /// [batch, kv_heads, tiles]: with JOIN_LAST counts the parts of a tile that are in memory; 0 before and after a
+  /// launch.
+  GLOBAL unsigned* arrived;
 };
 
 /// The newest q_len tokens of each sequence, in Q's type: [batch, kv_heads, q_len, HEAD_DIM]. Token i is key length -
@@ -130,8 +132,8 @@ struct DecodeLayout {
         stage_bytes(scales + (bytes_of_kv == 1 ? 2 * block_c * 4 : 0)),
         kv(stages * q_bytes),
         bytes(0) {
-    // At a tile's end the memory of a stage holds the teams' sums, which merge() adds up, and then the threads' sums
-    // over the parts, which join() adds up.
+    // At a tile's end the memory of a stage has two more uses (decode.cuda.cu). First it holds the sums of the teams of
+    // warps, which merge() adds up. Then it holds the threads' sums over the parts, which join() adds up.
     const int teams = rows <= 16 ? 4 : 64 / rows, merge_bytes = teams / 2 * rows * (dim + 8) * 4;
     if (stage_bytes < merge_bytes) stage_bytes = merge_bytes;
     if (stage_bytes < join_bytes) stage_bytes = join_bytes;

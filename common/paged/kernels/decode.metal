@@ -242,7 +242,7 @@ struct Worker {
   const Line line;
   threadgroup uchar* const memory;
   const int thread_number, lane, simdgroup;
-  const int team, column, row;  // row: the lane's row in the tile; column: the first of the lane's two in a matrix
+  const int team, column, row;  // row: the lane's row in the tile; column: the first of its two columns in a matrix
   Sequence sequence;
   int kv_head, first_row;  // first_row: of the tile, among the rows of its key/value head; 0 in the first tile
   Operand q[Q_REGISTERS ? STEPS : 1];

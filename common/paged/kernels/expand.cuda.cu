@@ -19,7 +19,8 @@ DEVICE void expand_four(unsigned four, float scale, void* to, long long target) 
   float values[4];
   UNROLL for (int i = 0; i < 4; ++i) {
     values[i] = load_float<F16>(pairs, i) * scale;
-    if (CACHE_TYPE == E4M3 && (four >> 8 * i & 0x7f) == 0x7f) values[i] = not_a_number();  // 480 before sm_89
+    // Before sm_89 pair_of_four() converts a NaN of E4M3 to 480.
+    if (CACHE_TYPE == E4M3 && (four >> 8 * i & 0x7f) == 0x7f) values[i] = not_a_number();
   }
   char* const at = static_cast<char*>(to) + target * OUT_BYTES;
   if constexpr (OUT_TYPE == F32) {
