@@ -1,4 +1,4 @@
-// Joins two results by their log-sum-exps: merge.h has the contract.
+// Joins two results by their log-sum-exps. merge.h describes the parameters.
 //
 // Function constants: HEAD_DIM (a multiple of 4), OUT_TYPE. Grid: (heads, batch). A threadgroup has HEAD_DIM / 4
 // threads.
