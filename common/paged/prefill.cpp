@@ -58,7 +58,7 @@ AttentionHooks prefill_hooks(const DecodeConfig& config, const AttentionHooks* c
   hooks.constants["PAGE_SIZE"] = config.page_size;
   hooks.constants["ROTARY_DIM"] = config.rotary_dim;
   hooks.constants["INTERLEAVED"] = config.pairing == RopePairing::interleaved;
-  hooks.rotation = Rotation::queries;  // always: only kernels that can rotate queries take a before hook
+  hooks.rotation = Rotation::queries;  // even with rotary_dim 0: only kernels that can rotate take a before hook
   if (config.rotary_dim > 0) hooks.includes[hook_file("rotate")] = wrapper("rotate");
   return hooks;
 }
@@ -158,8 +158,8 @@ PrefillLaunch::PrefillLaunch(Device& device, PipelineCache& pipelines, const Dec
       data_(device, sizeof(PrefillData)) {
   const unsigned zeros[2] = {};
   counters_.upload(zeros, sizeof zeros);
-  // A large launch has four shares for each core or multiprocessor, so that threadgroups that begin early take the
-  // shares that a threadgroup that begins late would take.
+  // A large launch has four shares for each core or multiprocessor. If a threadgroup begins late, threadgroups that
+  // began early take its shares.
   constexpr int64_t unit_shares = 4;
   const Launch& launch = planned_launch(plan, "attention", device.info());
   shares_ =

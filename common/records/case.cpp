@@ -303,7 +303,7 @@ std::vector<std::string> varying_axes(const std::vector<Case>& cases) {
 std::vector<std::vector<Case>> shard(const std::vector<std::vector<Case>>& groups, int i, int n) {
   if (n < 1 || i < 1 || i > n) throw BadInput(fmt::format("shard {}/{} is not allowed; I/N with 1 <= I <= N", i, n));
   std::vector<std::vector<Case>> part;
-  // A part has every n-th group. Shapes often grow along a sweep, so this spreads the long shapes over the parts.
+  // A part has every n-th group. Shapes often grow along a sweep, so each part gets some of the long shapes.
   for (size_t index = i - 1; index < groups.size(); index += n) part.push_back(groups[index]);
   return part;
 }

@@ -28,7 +28,7 @@ struct CaseTable {
 /// axis in each row ("kv_len=q_len"). Columns of `heads` without any text do not appear. If the table is wider than
 /// `width`:
 ///   1. An axis with one value in at least 3/4 of the rows loses its column, one axis after another, until the table
-///      fits. This value stands above the table. In each row with another value, the column `also` has "axis=value".
+///      fits. This value stands above the table. The last column, `also`, has "axis=value" in rows with another value.
 ///   2. Columns of `heads` are left out, from the last on, but never the first.
 ///   3. The other axes lose their columns as in step 1, whatever the share of their most common value is. Lines that
 ///      are still too long are wrapped.

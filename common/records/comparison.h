@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// A baseline and a contender, which take turns as A B A'. A' is the baseline again, with separate tensors. The ratio
-/// A' / A gives the noise floor of the comparison.
+/// A baseline (A) and a contender (B), which take turns. A', the baseline again with separate tensors, takes turns with
+/// them. The ratio A' / A gives the noise floor of the comparison.
 struct Comparison {
   std::string hypothesis;  // id of the hypothesis that asked for the comparison
   Case baseline, contender;

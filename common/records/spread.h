@@ -18,7 +18,7 @@ enum class FigureKind { ratio, share, absolute };
 /// turns: another program on the machine makes both cases slower, so it makes the difference larger.
 FigureKind kind_of(bool compared, const std::string& metric);
 
-/// Returns the spread to assume without any record: scale 0.01 for a GPU, else 0.05, with 2 degrees of freedom.
+/// Returns the spread to assume without any record: scale 0.01 for an NVIDIA GPU, else 0.05, with 2 degrees of freedom.
 Spread default_spread(const std::string& device);
 
 /// Returns the spread of an experiment's figures on a device, from the content of a spread.json. `device` is the name
@@ -43,7 +43,7 @@ std::string without_units(const std::string& device);
 /// Returns the text with the names of devices as pages show them: "1 unit" instead of "1 units". Records keep "1
 /// units", because --resume, pooling and the keys of claims compare the names as recorded.
 std::string with_one_unit(std::string text);
-/// "cuda" for a GPU, else "cpu".
+/// "cuda" if the device's name begins with "NVIDIA", else "cpu".
 std::string kind_of_device(const std::string& device);
 /// "ratio", "share" or "absolute".
 std::string name(FigureKind kind);

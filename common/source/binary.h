@@ -27,9 +27,10 @@ struct CompileTimes {
 /// Machine code and its properties.
 struct Binary {
   std::string key;
-  std::string source_sha256;      // attn::source_sha256() of the source
-  std::string code_sha256;        // over the machine code in `code`
-  std::string code;               // an object file, or an archive of several (cpu), or a cubin (cuda)
+  std::string source_sha256;  // attn::source_sha256() of the source
+  std::string code_sha256;    // over the machine code in `code`
+  /// cpu: an object file, or an archive of several. cuda: a cubin. metal: a line of JSON, then an object file.
+  std::string code;
   CompileTimes times;             // of the compilation that made the code, even in an earlier process
   int registers = -1;             // per thread; -1 if the device does not report it
   int64_t spill_bytes = -1;       // stack bytes of a thread's spills; -1 if the device does not report it

@@ -235,7 +235,7 @@ std::string read_source(const KernelSource& source, const std::string& path) {
 namespace {
 
 /// Returns NAME if the line is #include "NAME", else an empty text. A line that the preprocessor would skip counts too:
-/// one file too many in the identity costs a recompilation, but one file too few gives a wrong result.
+/// a superfluous file in the identity costs a recompilation, but a missing file may let outdated machine code run.
 std::string_view included_name(std::string_view line) {
   size_t at = line.find_first_not_of(" \t");
   if (at == line.npos || line[at] != '#') return {};

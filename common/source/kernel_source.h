@@ -2,7 +2,8 @@
 //
 // A function constant (Metal's term) is an integer that the kernel uses and does not declare. The device's compiler
 // declares the constant before the source (cxx_prologue()). A kernel has no default values of its constants, so a
-// kernel with a misspelt constant does not compile. If a kernel does not use a constant, the compilation fails too.
+// kernel with a misspelt constant does not compile. The compilers for cpu and cuda also refuse a constant that the
+// kernel does not use.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ inline Json made_up_answer(const AnswerSpec& spec, const std::vector<Case>& case
                  .complete = complete});
 }
 
-/// Returns the options that the lines of an answer recommend.
+/// Returns the options that the lines of an answer recommend, and "" if a line recommends none.
 inline std::set<std::string> taken(const Json& answer) {
   std::set<std::string> options;
   for (const Json& line : answer.at("choices")) options.insert(line.at("take").is_null() ? "" : line["take"]);

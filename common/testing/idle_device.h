@@ -1,4 +1,5 @@
-// A device that runs nothing and records its launches. On this device, tests check whether a plan's launches are made.
+// A device that runs nothing and records its launches. Tests use this device to check that the launches of a plan are
+// made.
 #pragma once
 
 #include <fmt/format.h>

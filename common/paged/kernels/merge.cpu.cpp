@@ -1,4 +1,4 @@
-// Joins two results by their log-sum-exps: merge.h has the contract.
+// Joins two results by their log-sum-exps. merge.h describes the parameters.
 //
 // Function constants: HEAD_DIM, OUT_TYPE, VECTOR_WIDTH. Grid: (heads, batch).
 #include "common/paged/kernels/merge.h"

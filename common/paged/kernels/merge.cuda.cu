@@ -1,6 +1,7 @@
-// Joins two results by their log-sum-exps: merge.h has the contract.
+// Joins two results by their log-sum-exps. merge.h describes the parameters.
 //
-// Function constants: HEAD_DIM (a multiple of 4), OUT_TYPE. Grid: (heads, batch); HEAD_DIM / 4 threads.
+// Function constants: HEAD_DIM (a multiple of 4), OUT_TYPE. Grid: (heads, batch). A threadgroup has HEAD_DIM / 4
+// threads.
 //
 // Checked: merge[HEAD_DIM=128,OUT_TYPE=2] without spills
 #include "common/kernel/base2.h"

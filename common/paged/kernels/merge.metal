@@ -1,6 +1,8 @@
-// Joins two results by their log-sum-exps: merge.h has the contract. This kernel has not run on Apple hardware yet.
+// Joins two results by their log-sum-exps. merge.h describes the parameters. This kernel has not run on Apple hardware
+// yet.
 //
-// Function constants: HEAD_DIM, OUT_TYPE. Grid: (heads, batch); HEAD_DIM / 4 threads.
+// Function constants: HEAD_DIM (a multiple of 4), OUT_TYPE. Grid: (heads, batch). A threadgroup has HEAD_DIM / 4
+// threads.
 #include "common/kernel/base2.h"
 #include "common/kernel/metal.h"
 #include "common/paged/kernels/merge.h"

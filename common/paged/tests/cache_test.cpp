@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t max_int = INT32_MAX;
 
-/// Returns the message of the exception of type `Exception` that the call throws.
+/// Returns the message of the exception of type `Exception` that the call throws, or "no error".
 template <typename Exception>
 std::string error_of(const std::function<void()>& call) {
   try {

@@ -156,7 +156,7 @@ class Server {
       const auto found = std::ranges::find_if(live, of_row);
       check.merge(check_row(row, found == live.end() ? std::vector<uint64_t>() : (*found)->tokens, q, o, lse));
     }
-    if (!launch.at_rest()) check.fail("a counter of parts is not 0, or a guard band was overwritten");
+    if (!launch.at_rest()) check.fail("after the launch one of its counters is not 0, or a guard band was overwritten");
     for (const Buffer* buffer : {&k_, &v_, &table_, &lengths_, &outputs, &sums}) {
       if (!buffer->guards_intact()) check.fail("a guard band was overwritten");
     }
@@ -166,7 +166,7 @@ class Server {
   const PagedKvCache& cache() const { return cache_; }
   int copies() const { return copies_; }
   int64_t reused() const { return reused_; }      // tokens written to pages that a freed sequence gave back
-  int64_t uploaded() const { return uploaded_; }  // entries of the table
+  int64_t uploaded() const { return uploaded_; }  // entries of the table that were uploaded
 
  private:
   int64_t row_bytes() const { return kv_heads * dim * static_cast<int64_t>(size_bytes(dtype_)); }
@@ -318,7 +318,8 @@ TEST_F(GenerationTest, EveryStepIsAttentionOverTheTokensSoFar) {
       EXPECT_EQ(server.copies() > 0, page_size > 1)
           << "an append copies a shared page that is not full; a page of one token is always full";
       EXPECT_GT(server.reused(), 0) << "no page was used again";
-      EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size) << "as much as three whole tables was uploaded";
+      EXPECT_LT(server.uploaded(), 3 * most_tokens * rows / page_size)
+          << "the uploads have as many entries as three whole tables";
     }
   }
 }

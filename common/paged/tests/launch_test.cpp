@@ -1,5 +1,5 @@
-// Each launch class over a cache runs the plan that it is given, and makes no plan itself. One test checks that a plan
-// with too large a grid is refused.
+// Each launch class of common/paged runs the plan that it is given, and makes no plan itself. One test checks that a
+// plan with too large a grid is refused.
 #include <gtest/gtest.h>
 
 #include "common/paged/cascade.h"

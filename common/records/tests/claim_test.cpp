@@ -100,7 +100,7 @@ TEST(Confidence, IsTheProbabilityOfTheSameVerdictUpToACap) {
   EXPECT_EQ(confidence(below_one, {State::inconclusive, ""}, several), 0.5);
 }
 
-TEST(Comparison, FloorIsTheLargestLogarithmInTheIntervalOfOneCaseTimedTwice) {
+TEST(Comparison, FloorIsTheLargerLogarithmOfTheTwoEndsOfTheAaInterval) {
   Comparison comparison;
   comparison.aa = {1.0, 0.97, 1.01};
   EXPECT_NEAR(comparison.aa_floor(), -std::log(0.97), 1e-12);

@@ -23,7 +23,8 @@ TEST(Spread, TakesTheEntryThatFitsBest) {
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::share), 0.06);
   EXPECT_EQ(scale("Another CPU, 2 units", "proto1_flash", FigureKind::ratio), 0.05) << "no entry: the default of a CPU";
   EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::share), 0.004);
-  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01) << "no entry: the default of a GPU";
+  EXPECT_EQ(scale("NVIDIA X, 132 units", "proto1_flash", FigureKind::ratio), 0.01)
+      << "no entry: the default of an NVIDIA GPU";
   EXPECT_EQ(spread_in(Json::object(), "NVIDIA Y", "p", FigureKind::ratio).freedom, 2);
   EXPECT_EQ(spread_in(fitted, "A CPU", "proto3_paged", FigureKind::ratio).freedom, 2)
       << "an experiment without an entry gets at most 2";

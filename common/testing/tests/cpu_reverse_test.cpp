@@ -1,6 +1,7 @@
-// Every experiment on the reverse device and on a device without kernels; the engine on the reverse device; and the
-// recipe of this device (docs/recipes/backend.diff). The reverse device has only attention's kernel `naive`, and the
-// kernels that measure the device's highest rates (its ceilings).
+// Tests every experiment on the reverse device and on a device without kernels, and the engine on the reverse device.
+// The reverse device (common/testing/reverse) has only attention's kernel `naive`, and the kernels that measure the
+// device's highest rates (its ceilings). One test compares the device with docs/recipes/backend.diff, the recipe that
+// makes it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

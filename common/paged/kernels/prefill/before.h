@@ -1,9 +1,10 @@
 // Writes the keys and values of the new tokens to the cache before any threadgroup reads the cache. The keys are
-// rotated by their positions. Constants: PAGE_SIZE (0: contiguous), ROTARY_DIM (0: nothing is rotated), INTERLEAVED.
+// rotated by their positions. Function constants: PAGE_SIZE (0: a contiguous cache), ROTARY_DIM (elements of a row that
+// are rotated; 0: none), INTERLEAVED (the order of the rotated pairs, see turn()).
 //
-// Tokens are cut into shares. A threadgroup takes shares until none is left, and begins to attend when all shares are
-// written. A threadgroup waits only for shares that other threadgroups have begun. So no launch waits for ever, even if
-// only some of its threadgroups run at the same time.
+// The new tokens are divided into shares. A threadgroup takes shares and writes them, until no share is left. It begins
+// to attend when all shares are written. A threadgroup waits only for shares that other threadgroups have already
+// taken. So no launch waits for ever, even if only some of its threadgroups run at the same time.
 #pragma once
 
 #ifdef __CUDACC__
@@ -17,10 +18,11 @@
 
 namespace append {
 
-// add_one() returns the counter's value before the call. After `count` calls the counter is 0 again.
+// add_one() returns the counter's value before the call. After `count` calls the counter is 0 again. wait_for() waits
+// until the counter is at least `least`.
 #ifdef __CUDACC__
 #define APPEND_FUNCTION DEVICE
-constexpr int most_aligned = 16;  // in bytes: addresses and strides of tensors are multiples of it
+constexpr int most_aligned = 16;  // addresses and strides of tensors are multiples of 16 bytes
 DEVICE unsigned add_one(unsigned* counter, unsigned count) { return atomicInc(counter, count - 1); }
 DEVICE void wait_for(const unsigned* counter, unsigned least) {
   unsigned now;
@@ -44,13 +46,14 @@ INLINE void wait_for(const unsigned* counter, unsigned least) {
 
 constexpr int element_bytes = IN_TYPE == F32 ? 4 : 2;
 constexpr int half = ROTARY_DIM / 2;
-/// Elements that a thread reads at once, a run. The number is at most 8, and divides `half`, so that each rotated half
-/// of a row, and the rest of the row, is whole runs.
+/// The number of elements in a run. A thread reads a run at once. The number is at most 8 and divides `half`, so that
+/// each rotated half of a row, and the rest of the row, consists of whole runs.
 constexpr int run = half % 8 == 0 ? 8 : half % 4 == 0 ? 4 : half % 2 == 0 ? 2 : 1;
 struct alignas(most_aligned < run * element_bytes ? most_aligned : run * element_bytes) Run {
   unsigned char bytes[run * element_bytes];
 };
-// How many units a token and head have. A unit: two runs of K that are rotated together, another run of K, a run of V.
+// The numbers of units for one token and head. A unit is two runs of K that are rotated together (`turning`), one run
+// of K that is not rotated (`resting`), or one run of V (`values`).
 constexpr int turning = half / run, resting = (HEAD_DIM - 2 * half) / run, values = HEAD_DIM / run;
 constexpr int units = turning + resting + values;
 
@@ -127,12 +130,12 @@ APPEND_FUNCTION void write(OnTheWay& unit) {
   *static_cast<Run*>(unit.x_to) = unit.x;
 }
 
-/// Writes this thread's units of a share. In a GPU's threadgroup of at most 512 threads, which have enough registers, a
-/// thread loads two units at a time, and waits once for both.
+/// Writes this thread's units of a share. If a GPU's threadgroup has at most 512 threads, a thread has enough registers
+/// to load two units at a time, so that it waits only once for two loads.
 template <int THREADS>
 APPEND_FUNCTION void write_share(const AttentionParams& p, const PrefillData& data, int share, int thread) {
-  // The divisions are in 32 bits. A division of 64 bits is a call, and in a kernel with a call ptxas serialises all
-  // products of `wgmma` (C7520).
+  // The divisions are in 32 bits, because a division of 64 bits is a function call. In a kernel with a function call
+  // ptxas serialises all `wgmma` instructions (its warning C7520).
   const int tokens = p.batch * p.q_len, in_share = (tokens + data.shares - 1) / data.shares;
   const int first = share * in_share, end = first + in_share < tokens ? first + in_share : tokens;
   if (first >= end) return;
@@ -158,7 +161,7 @@ template <int THREADS>
 DEVICE void before_all(const AttentionParams& p, unsigned char* memory) {
   const PrefillData data = *static_cast<const PrefillData*>(p.score_data);  // read once
   volatile unsigned& taken = *reinterpret_cast<volatile unsigned*>(memory);
-  // Tensor copies read the written tokens too, through the async proxy.
+  // Tensor copies (TMA) read the written tokens through the async proxy, which needs a fence of its own.
   const auto fence = [] {
     __threadfence();
 #if __CUDA_ARCH__ >= 900

@@ -1,4 +1,5 @@
-// The default for own_keys.h, if the caller has no keys hook: the rule of CAUSAL, for a sequence with kv_len keys.
+// The default, for a caller without a keys hook: a query sees all keys of its sequence or, with CAUSAL, the keys up to
+// its own position. context.kv_len is the sequence's number of keys.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -19,7 +19,7 @@ struct PrefillData {
   /// of the share.
   NewTokens tokens;
   int shares;
-  GLOBAL unsigned* counters;  // shares taken, shares written; 0 before and after a launch
+  GLOBAL unsigned* counters;  // [2]: how many shares were taken, and written; 0 before and after a launch
 };
 
 static inline const GLOBAL PrefillData& prefill_of(const ScoreContext& context) {

@@ -12,7 +12,7 @@ static inline auto rotate_query(Load load, int q, int d, const ScoreContext& con
   const PrefillData& data = prefill_of(context);
   const int key = q + length_of(data, context.batch, context.kv_len) - context.q_len;
   const auto table = [](const float* angles) { return AngleTable{reinterpret_cast<const char*>(angles), 0}; };
-  // A row before the sequence's first key sees no key, so any angle will do.
+  // A query before the sequence's first key sees no key, so any angle will do.
   return turned(load, key < 0 ? 0 : key, d, table(data.tokens.cosines), table(data.tokens.sines));
 }
 template <typename Load>
