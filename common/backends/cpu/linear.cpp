@@ -44,8 +44,8 @@ class CpuLinear : public LinearOperation {
   }
   int64_t scan_groups(const DeviceInfo& device) const override { return 2 * device.units; }
 
-  /// Returns config.segments, but at most one segment for each chunk. If config.segments is 0, there are as many segments
-  /// as fill the device, but at most one for every 8 chunks. Without causal the number is always one.
+  /// Returns config.segments, but at most one segment for each chunk. If config.segments is 0, there are as many
+  /// segments as fill the device, but at most one for every 8 chunks. Without causal the number is always one.
   int64_t segments(const LinearConfig& config, const DeviceInfo& device) const override {
     constexpr int64_t fewest_chunks = 8;  // of a segment
     if (!config.causal) return 1;
