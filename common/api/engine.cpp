@@ -17,10 +17,13 @@ Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec))
   state_ = new State(spec_, options_);
 }
 
-Engine::~Engine() { delete state_.load(); }
-
 // After a fork the child has none of the parent's other threads. A lock that such a thread held at the fork stays
-// locked in the child. So a call in the child does not touch the old state.
+// locked in the child. So neither a call in the child nor the destructor touches the old state.
+Engine::~Engine() {
+  const State* const own = state_.load();
+  if (own->born == forks.load(std::memory_order_relaxed)) delete own;
+}
+
 Engine::State& Engine::state() {
   State* old = state_.load(std::memory_order_acquire);
   if (old->born == forks.load(std::memory_order_relaxed)) return *old;

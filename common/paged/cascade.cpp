@@ -57,6 +57,7 @@ Plan cascade_plan(const DecodeConfig& config, const DeviceInfo& device, int64_t 
   if (std::string reason = why_unable(config, prefix); !reason.empty()) return {.unable = std::move(reason)};
   Plan plan = decode_plan(prefix_config(config, prefix), device, prefix);
   const Plan own = decode_plan(own_config(config, prefix), device, keys - config.shape.batch * prefix);
+  if (plan.unable.empty()) plan.unable = own.unable;
   if (!plan.unable.empty()) return plan;
   for (Launch& launch : plan.launches) launch.phase = "prefix_" + launch.phase;
   plan.launches.insert(plan.launches.end(), own.launches.begin(), own.launches.end());

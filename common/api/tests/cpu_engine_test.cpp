@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -163,6 +164,24 @@ TEST(EngineTest, AForkedProcessComputesRightOutputs) {
     std::memset(tensors.o.data.data(), 0xFF, tensors.o.bytes());
     engine.flash(tensors.call());
     _exit(tensors.error() < 1e-5 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(EngineTest, AForkedProcessMayCloseAnEngineThatItDidNotCall) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
+#endif
+  auto engine = std::make_unique<Engine>("cpu:threads=2");
+  QKVO tensors(4, 4, 100, 100);
+  engine->flash(tensors.call());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // ends a child that hangs
+    engine.reset();
+    _exit(0);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

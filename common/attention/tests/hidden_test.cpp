@@ -324,6 +324,16 @@ TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
   }
 }
 
+// The key's score is about 300 below the other scores, so its weight is 0 in f32. The key is seen all the same.
+TEST_P(HiddenVariants, ANaNInVCountsHoweverSmallTheWeightOfItsKey) {
+  const Tested setup = more_queries();
+  Tensors tensors = test::random_tensors(setup.config);
+  tensors.q = constant(tensors.q, 1);
+  for (int64_t d = 0; d < setup.config.shape.head_dim; ++d) tensors.k.set(1, 0, 20, d, -50);
+  tensors.v.set(1, 0, 20, 5, nan_value);
+  EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "");
+}
+
 // All bits of a NaN may be set, the sign bit too.
 TEST_P(HiddenVariants, NaNOfAnyBits) {
   const Tested setup = more_queries();
