@@ -1,5 +1,5 @@
 // One problem of proto3_paged: attention over a key/value cache, contiguous or on pages. A contiguous cache and a cache
-// on pages hold the same random keys and values.
+// on pages are filled with the same random keys and values.
 #pragma once
 
 #include <cstdint>
@@ -98,7 +98,8 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// The queries, keys and values of one shape, with the oracle's answers. Cases of one shape share one PagedInputs.
+/// Queries, keys and values, with the oracle's answers. Two cases share one PagedInputs if PagedConfig::same_inputs()
+/// is true for them.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
   /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
@@ -116,7 +117,9 @@ struct PagedInputs {
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
-  Tensor q, k, v;                // [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read
+  /// [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read. k and v have the numbers that the
+  /// cache stores. If tokens are appended, q and the new keys in k are turned (RoPE).
+  Tensor q, k, v;
   Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k is the K before RoPE
   std::vector<double> turned_k;  // new_k after RoPE
   std::vector<float> k_scales, v_scales;                       // page_scales() of an 8-bit cache
@@ -147,7 +150,7 @@ class PagedProblem : public Problem {
 
   /// Returns the bytes of the last launch's output: O, then the log-sum-exp.
   std::vector<std::byte> output() const;
-  /// Returns the bytes of K and then of V, as they are on the device.
+  /// Returns the bytes of the cache of K and then of the cache of V, as they are on the device.
   std::vector<std::byte> cache() const;
 
  private:
@@ -173,8 +176,8 @@ class PagedProblem : public Problem {
   DecodeTensors tensors_;
 };
 
-/// Makes problems of the experiment. Cases of one shape share their inputs and the oracle's answer. The inputs of the
-/// latest shapes, up to 4 GiB, are kept for later comparisons.
+/// Makes problems of the experiment. Two cases share one PagedInputs if PagedConfig::same_inputs() is true for
+/// them. The PagedInputs that were used last, up to 4 GiB, are kept for later comparisons.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

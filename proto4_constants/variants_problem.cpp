@@ -59,7 +59,7 @@ Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint6
   return problem.check();
 }
 
-/// Gets many variants in the way that the task says.
+/// Gets variants in the way that the task says.
 class VariantsProblem : public HostProblem {
  public:
   VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants, std::vector<KernelSource> sources,

@@ -202,8 +202,8 @@ TEST(StitchConclusionsTest, TextsRenderWithoutFiguresOfTheMachineCode) {
   }
 }
 
-// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`, each with its ratio
-// of times.
+// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`. Each value has a
+// ratio: the time with calls / the time of `monolithic`.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;

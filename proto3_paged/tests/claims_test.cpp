@@ -169,8 +169,8 @@ TEST(PagedFindings, ThePublishedKernelTakesTheBytesThatTheStudyGives) {
   }
 }
 
-// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
-// for a figure above the threshold.
+// For each claim that gives advice, the table has words of the advice for a figure below the claim's threshold, and
+// words of the advice for a figure above the threshold.
 TEST(PagedFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

@@ -59,7 +59,7 @@ inline std::string difference(const PagedConfig& config) {
     const Check check = run_paged(config).check;
     return check.ok ? "" : check.worst;
   } catch (const BadInput& error) {
-    return test::on_cuda ? "" : error.what();  // the GPU does not support the tile
+    return test::on_cuda ? "" : error.what();  // a GPU may not support the tile; then nothing is compared
   }
 }
 
