@@ -466,10 +466,10 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU two problems never share a key/value cache. A round of a comparison runs two problems of the baseline
-    // and one problem of the contender, and a flush between two problems leaves some data in the processor's caches. If
-    // the two problems of the baseline shared a key/value cache, the processor's caches would hold more of the
-    // baseline's key/value cache than of the contender's.
+    // On a CPU two problems never share a key/value cache. A round of a comparison runs the baseline, the contender,
+    // and the baseline again on its own PagedInputs (A'). A flush between two problems leaves some data in the
+    // processor's caches. If the baseline and the contender shared a key/value cache, a round would read this cache
+    // twice, and the key/value cache of A' once. Then the processor's caches would serve A' less often.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;

@@ -176,8 +176,9 @@ class PagedProblem : public Problem {
   DecodeTensors tensors_;
 };
 
-/// Makes problems of the experiment. Two cases share one PagedInputs if PagedConfig::same_inputs() is true for
-/// them. The PagedInputs that were used last, up to 4 GiB, are kept for later comparisons.
+/// Makes problems of the experiment. Two cases share one PagedInputs if PagedConfig::same_inputs() is true for them,
+/// but A', the second baseline of a comparison, has its own. The PagedInputs that were used last, up to 4 GiB, are kept
+/// for later comparisons.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

@@ -113,7 +113,8 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// Makes the files that a sample finds on disk. Then returns the function that takes a sample.
+  /// Makes the files that a sample finds on disk. For the tasks memory and archive_create, also gets all variants. Then
+  /// returns the function that takes a sample.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };

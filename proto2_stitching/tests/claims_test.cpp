@@ -120,6 +120,8 @@ TEST(StitchDuelsTest, CompareWithMonolithicAndVaryOnlyFormAndGrain) {
   EXPECT_EQ(seen, registered);
 }
 
+// in_turn() orders the duels in rounds: first one duel of each hypothesis, then a second duel of each, and so on. All
+// duels of `break_even` are in the first round.
 TEST(StitchDuelsTest, RoundsHaveOneDuelOfAHypothesisButTheFirstHasAllOfBreakEven) {
   std::map<std::string, int> seen;
   int before = 0;

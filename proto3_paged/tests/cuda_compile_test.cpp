@@ -88,7 +88,7 @@ TEST_F(PagedCudaCompileTest, Cascades) {
   }
 }
 
-TEST_F(PagedCudaCompileTest, BrokenAppends) {
+TEST_F(PagedCudaCompileTest, BrokenAppendsCompile) {
   DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 3);
   config.appends = true;
   config.rotary_dim = 128;

@@ -874,8 +874,8 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
   // The bytes that a cascade adds: it reads the queries twice, and for each query of a head writes two rows of f32 in
-  // place of one row of out_dtype, and two log-sum-exps in place of one. The work counts no bytes for the
-  // launch that joins the rows.
+  // place of one row of out_dtype, and two log-sum-exps in place of one. The work counts no bytes for the launch
+  // that joins the rows.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +

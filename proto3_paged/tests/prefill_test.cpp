@@ -470,7 +470,7 @@ TEST_F(PrefillCudaCompileTest, Modifiers) {
   }
 }
 
-TEST_F(PrefillCudaCompileTest, BrokenKernels) {
+TEST_F(PrefillCudaCompileTest, BrokenKernelsCompile) {
   DecodeConfig config = compiled_prefill(DType::bf16, 64, 16);
   config.appends = true;
   config.rotary_dim = 64;

@@ -24,7 +24,7 @@ using test::on_cuda;
 using test::test_device;
 const std::string test_dtype = on_cuda ? "bf16" : "f32";
 
-/// An experiment that writes into a temporary folder.
+/// Has an experiment whose cache is in a temporary folder.
 class ProblemTest : public testing::Test {
  protected:
   void SetUp() override {
