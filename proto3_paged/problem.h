@@ -105,7 +105,8 @@ struct PagedInputs {
   /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
   /// its own cache.
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
-  /// Returns the bytes of the tensors on the host and of the shared caches on the device.
+  /// Returns the bytes of Q, K and V on the host (with an 8-bit cache also K and V as drawn), and of the shared caches
+  /// on the device.
   size_t bytes() const;
   /// Returns the oracle's answer for each sequence. The answer is computed once for each AttentionHooks::name.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);

@@ -1,7 +1,7 @@
 // Forms (how the kernel reaches the score function) at each grain (how many scores a call takes), on the device under
-// test. The tests of the class Forms compare the output with the oracle (the reference on the host), and on the cpu
-// also with the bits of the form `monolithic`. Other tests check, for example, the number of calls, or that the check
-// fails for kernels that are broken on purpose.
+// test. The tests of the class Forms compare the output with the oracle (a reference in double precision), and on the
+// cpu also with the bits of the form `monolithic`. Other tests check, for example, the number of calls, or that the
+// check fails for kernels that are broken on purpose.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
