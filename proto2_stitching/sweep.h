@@ -27,7 +27,8 @@ void complete_stitch(Case& config, const DeviceInfo& device);
 /// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
-/// Returns what the answer at the end of a run has: the choices of a user, and the claims that advise users.
+/// Returns the contents of the answer that a run prints at its end: the choice of form and grain, and the claims whose
+/// advice the answer gives.
 AnswerSpec stitch_answer();
 
 }  // namespace attn

@@ -40,7 +40,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
 }
 
 /// Returns a claim about one axis. `value` is the baseline: the claim compares each of the axis's other values with
-/// `value`. Compared cases differ only in `axis`.
+/// `value`. Compared cases differ only in `axis`. A caller that replaces `pick` and the texts may leave `value` and
+/// `what` empty.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -281,7 +282,7 @@ int64_t layers_of(const Case& config) {
 }
 
 /// Returns a claim that compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's
-/// text adds the time of a layer, and the time of a token in all layers of a model.
+/// text adds the time of a layer. If layers_of() knows the model, the text also adds the time of a token in all layers.
 Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what,
              const Advice& advice) {
   Claim claim = against_one(hypothesis, "append", baseline, what, advice);
@@ -506,8 +507,8 @@ int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   return page_size / 2;
 }
 
-/// Returns the claim about pages that the published kernel cannot hold in 32 KB. For each head_dim the claim takes
-/// the largest of these pages that was measured.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB. Of the cases that differ only in the
+/// axes of `varies`, the claim takes the case with the largest page.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis =

@@ -2,7 +2,7 @@
 //
 // Each sequence has new queries, which attend over the cached keys of the sequence: a few queries for decoding, many
 // for prefill. The keys lie on pages or contiguously, and the same kernel reads both. Each case is checked against the
-// oracle. The hypotheses are in claims.cpp.
+// oracle, a reference on the host. The hypotheses are in claims.cpp.
 #include "common/experiment/experiment.h"
 #include "proto3_paged/claims.h"
 #include "proto3_paged/problem.h"

@@ -22,9 +22,11 @@
 namespace attn {
 namespace {
 
-constexpr uint64_t drawn_by = 1;          // the seed of lengths and page orders; the run's seed draws only tensors
-constexpr int64_t most_decoded = 16;      // most queries of a sequence with task=decode
-constexpr double checked_products = 3e8;  // about how many products of elements of Q and K the oracle computes
+constexpr uint64_t drawn_by = 1;      // the seed of lengths and page orders; the run's seed draws only tensors
+constexpr int64_t most_decoded = 16;  // most queries of a sequence with task=decode
+// If O has many rows, the oracle computes only some of the rows: so many that they need about this number of products
+// of elements of Q and K, but at least 4 rows of each sequence.
+constexpr double checked_products = 3e8;
 
 int64_t tokens_of_page(const PagedConfig& config) {
   return config.decode.page_size > 0 ? config.decode.page_size : config.decode.shape.kv_len;
@@ -38,7 +40,7 @@ int64_t power_of_two(int64_t octaves) {
 }
 
 /// Draws a length from a nearly log-normal distribution with the median `median` and a standard deviation of 1.5
-/// octaves. A sum of twelve uniform numbers takes the place of the normal distribution.
+/// octaves (factors of two). A sum of twelve uniform numbers takes the place of the normal distribution.
 int64_t chat_length(std::mt19937_64& random, int64_t median, int64_t longest) {
   int64_t sum = 0;  // its mean is 6 * 2^16 and its standard deviation 2^16
   for (int i = 0; i < 12; ++i) sum += static_cast<int64_t>(random() >> 48);
@@ -132,8 +134,8 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
 // Returns the memory that a case needs. The host keeps K and V of all sequences, each sequence padded to the longest
 // length. If the cache has scales, the host keeps K and V twice: as drawn, in f32, and as stored. While the host
 // uploads the cache of K or of V, it also keeps this cache. The device keeps the caches of K and V, and with prefill a
-// copy of an 8-bit cache in Q's type. The last page of a sequence may have only one token, so a cache on pages counts
-// one page more for each sequence.
+// copy of an 8-bit cache in Q's type. The host and the device keep Q and O. The last page of a sequence may have only
+// one token, so a cache on pages counts one page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -464,10 +466,10 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
   const std::string layout =
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
-    // On a CPU two problems never share a key/value cache. A round of a comparison runs two problems of the baseline
-    // and one problem of the contender, and a flush between two problems leaves some data in the processor's caches. If
-    // the two problems of the baseline shared a key/value cache, the processor's caches would hold more of the
-    // baseline's key/value cache than of the contender's.
+    // On a CPU two problems never share a key/value cache. A round of a comparison runs the baseline, the contender,
+    // and the baseline again on its own PagedInputs (A'). A flush between two problems leaves some data in the
+    // processor's caches. If the baseline and the contender shared a key/value cache, a round would read this cache
+    // twice, and the key/value cache of A' once. Then the processor's caches would serve A' less often.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -584,10 +586,10 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values in f32 or 16 bits must equal new_v. The host computes turned_k in double. A
-/// 16-bit key may differ from turned_k by the error of one rounding, a key in f32 by 2^-22 of its size, and every key
-/// by 4e-6 more. A number of an 8-bit cache may differ by a little more than half a step from the element divided by
-/// the scale of the element's page.
+/// Checks the new rows in the cache. Values in f32 or 16 bits must equal new_v. Keys in f32 or 16 bits must be close to
+/// turned_k, which the host computes in double: the check allows 4e-6, and in addition 2^-22 of the key in f32, or the
+/// error of one rounding in 16 bits. A number of an 8-bit cache must be close to the element divided by the scale of
+/// the element's page: the check allows a little more than half a step.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

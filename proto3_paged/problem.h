@@ -1,5 +1,5 @@
 // One problem of proto3_paged: attention over a key/value cache, contiguous or on pages. A contiguous cache and a cache
-// on pages hold the same random keys and values.
+// on pages are filled with the same random keys and values.
 #pragma once
 
 #include <cstdint>
@@ -98,13 +98,15 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// The queries, keys and values of one shape, with the oracle's answers. Cases of one shape share one PagedInputs.
+/// Queries, keys and values, with the oracle's answers. Two cases share one PagedInputs if PagedConfig::same_inputs()
+/// is true for them.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
   /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
   /// its own cache.
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
-  /// Returns the bytes of the tensors on the host and of the shared caches on the device.
+  /// Returns the bytes of Q, K and V on the host (with an 8-bit cache also K and V as drawn), and of the shared caches
+  /// on the device.
   size_t bytes() const;
   /// Returns the oracle's answer for each sequence. The answer is computed once for each AttentionHooks::name.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
@@ -116,7 +118,9 @@ struct PagedInputs {
   PagedConfig config;
   uint64_t seed;
   std::vector<int64_t> lengths;
-  Tensor q, k, v;                // [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read
+  /// [batch, heads, tokens, head_dim]; tokens after a sequence's length are not read. k and v have the numbers that the
+  /// cache stores. If tokens are appended, q and the new keys in k are turned (RoPE).
+  Tensor q, k, v;
   Tensor new_k, new_v;           // appended rows, [batch, kv_heads, q_len, head_dim]; new_k is the K before RoPE
   std::vector<double> turned_k;  // new_k after RoPE
   std::vector<float> k_scales, v_scales;                       // page_scales() of an 8-bit cache
@@ -147,7 +151,7 @@ class PagedProblem : public Problem {
 
   /// Returns the bytes of the last launch's output: O, then the log-sum-exp.
   std::vector<std::byte> output() const;
-  /// Returns the bytes of K and then of V, as they are on the device.
+  /// Returns the bytes of the cache of K and then of the cache of V, as they are on the device.
   std::vector<std::byte> cache() const;
 
  private:
@@ -173,8 +177,9 @@ class PagedProblem : public Problem {
   DecodeTensors tensors_;
 };
 
-/// Makes problems of the experiment. Cases of one shape share their inputs and the oracle's answer. The inputs of the
-/// latest shapes, up to 4 GiB, are kept for later comparisons.
+/// Makes problems of the experiment. Two cases share one PagedInputs if PagedConfig::same_inputs() is true for them,
+/// but A', the second baseline of a comparison, has its own. The PagedInputs that were used last, up to 4 GiB, are kept
+/// for later comparisons.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> paged_problems();
 
 }  // namespace attn

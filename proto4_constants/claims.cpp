@@ -12,7 +12,7 @@ namespace {
 
 // The rule: if a variant compiles in less than this time, compile it when it is needed; else compile it ahead.
 constexpr double rule_ms = 50;
-constexpr int64_t most = 10;  // Claim::limit: the most variants of a pair, in claims with Claim::longest
+constexpr int64_t most = 10;  // in claims with Claim::longest, a pair has at most this number of variants
 
 using Takes = std::function<bool(const Measurement&)>;
 

@@ -26,8 +26,8 @@ std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&
 /// folder.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> constants_host_problems();
 
-/// Makes a problem that gets many variants in the way that the task of the case says. `sources` are the sources of
-/// `variants`.
+/// Makes a problem that gets `variants` in the way that the task of the case says. `sources` are the sources of
+/// `variants`. `prepared` may be null if the task only compiles.
 std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& config, std::vector<Variant> variants,
                                               std::vector<KernelSource> sources, std::shared_ptr<Prepared> prepared);
 /// Makes a problem that starts a new process, and times the process from its start to its first result. With start_disk

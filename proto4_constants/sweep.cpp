@@ -134,7 +134,7 @@ Sweep constants_sweep(const std::string& profile, const DeviceInfo& device) {
   }
 
   // The slowest cases come last. A GPU's compiler takes several times as long for a variant as the CPU's compiler, so
-  // the sweep of a large device has fewer cases of many variants.
+  // the sweep with the large load (SweepSpan::Load) has fewer cases of many variants.
   const std::vector<int64_t> counts =
       full ? std::vector<int64_t>{1, 10, 50} : std::vector<int64_t>{1, 5, large ? 10 : 20};
   const Axis few = integers("variants", {counts[1]}),

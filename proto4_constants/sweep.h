@@ -22,12 +22,12 @@ std::vector<std::string> constants_compared_axes();
 Sweep constants_sweep(const std::string& profile, const DeviceInfo& device);
 
 /// Sets the axes that the case lacks. An axis that the task does not use always gets a fixed value: 0 or 1, or "none"
-/// for run_time.
+/// for run_time. A case with task=compile_one always gets the tile that proto1_flash chooses.
 void complete_constants(Case& config, const DeviceInfo& device);
 
 /// Returns the reason why the device cannot run the case: the device lacks the kernel, the kernel has too few variants,
-/// the device cannot precompile headers, or the kernel cannot read the case's constants at run time. Returns an empty
-/// text if the device can run the case.
+/// the device cannot precompile headers, the kernel cannot read the case's constants at run time, or run_time=all means
+/// a single constant. Returns an empty text if the device can run the case.
 std::string constants_unable(const Case& config, const DeviceInfo& device);
 
 /// Returns the variant that a case with task=run launches.
@@ -35,7 +35,7 @@ Variant run_variant(const Case& config);
 /// Returns the variant that a case with task=compile_one compiles: run_variant(), with small_shape().
 Variant compiled_variant(const Case& config);
 
-/// Returns what the answer at the end of a run has: the claims that advise users.
+/// Returns the contents of the answer that a run prints at its end: the claims whose advice the answer gives.
 AnswerSpec constants_answer();
 
 }  // namespace attn

@@ -29,9 +29,9 @@ inline constexpr size_t base_variants = 72;
 /// Returns the shape on which a variant is checked. The shape is small, and its lengths are odd numbers.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
-/// Returns the variants of `kernel` (a variant of proto1_flash) that run on the device: first the base grid, then a
-/// finer grid. `tuned` has several hundred variants in all. For any N the first N variants are spread over their grid.
-/// The shapes of the variants are small_shape().
+/// Returns the variants of `kernel` that run on the device: first the base grid, then a finer grid. `kernel` is a value
+/// of the axis `variant` of proto1_flash. `tuned` has several hundred variants in all. For any N the first N variants
+/// are spread over their grid. The shapes of the variants are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
 /// Returns the function constants of `kernel` that may be run-time parameters. The constants are given as names of

@@ -59,7 +59,7 @@ Check launch(Device& device, PipelineCache& cache, const Variant& variant, uint6
   return problem.check();
 }
 
-/// Gets many variants in the way that the task says.
+/// Gets variants in the way that the task says.
 class VariantsProblem : public HostProblem {
  public:
   VariantsProblem(Experiment& lab, const Case& config, std::vector<Variant> variants, std::vector<KernelSource> sources,
@@ -113,7 +113,8 @@ class VariantsProblem : public HostProblem {
   }
 
  private:
-  /// Makes the files that a sample finds on disk. Then returns the function that takes a sample.
+  /// Makes the files that a sample finds on disk. For the tasks memory and archive_create, also gets all variants. Then
+  /// returns the function that takes a sample.
   std::function<double()> sampler() {
     const size_t count = sources_.size();
     if (task_.starts_with("compile")) return [this] { return get_all("", ""); };

@@ -303,7 +303,8 @@ Claim generation() {
        "as to compile.",
        "Expect a generator to take less than {threshold:.3g} times as long as the compiler takes for the hand-written "
        "kernel."});
-  claim.measured_again = false;  // the caches of kernels keep how long a compilation took
+  // A cache of kernels also keeps the time that the compilation took. So other processes would read the same figure.
+  claim.measured_again = false;
   claim.complete = [](Conclusion& conclusion, const Evidence& evidence) {
     conclusion.values["hand_ms"] = 1e3 * compile_s(*evidence.results.front());
     conclusion.values["generated_ms"] = 1e3 * compile_s(*evidence.results.back());

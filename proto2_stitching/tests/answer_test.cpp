@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, mostly on made-up results.
+// Tests the answer that a run prints at its end. The results are made up.
 #include <gtest/gtest.h>
 
 #include "common/testing/answers.h"

@@ -120,6 +120,8 @@ TEST(StitchDuelsTest, CompareWithMonolithicAndVaryOnlyFormAndGrain) {
   EXPECT_EQ(seen, registered);
 }
 
+// in_turn() orders the duels in rounds: first one duel of each hypothesis, then a second duel of each, and so on. All
+// duels of `break_even` are in the first round.
 TEST(StitchDuelsTest, RoundsHaveOneDuelOfAHypothesisButTheFirstHasAllOfBreakEven) {
   std::map<std::string, int> seen;
   int before = 0;
@@ -202,8 +204,8 @@ TEST(StitchConclusionsTest, TextsRenderWithoutFiguresOfTheMachineCode) {
   }
 }
 
-// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`, each with its ratio
-// of times.
+// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`. Each value has a
+// ratio: the time with calls / the time of `monolithic`.
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;

@@ -1,4 +1,5 @@
-// Metal's forms (how the kernel reaches the score function). Most tests run kernels on the emulated device.
+// Metal's forms (how the kernel reaches the score function). EachForm and EachFunction run kernels on the emulated
+// device. The other tests run no kernel.
 #include "common/testing/metal.h"
 
 #include <set>
@@ -43,7 +44,7 @@ TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
     config.flash.shape = {.batch = 2, .q_heads = 3, .kv_heads = 1, .q_len = 21, .kv_len = 37, .head_dim = 64};
     config.flash.shape.causal = causal;
     config.flash.block_r = config.flash.block_c = 16;
-    std::set<std::pair<int, int>> calls;  // of one head: {simdgroup, 2 * block of 8 keys + 0 or 1}
+    std::set<std::pair<int, int>> calls;  // calls of one head: {simdgroup, 2 * block of 8 keys + 0 or 1}
     for (int query = 0; query < 21; ++query) {
       for (int key = 0; key < 37 && (!causal || key <= query + 16); ++key) {
         calls.emplace(query / 8, key / 8 * 2 + key % 2);

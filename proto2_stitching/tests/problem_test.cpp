@@ -1,6 +1,7 @@
 // Forms (how the kernel reaches the score function) at each grain (how many scores a call takes), on the device under
-// test. Most tests compare the output with the oracle, on the cpu also with the bits of the form `monolithic`. Others
-// check, for example, the number of calls, or that the check notices kernels that are broken on purpose.
+// test. The tests of the class Forms compare the output with the oracle (a reference in double precision), and on the
+// cpu also with the bits of the form `monolithic`. Other tests check, for example, the number of calls, or that the
+// check fails for kernels that are broken on purpose.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -197,7 +198,8 @@ TEST_F(StitchTest, BuiltInFunctionsComputeWhatTheirNamesSay) {
 
 std::atomic<int64_t> calls_made{0};
 
-// The function counts its calls in a variable of the test. The kernels of the cpu run in this process.
+// The function counts its calls in a variable of the test. The kernels of the cpu run in this process. If the kernel
+// calls by row or by tile, each call of the kernel runs the function once for each score.
 TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   if (on_cuda) GTEST_SKIP() << "only a kernel of the cpu can count in a variable of this process";
   const UserFunction counting =
@@ -234,7 +236,7 @@ TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   }
 }
 
-// Checks functions of math.h that a user's function may call. They compute in float, as in the kernels.
+// Checks functions of math.h that a user's function may call. Here these functions compute in float, as in the kernels.
 TEST_F(StitchTest, MathFunctionsAreAsExactAsDocumented) {
   const auto apply = [&](const std::string& expression, const std::vector<double>& inputs) {
     const UserFunction function =

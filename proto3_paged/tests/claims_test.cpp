@@ -23,7 +23,7 @@
 namespace attn {
 namespace {
 
-/// Returns the made-up time of a case. The time grows in proportion to the bytes. Pages of 1 token add a half of the
+/// Returns the made-up time of a case. The time grows in proportion to the bytes. Pages of 1 token add half of the
 /// time, other pages add a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose
 /// adds a tenth. A chain of launches takes four times the time, and a fused append adds no time. A soft cap adds a
 /// fifth. Without a cascade each sequence reads the shared pages again.
@@ -169,8 +169,8 @@ TEST(PagedFindings, ThePublishedKernelTakesTheBytesThatTheStudyGives) {
   }
 }
 
-// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
-// for a figure above the threshold.
+// For each claim that gives advice, the table has words of the advice for a figure below the claim's threshold, and
+// words of the advice for a figure above the threshold.
 TEST(PagedFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

@@ -1,4 +1,5 @@
-// Compiles kernels for key/value caches for a Hopper GPU, without a GPU. The unbroken kernels must not spill registers.
+// Compiles the kernels that use key/value caches. The compiler's target is a Hopper GPU, but the tests need no GPU. The
+// unbroken kernels must not spill registers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -87,7 +88,7 @@ TEST_F(PagedCudaCompileTest, Cascades) {
   }
 }
 
-TEST_F(PagedCudaCompileTest, BrokenAppends) {
+TEST_F(PagedCudaCompileTest, BrokenAppendsCompile) {
   DecodeConfig config = compiled_config(DType::bf16, DType::bf16, 3);
   config.appends = true;
   config.rotary_dim = 128;
@@ -99,7 +100,7 @@ TEST_F(PagedCudaCompileTest, BrokenAppends) {
   }
 }
 
-// This test needs neither a GPU nor NVRTC. The other tests of mutations need a GPU or NVRTC.
+// This test needs neither a GPU nor NVRTC. The other tests of mutations of CUDA kernels need a GPU or NVRTC.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   test::expect_texts_in_sources(test::decode_mutations(true),
                                 [](const test::DecodeMutation&) { return test::decode_file(true); });

@@ -536,8 +536,8 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// The score hook hides some pairs of query and key by the score -infinity. It gives other pairs huge scores, down to
-// -3.4e38.
+// The score hook hides some pairs of query and key by the score -infinity. The hook gives some other pairs huge scores:
+// -3.4e38, about -1e30, or 5e9.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -606,7 +606,8 @@ TEST_F(PagedTest, CachedTokensStayAsTheyAre) {
   }
 }
 
-// All sequences begin with the same 70 tokens. The cascade reads the pages that have only these tokens once.
+// All sequences begin with the same 70 tokens. If all tokens of a page are among these 70 tokens, the cascade reads the
+// page once for all sequences.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   test::Some some(17);
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
@@ -873,8 +874,8 @@ TEST(PagedPlan, CountsASharedPrefixOnce) {
   const double each = decode_plan(config.decode, test::avx2(), 400).work.bytes;
   const double prefix = 64. * 2 * 2 * 64 * static_cast<double>(size_bytes(config.decode.cache_dtype));
   // The bytes that a cascade adds: it reads the queries twice, and for each query of a head writes two rows of f32 in
-  // place of one row of out_dtype, and two log-sum-exps in place of one. The launch that joins the rows counts no
-  // bytes.
+  // place of one row of out_dtype, and two log-sum-exps in place of one. The work counts no bytes for the launch
+  // that joins the rows.
   const double again = 4. * 6 *
                        (64 * static_cast<double>(size_bytes(config.decode.dtype) + 2 * sizeof(float) -
                                                  size_bytes(config.decode.out_dtype)) +

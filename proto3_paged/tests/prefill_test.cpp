@@ -23,8 +23,8 @@ using test::device;
 using test::on_cuda;
 using test::pipelines;
 
-/// Returns a configuration with 40 queries for each sequence, and ragged lengths. One sequence has fewer keys than
-/// queries, and one sequence has no keys.
+/// Returns a configuration with 40 queries for each sequence, and ragged lengths. One sequence has no keys. Each other
+/// sequence has more keys than queries.
 PagedConfig prefill_config() {
   PagedConfig config = paged_config();
   config.prefill = true;
@@ -358,7 +358,7 @@ std::vector<PrefillMutation> prefill_mutations(bool cuda) {
   return mutations;
 }
 
-// Each mutation runs in its own launch, so no mutation runs on buffers that another mutation spoiled.
+// run_paged() makes new buffers for each mutation, so no mutation runs on buffers that another mutation spoiled.
 TEST_F(PrefillTest, BrokenKernelsAreCaught) {
   PagedConfig config = appending_prefill("fused");
   config.decode.shape.q_len = 51;  // the shares of the appended tokens differ in size
@@ -386,6 +386,8 @@ DecodeConfig compiled_prefill(DType dtype, int64_t head_dim, int64_t page_size) 
           .block_c = 0};
 }
 
+// The kernel `wgmma` copies K and V in boxes (TMA). So `wgmma` takes a contiguous cache (page_size 0), or pages of 8 or
+// more tokens whose page_size is a power of two.
 TEST(PrefillPlan, PageSizesThatTmaBoxesFillRunWgmmaOnAHopper) {
   const auto kernel_of = [](DType dtype, int64_t page_size) {
     const Plan plan = prefill_plan(compiled_prefill(dtype, 128, page_size), test::hopper(), 1, 1);
@@ -468,7 +470,7 @@ TEST_F(PrefillCudaCompileTest, Modifiers) {
   }
 }
 
-TEST_F(PrefillCudaCompileTest, BrokenKernels) {
+TEST_F(PrefillCudaCompileTest, BrokenKernelsCompile) {
   DecodeConfig config = compiled_prefill(DType::bf16, 64, 16);
   config.appends = true;
   config.rotary_dim = 64;

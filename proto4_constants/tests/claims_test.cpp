@@ -223,7 +223,8 @@ TEST(ConstantsFindings, EveryHypothesisHasAnOrigin) {
   }
 }
 
-// The table has two texts for each claim: the advice if the claim's figure is small, and the advice if it is large.
+// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
+// for a figure above the threshold.
 TEST(ConstantsFindings, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

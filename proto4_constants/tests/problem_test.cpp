@@ -24,7 +24,7 @@ using test::on_cuda;
 using test::test_device;
 const std::string test_dtype = on_cuda ? "bf16" : "f32";
 
-/// An experiment that writes into a temporary folder.
+/// Has an experiment whose cache is in a temporary folder.
 class ProblemTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -106,8 +106,6 @@ TEST_F(ProblemTest, WorkersShareTheVariants) {
   expect_ok(problem->check());
 }
 
-// A hit on disk takes less than half of the time of compiling. A hit in memory takes less than a tenth of the time of a
-// hit on disk.
 TEST_F(ProblemTest, HitsTakeLessTimeThanCompiling) {
   const double compiled = make("compile", 2)->sample();
   const auto disk = make("disk", 2), memory = make("memory", 2);
