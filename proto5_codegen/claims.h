@@ -7,8 +7,7 @@
 
 namespace attn {
 
-/// Returns all claims. They are registered on every device. A claim about a generator that the device does not have
-/// judges nothing.
+/// Returns all claims, for every device. On a device that lacks the generator of a claim, the claim gives no verdict.
 std::vector<Claim> codegen_claims();
 
 }  // namespace attn

@@ -18,7 +18,8 @@ constexpr int64_t product_rows = 128;  // the rows of a threadgroup for scores o
 constexpr int64_t softmax_rows = 16;
 constexpr int64_t halide_rows = 64;      // the rows of a threadgroup, if the schedule names no other number
 constexpr int64_t expected_keys = 1024;  // the number of keys that the autoscheduler plans for
-constexpr int64_t whole_tiles = 96;  // rows of a threadgroup; register tiles of 2, 3, 4, 6, 8 and 12 rows divide them
+// The rows of a threadgroup: a multiple of 2, 3, 4, 6, 8 and 12, so that register tiles of these heights divide it.
+constexpr int64_t whole_tiles = 96;
 
 /// Adds the constants of the products' register tile. They depend on the number of the device's vector registers: the
 /// tile's accumulators take three quarters of the registers, and operands take the rest.

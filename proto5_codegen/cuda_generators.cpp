@@ -74,9 +74,9 @@ struct ProductTiles {
   int64_t rows, stripe;
 };
 
-// These are the numbers without a search. Usually a tile has 128 rows, and a threadgroup computes four tiles of S. If
-// this gives fewer threadgroups than the GPU has multiprocessors, a threadgroup computes fewer tiles. If there are
-// fewer tiles of 128 rows than multiprocessors, tiles have 64 rows.
+// Numbers that a search found take precedence over the following rule. Usually a tile has 128 rows. If there are fewer
+// tiles of 128 rows than multiprocessors, tiles have 64 rows. Usually a threadgroup computes four tiles of S. If there
+// are then fewer threadgroups than multiprocessors, a threadgroup computes two tiles or one tile.
 ProductTiles product_tiles(const CodegenCase& config, const DeviceInfo& device, int64_t tile_columns) {
   const auto threadgroups = [&](int64_t rows, int64_t stripe) {
     return config.heads() * tiles_of(config.shape.q_len, rows) * tiles_of(config.columns(), tile_columns * stripe);

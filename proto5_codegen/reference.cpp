@@ -11,8 +11,9 @@
 namespace attn {
 namespace {
 
-// All rows are checked if this takes at most full_check_products multiplications (for a softmax: exponentials). Else a
-// sample of the rows is checked, which takes about sampled_check_products multiplications or exponentials.
+// If the oracle needs at most full_check_products multiplications (for a softmax: exponentials) for all rows, all rows
+// are checked. Else a sample of the rows is checked, which takes about sampled_check_products multiplications or
+// exponentials. The sample has at least fewest_rows rows.
 constexpr double full_check_products = 1e8;
 constexpr double sampled_check_products = 3e7;
 constexpr int64_t fewest_rows = 64;

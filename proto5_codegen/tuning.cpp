@@ -26,8 +26,8 @@ const Json& winners(const DeviceInfo& device) {
   return place->second;
 }
 
-/// Throws BadInput unless `fits`. `place` and `value` say where the value is in the file of winners, and what it is;
-/// `allowed` says what the file may have there.
+/// Throws BadInput unless `fits`. `place` is the path of `value` in the file of winners. `allowed` says what is allowed
+/// at this place.
 void require(bool fits, const std::string& place, const Json& value, const std::string& allowed) {
   if (fits) return;
   const std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);

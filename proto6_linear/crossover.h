@@ -21,7 +21,7 @@ inline constexpr const char* crossover_hypothesis = "crossover_256";
 /// lengths if there is no faster side.
 class Bracket {
  public:
-  /// Both are in tokens. `first` is the shortest length that is probed. The bisection probes multiples of `grain`.
+  /// `first` is the shortest length that is probed, in tokens. The bisection probes multiples of `grain` tokens.
   static constexpr int64_t first = 16, grain = 8;
 
   explicit Bracket(int64_t last) : last_(last) {}

@@ -110,7 +110,8 @@ class LinearOutputs {
 
 class LinearProblem : public Problem {
  public:
-  /// encode() encodes `plan`, which must be the plan of `config`. The constructor throws as LinearLaunch's does.
+  /// encode() encodes `plan`, which must be the plan of `config`. The constructor throws as LinearLaunch's constructor
+  /// does.
   LinearProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<SharedInputs> inputs,
                 const LinearCase& config, const Plan& plan);
   void encode(CommandEncoder& encoder) const override { launch_.encode(encoder, outputs_.tensors()); }

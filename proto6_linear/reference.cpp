@@ -157,8 +157,8 @@ struct RunningSums {
 // A weight this small no longer counts: below -88 the exponential of f32 is 0. 4e-5 is allowed for all errors of a
 // decay.
 //
-// With NORMALISED, the numerator and the divisor each err by such a sum's error, and the quotient has both errors. The
-// divisor's error is the same in all elements of a row.
+// If the case is normalised, the numerator and the divisor each err by such a sum's error, and the quotient has both
+// errors. The divisor's error is the same in all elements of a row.
 //
 // Why the check notices missing tokens: if all n tokens are drawn alike and m tokens are missing, o and each element of
 // the state change by about sqrt(m / n) of their size, times a normally distributed random number. For 65,536 tokens:
@@ -174,14 +174,14 @@ struct RunningSums {
 // thousands of elements by 0.008 times a normally distributed number, so some elements change by more than the
 // tolerance. A missing token changes these elements by 0.001, which no check notices.
 //
-// With a gate the sums remember few tokens, so a missing token changes the next rows by more. The final state depends
-// on the last tokens only. So the check must compare a row that is near enough to the missing token. With a gate by
-// token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by 0.4 of its size, and
-// the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws the rows to compare
-// for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of some head is compared
-// at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In
-// this head all compared rows show a missing chunk, and some compared rows show a missing token. The other heads
-// remember fewer tokens.
+// With a gate the sums remember few tokens, so a missing token changes the next rows by more than without a gate. The
+// final state depends on the last tokens only. So the check must compare a row that is near enough to the missing
+// token. With a gate by token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by
+// 0.4 of its size, and the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws
+// the rows to compare for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of
+// some head is compared at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay
+// remembers 4096 tokens. In this head all compared rows show a missing chunk, and some compared rows show a missing
+// token. The other heads remember fewer tokens.
 //
 // Two faults may pass every check. One fault is a token that is missing only from the outputs of one late chunk, and
 // not from the state. The other fault is a token that is missing only in one head, if the compared rows of this head

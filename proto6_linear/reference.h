@@ -1,5 +1,5 @@
 // The oracle: the recurrence of common/linear/kernels/linear.h in double precision, token by token, on host threads.
-// The oracle shares no code with any kernel.
+// The oracle shares no code with any kernel, except the text of a user's feature map.
 #pragma once
 
 #include <cstdint>

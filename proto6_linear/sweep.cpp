@@ -95,7 +95,7 @@ Sweep linear_sweep(const std::string& profile, const DeviceInfo& device) {
   add({compared, lookback, one_batch, start, wide});
   add({compared, lookback, one_batch, start, texts("gate", {"none", "token"})});
   add({compared, lookback, one_batch, start, texts("dtype", {device.operations->span.other_dtype})});
-  // These blocks measure the host's scan on one head (as the published study did), decoding, and lengths.
+  // These blocks measure the host's scan on one head (as the published study did), decoding, lengths, and segments.
   add({phases, all_scans, one_batch, integers("heads", {1}), integers("q_len", {256, 512, 1024})});
   const Axis decode = texts("variant", {"recurrent"}), token = integers("q_len", {1});
   add({decode, token, integers("batch", {1, large ? 256 : 64}), integers("head_dim", {64, 128})});
@@ -190,7 +190,8 @@ void complete_linear(Case& config, const DeviceInfo& device) {
   config.set_default("segments", int64_t{0});
   const bool chunked = variant == "phases" || variant == "fused";
   // On a cpu linear_chunk() is smaller for the variant `fused` than for `phases`. A step of `fused` keeps its tokens in
-  // the first-level cache, and longer chunks take more products. `phases` writes and reads a state for each chunk.
+  // the first-level cache, and longer chunks take more products. `phases` writes and reads a state for each chunk, so
+  // fewer chunks move fewer bytes.
   const int64_t chunk = linear_chunk(variant, device);
   if (!config.has("chunk") || config.integer("chunk") == 0) config.set("chunk", chunk);
   if (!chunked) config.set("chunk", int64_t{0});

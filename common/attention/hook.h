@@ -19,8 +19,8 @@ namespace attn {
 /// in the span. A score of -infinity hides the pair. Several threads call the function at once.
 using ScoreFunction = std::function<void(std::span<double> scores, int64_t batch, int64_t head, int64_t q)>;
 
-/// Gives the logit of a query head. The logit takes part in the softmax of the head's rows like the score of a key that
-/// has no value. -infinity: the head has no sink.
+/// Returns the sink of a query head. A sink is a logit that adds one term to the softmax's divisor in each row of the
+/// head: the exponential of the sink. -infinity: the head has no sink.
 using SinkFunction = std::function<double(int64_t batch, int64_t head)>;
 
 /// Makes a ScoreFunction from a function of one pair: double(score, batch, head, q, k).

@@ -1,22 +1,27 @@
-# The works of proto5_codegen in Halide, with three schedules each. Started as a program it writes one object file:
+# The works of proto5_codegen (CodegenWork in generated.h) in Halide. Each work has three schedules. The program writes
+# one object file, OUT:
 #
 #   python halide_pipelines.py OUT ENTRY ARCH FEATURES NAME=VALUE...
 #
-# ENTRY is one of the functions below, ARCH and FEATURES what LLVM calls the host ("znver4", "avx2,fma,..."), and the
-# constants are those of the kernel's key:
+# ENTRY is one of the functions halide_*() below. ARCH is LLVM's name of the host's CPU ("znver4"). FEATURES is LLVM's
+# list of the CPU's features ("avx2,fma,..."). The other arguments are the kernel's constants:
 #
-#   SCHEDULE       0 plain: every stage as a whole, vectorised along its innermost dimension
-#                  1 auto: what the autoscheduler AUTOSCHEDULER makes (0 Mullapudi2016, 1 Adams2019)
-#                  2 tuned: written here, with parameters that were searched
-#   HALIDE         the version, major * 10000 + minor * 100 + patch, which decides the code as much as this text
+#   SCHEDULE       0 plain: each stage is computed for all rows before the next stage, with vectors along its innermost
+#                  dimension
+#                  1 auto: an autoscheduler makes the schedule
+#                  2 tuned: the schedule is in this file; a search may choose its constants
+#   HALIDE         Halide's version, major * 10000 + minor * 100 + patch; other versions generate other code
 #   BLOCK_R        rows of the output that one call computes
-#   MULTIPLE       the columns of the output are a multiple of this
+#   MULTIPLE       the number of columns of the output is a multiple of this number
 #   VECTOR_WIDTH   lanes of a vector
-#   HEAD_DIM, CAUSAL, MODIFIED, LENGTH (an estimate of the keys, for the autoscheduler)
-#   TILE_VECTORS, TILE_ROWS, UNROLL   of tuned: the register tile, and steps of its loop at once
+#   HEAD_DIM, CAUSAL, MODIFIED   if the work has them
+#   AUTOSCHEDULER, LENGTH        of auto: 0 Mullapudi2016, 1 Adams2019; the number of keys to optimise for
+#   TILE_VECTORS, TILE_ROWS, TILE_COLUMNS   of tuned: the sizes of register tiles
+#   UNROLL         of tuned: how many steps of a register tile's loop are unrolled
 #
-# A function computes BLOCK_R rows of one head, whose first row is `first`. `rows` of them and `keys` keys exist; what
-# lies beyond is read as the last one, and halide.cpu.cpp does not keep what comes of it. So no loop has a rest.
+# A function computes BLOCK_R rows of one head; `first` is the index of their first row. Only `rows` rows and `keys`
+# keys exist. In the place of a row or a key beyond these, a pipeline reads the last one, and halide.cpu.cpp discards
+# the result. So the loops over rows and columns of the output run over whole tiles, without a remainder.
 import pathlib
 import sys
 
@@ -28,7 +33,7 @@ soft_cap = 30.0  # as generated.h has it
 
 
 class Work:
-    """What the pipelines share: constants, inputs, and how they are scheduled."""
+    """The constants and inputs of a work, and the parts of schedules that the works share."""
 
     def __init__(self, constants):
         self.constants = constants
@@ -49,7 +54,7 @@ class Work:
         return hl.min(at, self.rows - 1)
 
     def estimate(self, out, columns):
-        """What an autoscheduler is told."""
+        """Gives the autoscheduler an estimate of each size and number."""
         length, rows = self.constants["LENGTH"], self.constants["BLOCK_R"]
         for tensor in (self.q, self.k, self.v):
             tensor.set_estimates([(0, self.constants.get("HEAD_DIM", 0)), (0, length)])
@@ -69,7 +74,7 @@ class Work:
                 stage.update().vectorize(stage.args()[0], self.vector)
 
     def in_registers(self, product, consumer, at, inner, outer, step):
-        """A tile of sums in registers, `inner` along the lanes, added up one `step` of the reduction after the other."""
+        """Keeps a tile of sums in registers, with `inner` along the lanes. The loop `step` adds up the terms."""
         product.compute_at(consumer, at).vectorize(inner, self.vector).unroll(inner).unroll(outer)
         update = product.update()
         update.reorder(inner, outer, step).vectorize(inner, self.vector).unroll(inner).unroll(outer)
@@ -78,7 +83,7 @@ class Work:
 
 
 def exponential(x):
-    return hl.fast_exp(hl.clamp(x, -87.0, 88.0))  # beyond these it gives anything
+    return hl.fast_exp(hl.clamp(x, -87.0, 88.0))  # outside these bounds the results of fast_exp() are wrong
 
 
 def halide_scores(w):
@@ -146,7 +151,7 @@ def halide_values(w):
 
 
 def halide_attention(w):
-    """O = softmax(scale Q K^T) V, modified or not: rows in the lanes, so that the softmax runs down them."""
+    """O = softmax(scale Q K^T) V, modified or not: rows in the lanes, so no sum of the softmax crosses lanes."""
     depth, r = hl.RDom([(0, w.constants["HEAD_DIM"])]), w.reduced_keys
     turned, product, score, maximum, weight, total, sums, divided, out = (
         hl.Func(name)
@@ -160,7 +165,7 @@ def halide_attention(w):
         tanh = 1.0 - 2.0 / (exponential(changed * (2.0 / soft_cap)) + 1.0)
         changed = soft_cap * tanh + w.slope * hl.f32(k - i - w.first)
     if w.constants["CAUSAL"]:
-        # Added, not selected: with a select around the product its sums are kept in memory, and not in registers.
+        # The mask is added. With a select around the product, Halide would keep the product's sums in memory.
         changed = changed + hl.select(k <= i + w.first, hl.f32(0), hl.f32(-1e30))
     score[i, k] = changed
     maximum[i] = hl.f32(-1e30)
@@ -191,7 +196,7 @@ def halide_attention(w):
 
 
 def target_of(arch, features):
-    """Halide's name for the host."""
+    """Returns Halide's target for the host."""
     if "neon" in features:
         return hl.Target("arm-64-linux-no_runtime-no_asserts-no_bounds_query")
     names = ["x86-64-linux", "sse41"]

@@ -1,7 +1,7 @@
-// All works in the simplest form, as somebody would write them first; the compiler does the rest. This kernel has not
-// run on Apple hardware yet. For scores and values a thread computes one element of the output; for a softmax and an
-// attention it computes one row. The kernel uses no threadgroup memory, no tiles and no simdgroup matrices. The kernels
-// that the published study generated use none of these either.
+// All works in the simplest form, without optimisation by hand. This kernel has not run on Apple hardware yet. For
+// scores and values a thread computes one element of the output; for a softmax and an attention a thread computes one
+// row. The kernel uses no threadgroup memory, no tiles and no simdgroup matrices. The generated kernels of the
+// published study (docs/study.md) use none of these either.
 //
 // Function constants: WORK, IN_TYPE, and HEAD_DIM and CAUSAL if the work has them. A threadgroup has 128 threads. Grid,
 // rounded up: for scores and values (columns / 128, q_len, heads), for the other works (q_len / 128, heads).

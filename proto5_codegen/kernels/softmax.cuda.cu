@@ -1,11 +1,10 @@
-// P = softmax(S) of each row, written by hand: a row is read once, 16 bytes at a time, stays in the registers of
-// ROW_THREADS threads, and is written once. Each warp has a maximum of its own, so that the threads of a row
-// synchronize only once.
+// P = softmax(S) of each row, written by hand. A row is read once, stays in the registers of ROW_THREADS threads, and
+// is written once. With WHOLE_UNITS, each load and store moves a unit of 16 bytes. Each warp has a maximum of its own,
+// so that the threads of a row synchronize only once.
 //
 // The first limit is memory bandwidth, the second is instruction issue. Three things save instructions. One instruction
-// updates the maxima of two 16-bit elements. With WHOLE_UNITS a unit of 16 bytes lies wholly in the row, or wholly
-// outside, so its elements need no test of their own. The multiplication by log2(e) is part of the exponent's
-// multiply-add.
+// updates the maxima of two 16-bit elements. With WHOLE_UNITS a unit lies wholly in the row, or wholly outside, so its
+// elements need no test of their own. The multiplication by log2(e) is part of the exponent's multiply-add.
 //
 // Function constants: IN_TYPE; THREADS of a threadgroup, which take THREADS / ROW_THREADS rows; ROW_THREADS, a power of
 // two up to THREADS; UNITS, the units of 16 bytes that a thread holds (UNITS * ROW_THREADS units must hold a row);

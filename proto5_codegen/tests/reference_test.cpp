@@ -26,7 +26,7 @@ TEST(CodegenReference, ScoresAreScaledProducts) {
   EXPECT_EQ(got.out, (std::vector<double>{3, 6, 11, 22}));
 }
 
-TEST(CodegenReference, SoftmaxSumsToOne) {
+TEST(CodegenReference, SoftmaxDividesExponentialsByTheirSum) {
   const CodegenCase one = small(WORK_SOFTMAX, 3, 0);
   CodegenTensors tensors = random_tensors(one, 1);
   for (int64_t i = 0; i < 3; ++i) tensors.in.store(i, std::log(static_cast<float>(i + 1)));

@@ -46,7 +46,8 @@ from command_line import Parser, number  # noqa: E402
 GENERATORS = ROOT / "proto5_codegen/generators"
 KEPT = ROOT / "proto5_codegen/generated"
 NAMES = ["triton", "tilelang", "halide"]
-# Candidates are timed with the heads and the length of the quick sweep, softmaxes with all lengths of the full sweep.
+# Candidates are timed with the heads and the length of the quick sweep. Softmaxes are timed with all lengths of the
+# full sweep, and with fewer heads at large lengths.
 HEADS, LENGTH, CAP = 32, 2048, 30.0
 SOFTMAX_LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
 # For each work: a tensor's name in the generators' kernels, and the tensor's name in the experiment.
@@ -91,7 +92,7 @@ def source_of(generator):
 
 
 def module_of(generator):
-    os.environ.update(TRITON_DISABLE_LINE_INFO="1", TRITON_ALWAYS_COMPILE="1")  # no paths, no cache
+    os.environ.update(TRITON_DISABLE_LINE_INFO="1", TRITON_ALWAYS_COMPILE="1")  # no source paths in cubins, no cache
     sys.path.insert(0, str(GENERATORS))
     return importlib.import_module(f"{generator}_kernels")
 
@@ -209,7 +210,7 @@ class Cuda:
         self.check(self.lib.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         self.check(self.lib.cuModuleGetFunction(ctypes.byref(function), module, kernel["entry"].encode()),
                    "cuModuleGetFunction")
-        most_threadgroup_bytes = 8
+        most_threadgroup_bytes = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h
         self.check(self.lib.cuFuncSetAttribute(function, most_threadgroup_bytes, kernel["threadgroup_bytes"]),
                    "cuFuncSetAttribute")
         return module, function

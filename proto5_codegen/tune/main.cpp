@@ -28,7 +28,7 @@
 namespace attn {
 namespace {
 
-constexpr int launches = 3;       // the most launches of a candidate
+constexpr int launches = 3;       // at most this many launches time a candidate
 constexpr int turns = 20;         // rounds of in_turn() at the end, after a first round
 constexpr double hopeless = 1.5;  // a candidate that takes this many times the best time is not launched again
 constexpr uint64_t seed_of_search = 1;

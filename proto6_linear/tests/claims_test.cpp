@@ -133,7 +133,7 @@ TEST(LinearFindings, PairsDifferOnlyInTheAxesOfTheClaim) {
   }
 }
 
-// A claim does not judge a case by the samples that picked the case.
+// A claim does not judge a case by the samples that picked the case, so other processes measure the case again.
 TEST(LinearFindings, OtherProcessesMeasureThePickedCasesAgain) {
   std::set<std::string> again;
   for (const DeviceInfo& device : {test::avx2(), test::hopper()}) {

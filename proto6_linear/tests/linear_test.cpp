@@ -448,8 +448,8 @@ TEST_F(LinearTest, MutationsAreCaught) {
 
 // ---- faults among 65,536 tokens: reference.cpp says why the check notices them
 
-/// Returns a case as long as the longest case that was recorded on a GPU. On a cpu the heads of the case are narrow, so
-/// that the test is short.
+/// Returns a case as long as the longest case in the quick sweep of a GPU. On a cpu the heads of the case are narrow,
+/// so that the test is short.
 LinearCase long_case(DType dtype, Gate gate) {
   LinearCase config;
   LinearConfig& linear = config.linear;

@@ -124,8 +124,8 @@ LinearReference of_tokens(int64_t tokens, DType dtype, int64_t rows) {
   return reference_linear(config.linear, random_inputs(config, 5), double_precision("identity"), rows, 1);
 }
 
-// The tolerance that the project asks for is 1e-4 plus 1e-3 of the result. The test takes the size of a row in the
-// place of the result, because cancellation leaves some elements nearly 0.
+// The tolerance that the project asks for is 1e-4 plus 1e-3 of the result. The test takes the root mean square
+// of a row in the place of the result, because cancellation leaves some elements nearly 0.
 TEST(LinearReferenceTest, TolerancesOfF32AreTighterThanAskedFor) {
   for (const int64_t tokens : {16, 1024, 20000}) {
     const LinearReference reference = of_tokens(tokens, DType::f32, 64);
