@@ -97,7 +97,7 @@ void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pi
                         std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     modify(scores, batch, head, q);
     for (const ScoreFunction& step : steps) step(scores, batch, head, q);
-    // A pair that a rule hides stays hidden, even if the score function gives the pair a finite score.
+    // A pair that a modifier hides stays hidden, even if the score function gives the pair a finite score.
     const auto [begin, end] = rules->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);

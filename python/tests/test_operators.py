@@ -775,7 +775,8 @@ class Framework(Case):
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
 
     def test_tensors_without_memory_among_others(self):
-        """If one tensor has no memory, PyTorch runs the operator's function for traces, which computes no result."""
+        """If one tensor has no memory, PyTorch runs the operator's meta function, which computes no result. So the meta
+        function refuses a call in which another tensor has memory."""
         for device in self.on_each():
             for name, (call, tensors) in Derivatives().calls(device).items():
                 for i in range(len(tensors)):
