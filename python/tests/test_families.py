@@ -148,8 +148,8 @@ class Families(unittest.TestCase):
                 self.assertEqual(torch.cuda.current_device(), 0)
 
     def test_explain(self):
-        """Each line says where calls go, and why. The second model has a width that the kernels lack. The last
-        model has another implementation."""
+        """Each line says where calls go, and why. The second model has a width that the kernels lack. The next two models do
+        not read input_ids alone, so explain() asks for their inputs. The last model has another implementation."""
         device = DEVICES[0]
 
         def explained(made, **inputs):
