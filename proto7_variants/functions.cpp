@@ -68,8 +68,8 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     }
     hooks.includes[keys] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
-    // A mask function whose text has none of these words does not take the context. Such a function is the same for all
-    // heads, so that the lists of one head serve all heads.
+    // A mask function whose text has none of these words does not take the context. Such a function hides the same
+    // pairs in all sequences and heads, so all of them share the lists.
     const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
       return mask->text.find(word) != std::string::npos;
     });

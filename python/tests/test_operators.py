@@ -324,7 +324,7 @@ class Flash(Case):
         self.refuses("documents", lambda: attn_proto.flash(q, k, v, documents=documents))
         self.refuses("offsets", lambda: ops.rope(q, k, torch.tensor([0, 2 ** 31 - 39], dtype=torch.int32)))
 
-    def test_huge_strides(self):
+    def test_tensors_without_memory_and_too_many_sequences(self):
         for device in self.on_each():
             block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # a tensor without memory
             self.assertEqual(ops.flash(block[:64000].view(1, 1, 1000, 64), block[:64000].view(1, 1, 1000, 64),
