@@ -27,8 +27,8 @@ std::set<std::string> what_varies() {
   return axes;
 }
 
-// Applies `pick` to the results with the default tile. Of results that differ only in the tile, the first has the
-// default tile. The sweep tries other tiles for some modifiers only.
+// Of results that differ only in the tile, passes only the first to `pick`. The sweep runs several tiles for some
+// modifiers only, and lists the default tile first.
 Pick at_first_tiles(const Pick& pick) {
   return [pick](const Results& group) {
     Results first;

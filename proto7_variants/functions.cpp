@@ -68,8 +68,8 @@ void UserFunctions::add_texts(AttentionHooks& hooks) const {
     }
     hooks.includes[keys] = instead("keys");
     hooks.includes["common/attention/kernels/mask.h"] = instead("visible");
-    // A mask function whose text has none of these words does not take the context. Such a function is the same for all
-    // heads, so that the lists of one head serve all heads.
+    // A mask function whose text has none of these words does not take the context. Such a function hides the same
+    // pairs in all sequences and heads, so all of them share the lists.
     const bool may_take_context = std::ranges::any_of(std::array{"Context", "auto", "template"}, [&](const char* word) {
       return mask->text.find(word) != std::string::npos;
     });
@@ -97,7 +97,7 @@ void UserFunctions::add(AttentionHooks& hooks, Device& device, PipelineCache& pi
                         std::span<double> scores, int64_t batch, int64_t head, int64_t q) {
     modify(scores, batch, head, q);
     for (const ScoreFunction& step : steps) step(scores, batch, head, q);
-    // A pair that a rule hides stays hidden, even if the score function gives the pair a finite score.
+    // A pair that a modifier hides stays hidden, even if the score function gives the pair a finite score.
     const auto [begin, end] = rules->range(batch, q);
     for (size_t i = 0; i < scores.size(); ++i) {
       const auto k = static_cast<int64_t>(i);

@@ -39,8 +39,9 @@ struct VariantsConfig {
 };
 
 /// Returns the plan of a case: the launches that turn Q and K, the launch that copies heads, and the launch of
-/// attention with its modifiers. If the case cannot run, the plan's `unable` is the reason. The plan's work counts the
-/// arithmetic of each pair that no modifier hides, even if the user's mask function hides the pair.
+/// attention with its modifiers. With task "rope" or "expand" the plan has only the task's launches. If the case cannot
+/// run, the plan's `unable` is the reason. The plan's work counts the arithmetic of each pair that no modifier hides,
+/// even if the user's mask function hides the pair.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
 /// Returns the plan of a case. plan.config<VariantsConfig>() is the typed case.
 CasePlan variants_case_plan(const Case& config, const Setting& setting);

@@ -109,8 +109,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
       for (const Axis& modifier : {alibi, soft_cap, sinks, documents, window}) add(length, dims, causal, {modifier});
       add(length, dims, causal, {alibi, soft_cap, sinks, window});
     }
-    // These blocks of the sweep have masks. With block_sparse the tile's sizes divide 128, the size of a block of the
-    // mask, so that each tile lies in one block of the mask.
+    // The tile for block_sparse. Its sizes divide 128, the size of a block of the mask, so that each tile lies in one
+    // block of the mask.
     const Axis rows = integers("block_r", {small_tiles ? span.block_r.back() : 128});
     const Axis keys = integers("block_c", {small_tiles ? span.block_c.back() : 128});
     const Axis by_mask = texts("window_by", {"mask"}), no_lists = integers("lists", {0});

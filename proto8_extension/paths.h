@@ -59,9 +59,9 @@ std::function<void()> call_of(const std::string& path, const std::string& op, Ho
 /// Throws std::runtime_error with attn.h's message if `status` is an error.
 void checked(attn_status status);
 
-/// Returns a function that calls PyTorch's operator on the tensors. Each call allocates its output, frees the output
-/// of the previous call, and sets `*output` to the new output's address. Only a build with PyTorch (ATTN_TORCH) has
-/// torch_call().
+/// Returns a function that calls PyTorch's operator `op` on the tensors. With "flash" each call allocates its output,
+/// frees the output of the previous call, and sets `*output` to the new output's address. "empty" has no output. Only a
+/// build with PyTorch (ATTN_TORCH) has torch_call().
 std::function<void()> torch_call(const std::string& op, const DeviceInfo& device, Tensors& tensors,
                                  const void** output);
 

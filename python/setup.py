@@ -1,7 +1,8 @@
 """Builds the libraries with CMake, and installs them into the package, with the kernels' sources and archives.
 
-PyTorch's operators are built if the Python that builds has PyTorch: pip install --no-build-isolation ./python. If
-$ATTENTION_PROTO_LIBRARIES names the folder `bin` of a build for that Python, setup installs this build instead.
+If the Python that runs this file has PyTorch, PyTorch's operators are built too. By default pip runs this file without
+PyTorch. This command runs it with PyTorch: pip install --no-build-isolation ./python. If $ATTENTION_PROTO_LIBRARIES
+names the folder `bin` of a build for that Python, setup installs that build, and builds nothing.
 """
 
 import importlib.util

@@ -112,8 +112,8 @@ const Hypothesis& hypothesis_of(const std::vector<Claim>& claims, const Conclusi
       ->hypothesis;
 }
 
-// complete_variants() chooses the tiles that were the fastest in measurements. With a window or a soft cap another tile
-// may be the fastest.
+// complete_variants() chooses the tile with the least expected time. With a window or a soft cap another tile may
+// have the least expected time.
 TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
   const auto tile_of = [](int64_t head_dim, int64_t q_len, int64_t causal, const std::string& modifier, int64_t value) {
     Case config;
@@ -187,8 +187,9 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   for (const Conclusion& conclusion : all) {
     const Hypothesis& hypothesis = hypothesis_of(claims, conclusion);
     // In seconds_of() a modifier adds a tenth to the time. The claims about ALiBi, sinks, RoPE and branches
-    // (score_run_time) allow less. The claim about calls (score_noinline) asks for more. The other claims allow much
-    // more. The copies alone take a thousandth of attention's time, and the claim expand_share allows less.
+    // (score_run_time) allow less. The claim about calls (score_noinline) asks for more. The figures of the other
+    // claims are within their thresholds. The copies alone take a thousandth of attention's time, and the claim
+    // expand_share allows less.
     const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
                                             "expand_share", "score_run_time", "score_noinline"};
     const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // the cases take equally long

@@ -105,8 +105,8 @@ TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
   EXPECT_TRUE(records("measurements.jsonl").empty());
 }
 
-/// In these tests a user's function faults for one pair of query and key. The function's case must fail with a message
-/// of one line about the fault, and the case without the function must be measured all the same.
+/// In these tests a user's function faults, or does not end, at the query 30. The function's case must fail with a
+/// message of one line, and the case without the function must be measured all the same.
 class GuardCliTest : public VariantsCliTest {
  protected:
   void SetUp() override {

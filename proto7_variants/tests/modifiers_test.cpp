@@ -1,6 +1,6 @@
-// Most tests check that attention with modifiers agrees with the oracle: with each modifier and with all together on
-// several kernels of the device under test, with every pair of modifiers on one kernel. Other tests check that
-// modifiers that are off cost nothing, and that the checks notice hooks that are broken on purpose.
+// Most tests check that attention with modifiers agrees with the oracle. Several kernels of the device under test run
+// with each modifier, and with all modifiers together. One kernel runs with every pair of modifiers. Other tests check
+// that modifiers that are off cost nothing, and that the oracle's checks fail if a hook is broken on purpose.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>

@@ -19,8 +19,8 @@ class ExtensionCliTest : public test::CpuProgramTest {
 };
 
 TEST_F(ExtensionCliTest, EveryPathIsMeasured) {
-  // The first call of an engine (`task=first_call`) can compile the kernel. Such calls take long, so the second run
-  // verifies these calls and does not time them.
+  // A first call of an engine (`task=first_call`) that compiles its kernel takes long. So the second run verifies first
+  // calls, and does not time them.
   const std::string shape = "--device cpu:threads=1 --axis q_len=16 ";
   const Outcome outcome = run_line(shape + test::few_samples + "--axis from=archive");
   ASSERT_EQ(outcome.status, 0) << outcome.err;

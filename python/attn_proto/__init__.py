@@ -4,8 +4,8 @@
     attn_proto.enable()            # scaled_dot_product_attention of PyTorch now calls the kernels
     o = attn_proto.flash(q, k, v, causal=True, window_left=1023)
 
-With PyTorch the operators are also torch.ops.attn.*, with the names and arguments that they have here;
-docs/extension.md describes them. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.
+With PyTorch the operators are also torch.ops.attn.*, with the names and arguments that they have here. docs/extension.md
+describes the operators. Without PyTorch, attn_proto.dlpack has all operators for NumPy, JAX and CuPy.
 """
 
 import importlib.util

@@ -1,5 +1,5 @@
-"""Finds the package's files: in the folder that $ATTENTION_PROTO_LIBRARIES names, in the package's folder if it is
-installed, or in a build of the source tree."""
+"""Finds the package's files: in the folder that $ATTENTION_PROTO_LIBRARIES names, in the folder of the installed
+package, or in a build of the source tree."""
 
 import ctypes
 import glob
@@ -26,7 +26,8 @@ def library(name):
 
 
 def find_compiler():
-    """Loads the NVRTC of an installed package (PyTorch brings one), so that the library finds NVRTC by its name."""
+    """Loads the NVRTC of an installed package (PyTorch brings one), so that this package's libraries find NVRTC by its
+    name."""
     for folder in sys.path:
         for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.1[0-9]"), reverse=True):
             try:

@@ -48,7 +48,7 @@ class Structure(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
-    def used(self):  # a trace for a range of sizes cannot read `used`; it reads `shorter`: None where all keys are used
+    def used(self):  # `shorter` is None if all keys are used; traces for a range of sizes can read `shorter`, but not `used`
         return self.shape[3] if self.shorter is None else self.shorter
 
     def __tensor_flatten__(self):
@@ -113,7 +113,7 @@ class Structure(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if function in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):  # such as mask[:, :, :, :keys] with all keys
+        if function in (torch.ops.aten.alias.default, torch.ops.aten.detach.default):  # for example a slice that keeps all keys
             return args[0].on(args[0].device)
         if function is torch.ops.aten._to_copy.default and kwargs.get("dtype") in (None, torch.bool):
             return args[0].on(kwargs.get("device") or args[0].device)

@@ -298,9 +298,9 @@ def prefill(q, k_cache, v_cache, lengths, table=None, *, with_lse=False, **optio
 
 
 def check_cache(k_cache, lengths, table=None, *, new_k=None, k_scales=None, v_scales=None, bshd=False, cache_bshd=False):
-    """Raises ValueError if a length or a page number leads outside the cache. With new_k, k_scales and v_scales, also
-    if a page gets tokens and has a scale that is not allowed. On a CPU decode() and prefill() make these checks
-    themselves; on a GPU they do not. On a GPU check_cache() waits for the stream."""
+    """Raises ValueError if a length or a page number leads outside the cache. With new_k, k_scales and v_scales,
+    also raises ValueError if a page that gets new tokens has a scale that is not allowed. decode() and prefill() make
+    these checks themselves on a CPU, but not on a GPU. On a GPU check_cache() waits for the stream."""
     options = _Options("check_cache", CacheOptions, _options.CACHE,
                        {"lengths": lengths, "table": table, "new_k": new_k, "k_scales": k_scales, "v_scales": v_scales,
                         "bshd": bshd, "cache_bshd": cache_bshd})

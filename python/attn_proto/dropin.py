@@ -1,5 +1,5 @@
-"""Replaces PyTorch's scaled_dot_product_attention. attn::flash serves the calls that it supports, and PyTorch serves the
-other calls."""
+"""Replaces PyTorch's scaled_dot_product_attention. attn::flash serves the calls that it supports, except some calls
+with masks, which PyTorch serves faster. PyTorch serves all other calls."""
 
 import collections
 import math
@@ -102,8 +102,8 @@ def _decodes(query, key):
 
 
 def _why_slower(query, key, mask):
-    """For a call with a mask, which attn::flash can serve: returns the reason why PyTorch is faster, or None if
-    PyTorch is not faster."""
+    """Returns the reason why PyTorch serves a call faster than attn::flash, or None if PyTorch is not faster. The call
+    has a mask, and attn::flash supports the call."""
     if _known(query.shape[-2] <= _few_queries):
         return None if _decodes(query, key) else "a mask over few queries"
     if mask.is_cuda and _becomes_bits(mask):
@@ -220,8 +220,8 @@ def _hand_back(why, *arguments, **options):
 
 
 class _NotKnown(BaseException):
-    """The drop-in raises this error if a __torch_function__ that got a call from _ask() calls the drop-in with the same
-    arguments. _ask() then calls PyTorch's function."""
+    """_ask() gives a call to a __torch_function__. If the __torch_function__ calls the drop-in with the same arguments,
+    the drop-in raises this error. _ask() then calls PyTorch's function."""
 
 
 def _ask(tensors, call, **options):

@@ -76,8 +76,8 @@ def _with_bias(position_bias, mask):
 
 
 def _goes_with_bias(structure, sizes):
-    """Whether the kernels take a position bias and this mask of a call of these sizes as two arguments. The decoding
-    kernel takes no `ends`. So for few queries a mask with `ends` becomes a part of the bias."""
+    """Whether the kernels take a position bias and this mask as two arguments. `sizes` is the call's mask shape: batch, 1,
+    queries, keys. The decoding kernel takes no `ends`. So for few queries a mask with `ends` becomes a part of the bias."""
     if structure is None:
         return True
     if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:

@@ -50,7 +50,7 @@ void run_pieces(void*, size_t pieces, void (*piece)(void* work, size_t number), 
     for (int64_t number = begin; number < end; ++number) piece(work, static_cast<size_t>(number));
   });
 }
-#else  // at::parallel_for of this compiler runs all pieces on one thread; the engine has threads of its own
+#else  // without OpenMP at::parallel_for runs all pieces on one thread, so the engine uses threads of its own
 constexpr decltype(attn_open_options::run_pieces) run_pieces = nullptr;
 #endif
 
@@ -249,7 +249,7 @@ void run_flash(const Tensor& query, const Tensor& key, const Tensor& value, cons
   if (status != ATTN_OK) fail(status, "attn::flash");
 }
 
-/// The operators, whose signatures have the types of FlashOptions.
+/// The operators, whose signatures end with the types of FlashOptions.
 template <typename... Options>
 struct Flash {
   static Tensor flash(const Tensor& query, const Tensor& key, const Tensor& value, Options... options) {

@@ -4,8 +4,8 @@ definition in float64 (definitions.py). A call that is not allowed must give an 
     python/tests/run build/release/bin tests/fuzz.py torch                      # a minute, with a new seed
     python/tests/run build/release/bin tests/fuzz.py torch -- --seconds 600     # or --seed S, --only N, --device cuda
 
-The seed and the number determine a case. One case in three runs under one of PyTorch's modes, with a changed q or a
-derivative, or in a trace. Without --only, cases run in a second process, so a case that ends the process is a finding
+The seed and the number determine a case. About one case in three runs under one of PyTorch's modes, with a changed q or
+a derivative, or in a trace. Without --only, cases run in a second process, so a case that ends the process is a finding
 too. A finding is one line, and begins with the options that repeat the case. The exit status is 1 if there are
 findings.
 """
@@ -321,7 +321,7 @@ def adding_tables(case, names, batch, heads, rows, keys):
             case.say(sink=special)
         case.say("sinks")
         options["sinks"] = case.table("sinks", sinks)
-    if "bias" in names:  # each size is 1 or the size of the scores; keys that pad to a multiple of 4 have no effect
+    if "bias" in names:  # each size is 1 or the size of the scores; keys that only pad to a multiple of 4 have no effect
         shape = [size if case.one_in(2) else 1 for size in (batch, heads, rows, -(-keys // 4) * 4)]
         bias, words = case.normal(*shape), f"bias {shape}"
         for _ in range(case.choice((0, 1, 3))):
@@ -443,7 +443,8 @@ def over_cache(case, appends):
     window = options["window_left"] = case.number("window_left", capacity) if "window_left" in names else -1
     more, added, sinks = adding_tables(case, names, batch, heads, 1, 2)
     options |= more
-    slopes = None if added is None else -added[:, 0, 0]  # for the first of two keys, the key before the query's own key
+    # The first of the two keys is one before the query's own key, so `added` is -slope there.
+    slopes = None if added is None else -added[:, 0, 0]
     starts, before_start = starts_of(case, batch, capacity) if "starts" in names else (None, None)
     options["starts"], tree = starts, None
     if "tree" in names and not angles:

@@ -5,11 +5,12 @@ compares their outputs.
     python3 python/tests/models.py llama t5    # these types
     python3 python/tests/models.py --write     # all, and writes the tables in docs/extension.md anew
 
-The script makes a tiny model of each type from the class of its configuration, with weights large enough that scores
-matter. If it can, a model with tokens runs a prompt without padding, with padding on each side, and in three parts. It
-also generates tokens with its own growing cache, and with its own static cache. Other models run with pictures, sound
-or other data, if the script finds an input that they take. The exit status is 1 if a model is wrong: outputs differ, a
-call fails without a refusal by attn_proto, or the process dies or gives no answer.
+The script makes a tiny model of each type from the class of its configuration, with weights so large that a wrong mask
+changes the outputs. A model with tokens runs a prompt without padding, with padding on each side, and in three parts. It
+also generates tokens with its own growing cache, and with its own static cache. Runs that the model's class or eager
+attention does not support are left out. Other models run with pictures, sound or other data, if the script finds an
+input that they take. The exit status is 1 if a model is wrong: outputs differ, a call fails without a refusal by
+attn_proto, or the process dies or gives no answer.
 """
 
 import argparse

@@ -5,9 +5,9 @@
 $ATTENTION_PROTO_SDPA_TESTS names the file test/test_transformers.py of PyTorch's source, in the installed version or in
 a version near it. Without the variable the exit status is 77. The script runs the classes TestSDPA* of the file for
 $ATTENTION_PROTO_SDPA_SECONDS seconds, or 300 seconds if this variable is not set. Some classes have thousands of tests,
-so the script takes one test of each kind in turn, in a random order. A test that fails is run again without the
-drop-in. If the test then passes, the script counts an error, except for tests of differences that docs/extension.md
-names (KNOWN).
+so the script takes one test of each kind (tests whose names begin alike) in turn, in a random order. A test that fails
+is run again without the drop-in. If the test then passes, the script counts an error, except for tests of differences
+that docs/extension.md names (KNOWN).
 """
 
 import collections

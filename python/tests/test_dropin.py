@@ -70,7 +70,7 @@ class DropIn(unittest.TestCase):
         rows = tensors[0].shape[-2]
         for_each_query = mask is not None and mask.dim() > 1 and mask.shape[-2] > 1 and mask.stride(-2) != 0
         if for_each_query and mask.is_cuda and rows > 16 and mask.dtype != torch.bool:
-            served = False  # of these masks the kernels take only boolean ones, as bits
+            served = False  # on a GPU, a mask for each of more than 16 queries is served only if it is boolean
         attn_proto.reset_reasons()
         try:
             with attn_proto.enable():
@@ -94,7 +94,7 @@ class DropIn(unittest.TestCase):
         self.assertTrue(torch.allclose(got.to(want.dtype), want, rtol=0, atol=bound, equal_nan=not served))
 
     def test_cases_of_scaled_dot_product_attention(self):
-        """The inputs of PyTorch's own operator tests: ranks, masks, causal, scale, lengths that differ, heads."""
+        """Inputs like those of PyTorch's own operator tests: ranks, masks, causal, scale, lengths that differ, heads."""
         for device in DEVICES:
             for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128), (33, 75, 64)):
                 for lead in ((), (4,), (4, 4), (2, 3, 4)):
@@ -150,9 +150,9 @@ class DropIn(unittest.TestCase):
                 self.compare(True, *(drawn(2, 7, n, 64, device=device) for n in (150, 300, 300)), attn_mask=heads)
 
     def test_finite_masks_are_added_to_the_scores(self):
-        """The sum is in float32. In this sum finfo.min of float32 or bfloat16 absorbs a score, so a row whose mask has
-        this number for all visible keys is the mean of their values. A key that -inf or False hides has weight 0,
-        whatever its elements of K and V are. A row that sees no key is 0."""
+        """A score and its mask are added in float32. In this sum finfo.min of float32 or bfloat16 absorbs the score, so a
+        row whose mask has this number for all visible keys is the mean of their values. A key that -inf or False hides
+        has weight 0, whatever its elements of K and V are. A row that sees no key is 0."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 q, k, v = (drawn(2, 4, n, 64, device=device, dtype=dtype) for n in (40, 75, 75))
@@ -354,7 +354,8 @@ class Overrides(unittest.TestCase):
             for rows, keys in ((40, 80), (24, 24), (3, 80), (80, 40)):
                 q, k, v = (drawn(2, 4, n, 64, device=device) for n in (rows, keys, keys))
                 biases = [causal_upper_left(rows, keys), causal_lower_right(rows, keys)]
-                # On a GPU PyTorch 2.11 gives wrong results for causal_lower_right in float32, also without the drop-in.
+                # On a GPU, for more queries than keys, PyTorch 2.11 gives wrong results for causal_lower_right in
+                # float32, also without the drop-in.
                 if device != "cpu" and rows > keys:
                     biases.pop()
                 for bias in biases:

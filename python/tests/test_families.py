@@ -28,7 +28,8 @@ MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 FAMILIES = {
     "llama": {}, "qwen2": {}, "mistral": WINDOW, "gemma2": {**MIXED, "query_pre_attn_scalar": 32},
     "gemma3_text": {**MIXED, "query_pre_attn_scalar": 32},
-    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},  # every token goes to all experts, in each type
+    # Every token goes to both experts, so rounding cannot change which experts a token goes to.
+    "gpt_oss": {**MIXED, "num_local_experts": 2, "num_experts_per_tok": 2},
     "llama4_text": {"attention_chunk_size": 8, "num_local_experts": 1, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
                     "layer_types": ["chunked_attention", "full_attention"]}}
 DEVICES = [device for device in ("cpu", "cuda") if torch.ops.attn.has_backend(device) and (device == "cpu" or torch.cuda.is_available())]
@@ -41,7 +42,7 @@ def model(kind, implementation, dtype, device):
     for parameter in made.parameters():
         if parameter.dim() > 1:  # scores that differ, so that a wrong mask shows
             torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
-    return made.to(torch.bfloat16).to(dtype).to(device).eval()  # all types have the same weights
+    return made.to(torch.bfloat16).to(dtype).to(device).eval()  # the weights have equal values in all types
 
 
 def padding(padded):
@@ -147,8 +148,8 @@ class Families(unittest.TestCase):
                 self.assertEqual(torch.cuda.current_device(), 0)
 
     def test_explain(self):
-        """Each line says where calls go, and why. The second model has a width that the kernels lack. The last
-        model has another implementation."""
+        """Each line says where calls go, and why. The second model has a width that the kernels lack. The next two models do
+        not read input_ids alone, so explain() asks for their inputs. The last model has another implementation."""
         device = DEVICES[0]
 
         def explained(made, **inputs):

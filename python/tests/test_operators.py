@@ -324,7 +324,7 @@ class Flash(Case):
         self.refuses("documents", lambda: attn_proto.flash(q, k, v, documents=documents))
         self.refuses("offsets", lambda: ops.rope(q, k, torch.tensor([0, 2 ** 31 - 39], dtype=torch.int32)))
 
-    def test_huge_strides(self):
+    def test_tensors_without_memory_and_too_many_sequences(self):
         for device in self.on_each():
             block = torch.empty(2 ** 31 + 1000, dtype=torch.float16, device="meta")  # a tensor without memory
             self.assertEqual(ops.flash(block[:64000].view(1, 1, 1000, 64), block[:64000].view(1, 1, 1000, 64),
@@ -775,7 +775,8 @@ class Framework(Case):
             self.assertFalse(attn_proto.flash(x, x, x).requires_grad)
 
     def test_tensors_without_memory_among_others(self):
-        """If one tensor has no memory, PyTorch runs the operator's function for traces, which computes no result."""
+        """If one tensor has no memory, PyTorch runs the operator's meta function, which computes no result. So the meta
+        function refuses a call in which another tensor has memory."""
         for device in self.on_each():
             for name, (call, tensors) in Derivatives().calls(device).items():
                 for i in range(len(tensors)):
