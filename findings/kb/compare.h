@@ -47,8 +47,8 @@ struct Comparisons {
   // Numbers of configurations. broken: both sides have the configuration, and A's status is ok, and B's status is
   // neither ok nor skipped. Broken configurations do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
-  // A sentence for each device's name whose measurements come from other machines on A than on B. The sentence has the
-  // ceilings of both sides (the device's highest rates), if the records have ceilings.
+  // A sentence for each device that A and B measured on different machines. The sentence has the ceilings of both sides
+  // (the highest rates that were measured on the device), if the records have ceilings.
   std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };

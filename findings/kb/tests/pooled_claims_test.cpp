@@ -155,8 +155,8 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
 }
 
-// The 95 % interval of a decided claim lies on one side of the threshold. So the claim's figure lies on the other side
-// with a probability of at most 2.5 %. Among many claims that were tested, luck may decide one.
+// If a claim is decided, the 95 % interval for the next run lies on one side of the threshold. So the next run's figure
+// lies on the other side with a probability of at most 2.5 %. If many claims are tested, chance may decide one of them.
 TEST(PooledClaims, UndecidedClaimsCountAsTested) {
   std::vector<Json> lines;
   Json claim;
