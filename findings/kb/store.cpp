@@ -184,7 +184,7 @@ Database open_database(const std::string& path, bool write) {
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make these files. The call below needs no such files.
+      // In a folder that cannot be written, SQLite cannot make the log's files. The call below needs no such files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }
