@@ -33,6 +33,7 @@ struct Filter {
 /// A record of the knowledge base.
 struct Record {
   int64_t number = 0;  // order of arrival
+  // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict, or a measurement's status.
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
