@@ -10,7 +10,8 @@
 
 namespace attn {
 
-/// Returns the axes in which the cases of one group may differ (group()). The cases of a group have the same shape.
+/// Returns the axes in which the cases of one group may differ (group() of case.h). The cases of a group have the same
+/// shape.
 std::vector<std::string> flash_compared_axes();
 
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".

@@ -212,8 +212,8 @@ Claim break_even() {
   return claim;
 }
 
-// Returns a list of pairs for wgmma, and a list for the other kernels: the pairs in which the contender's function is
-// linked before the optimiser. The pair with the largest ratio comes last. A replay measures only this pair.
+// Returns the pairs in which the contender's function is linked before the optimiser: one list for wgmma, and one list
+// for the other kernels. The last pair of a list has the largest ratio. A replay measures only this pair.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {

@@ -82,7 +82,7 @@ struct StitchCase {
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
 /// The tensors of one shape, and the outputs of `monolithic` that are known so far. Cases of one shape share these
-/// tensors and outputs, except that A', the second baseline of a comparison, has its own.
+/// tensors and outputs. Only A', which measures the baseline of a comparison a second time, has its own.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
   std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id

@@ -34,13 +34,14 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
-/// Returns what key_of() gets as the device: the device's name if `by_device` is true or the device is emulated, else
-/// "". With "", configurations of different devices are compared with each other.
+/// Returns the device for key_of(): the device's name if `by_device` is true or the device is emulated, else "". With
+/// "", configurations of different devices are compared with each other.
 std::string apart(const std::string& device, bool by_device) {
   return by_device || is_emulated(device) ? device : std::string();
 }
 
-/// Returns a configuration's name, which both sides share. Axes are sorted, because records may have them in any order.
+/// Returns the key of a configuration. Equal configurations of the two sides have equal keys: the axes are sorted,
+/// because records may have them in any order.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
   for (const auto& [axis, value] : config.items())
@@ -94,7 +95,7 @@ class Floors {
   double typical_ = 0;
 };
 
-/// Those machines of a side whose device has a given name: the machines' ids, and their ceilings by name ("TFLOP/s of
+/// The machines on which a side measured one device: the machines' ids, and the device's ceilings by name ("TFLOP/s of
 /// bf16", "GB/s of a copy"). Each measurement with a rate gives a ceiling: the rate / its recorded share of the
 /// ceiling.
 struct Machines {

@@ -23,13 +23,13 @@ struct Interval {
 ///   faster, slower  the ratio is farther from 1 than the floor, and its interval lies on one side of 1
 ///   same            the whole interval lies between 1 - floor and 1 + floor
 ///   unclear         all other ratios
-/// The cases of the two runs did not take turns, so the interval of the ratio follows from the intervals of the two
-/// times. This interval reaches from (lower end of B) / (upper end of A) to (upper end of B) / (lower end of A). Sets
-/// `reason` to a sentence with the figures.
+/// The measurements of the two runs were not interleaved, so the interval of the ratio follows from the intervals of
+/// the two times. The ratio's interval reaches from (lower end of B) / (upper end of A) to (upper end of B) / (lower
+/// end of A). Sets `reason` to a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
-/// A configuration that one side or both sides have, and its comparison. If a side lacks the configuration, its device
-/// and its id are empty.
+/// A configuration that one side or both sides have, and its comparison. If a side lacks the configuration, the device
+/// and the id of this side are empty.
 struct Compared {
   std::string experiment;
   Case config;
@@ -47,8 +47,8 @@ struct Comparisons {
   // Numbers of configurations. broken: both sides have the configuration, and A's status is ok, and B's status is
   // neither ok nor skipped. Broken configurations do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
-  // A sentence for each device's name whose measurements come from other machines on A than on B. The sentence has the
-  // ceilings of both sides (the device's highest rates), if the records have ceilings.
+  // A sentence for each device that A and B measured on different machines. The sentence has the ceilings of both sides
+  // (the highest rates that were measured on the device), if the records have ceilings.
   std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };
@@ -63,9 +63,9 @@ struct Side {
 /// Compares two sides. The latest measurement of each configuration counts. If a side has more than one device, only
 /// configurations of devices with the same name are compared. Otherwise A's device is compared with B's device, unless
 /// one of the two devices is emulated and their names differ. The floor of a configuration is the largest of
-/// `min_floor`, A's floor and B's floor. A side's floor is the configuration's largest A/A floor, else the median of
-/// the side's A/A floors, else 0. Throws BadInput if a side has no measurement, or if the sides have no configuration
-/// in common.
+/// `min_floor`, A's floor and B's floor. A side's floor is the largest A/A floor of the side's findings about the
+/// configuration. If there is no such finding, the side's floor is the median of all A/A floors of the side, or 0 if
+/// the side has none. Throws BadInput if a side has no measurement, or if the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
 /// Returns the measurements, findings and headers of all runs of one commit. `commit` has at least the first 6 hex

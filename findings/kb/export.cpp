@@ -177,7 +177,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
                               return record.confidence >= level.confidence;
                             })->word;
     if (word == "verified" && contains(capped_types, type)) word = "high";
-    // The URL of a finding has the name of the experiment, and the id, by which a reader finds and replays the finding.
+    // The URL of a finding has the experiment's name and the finding's id, so that a reader can replay the finding.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =

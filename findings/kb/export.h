@@ -8,17 +8,18 @@
 
 namespace attn::kb {
 
-/// Returns findings and notes as Markdown, by experiment and topic. Leaves out measurements and runs.
+/// Returns findings and notes as Markdown. A section has the findings of one experiment and topic, or the notes of one
+/// domain and topic. Leaves out measurements and runs.
 std::string to_markdown(const std::vector<Record>& records);
 
-/// Returns CSV (RFC 4180): a head line, and one line per record.
+/// Returns CSV (RFC 4180): a head row, and one row per record.
 std::string to_csv(const std::vector<Record>& records);
 
 /// Returns shell commands (POSIX), one line per finding or note, that add the records to the knowledge base of the
 /// study that this project follows:
 ///   kb add SKILL TOPIC CLAIM EVIDENCE URL TITLE TYPE CONFIDENCE TAGS
-/// SKILL must exist in that knowledge base. TYPE is one of its types of sources (benchmark for findings), and
-/// CONFIDENCE is one of its words: verified, high, medium, low or unverified. Control characters become blanks, so that
+/// SKILL must exist in that knowledge base. TYPE is one of that knowledge base's types of sources; it is `benchmark`
+/// for findings. CONFIDENCE is verified, high, medium, low or unverified. Control characters become blanks, so that
 /// each command is one line.
 std::string to_gpu_forge(const std::vector<Record>& records, const std::string& skill);
 

@@ -10,7 +10,8 @@ namespace attn::kb {
 /// Returns one record pooled/1 for each claim of the findings, in order of the claims' pooling_key(). Pools all runs
 /// that have the code and the conditions of the claim's latest finding, whether or not their verdicts agree. Of several
 /// findings of the claim in one run, the last one counts. Fields:
-///   claim_key, experiment, device, subject, hypothesis   as in a finding
+///   claim_key   pooling_key()
+///   experiment, device, subject, hypothesis              as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
 ///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale as in
 ///               finding/2, the second format of findings

@@ -25,8 +25,9 @@ Codes codes_of(const std::vector<Record>& records);
 struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding
-  // Profile, limit of threadgroup memory, input, files, toolchain, metric and threshold. If the host's code was timed,
-  // or if no kernels are known, also the commit, the uncommitted changes and the host's compiler.
+  // The run's profile, limit of threadgroup memory, input, files and toolchain, and the hypothesis's metric and
+  // threshold. If the host's code was timed, or if no kernels are known, also the commit, the uncommitted changes and
+  // the host's compiler.
   std::string conditions;
   FigureKind kind = FigureKind::share;
   Session session;       // the figure that is judged

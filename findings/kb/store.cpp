@@ -184,7 +184,7 @@ Database open_database(const std::string& path, bool write) {
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make these files. The call below needs no such files.
+      // In a folder that cannot be written, SQLite cannot make the log's files. The call below needs no such files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }
@@ -235,10 +235,10 @@ std::string selection_of(const Json& data) {
   return fmt::format("q_len={} kv_len={}", values["q_len"].dump(), values["kv_len"].dump());
 }
 
-/// Returns the subject of a finding of proto7_variants in one form. The subjects of older and newer findings name
-/// different axes of one case. Some subjects name axes that were added later, some name modifiers that are off, and
-/// some have the baseline's value of an axis in which the pair differs. In the one form each axis has the contender's
-/// value, and an axis at its usual value is left out.
+/// Returns the normalised subject of a finding of proto7_variants. The subjects of older and newer findings name
+/// different axes of one case. Some subjects name axes that were added later, and some name modifiers that are off. If
+/// the baseline and the contender differ in an axis, some subjects have the baseline's value. In the normalised subject
+/// each axis has the contender's value, and an axis at its usual value is left out.
 std::string same_subject(const std::string& subject, const Json& compare) {
   static const std::set<std::string> usual = {
       "task=attention",      "kv_heads_by=index", "alibi=0",         "soft_cap=0",           "bias=none",
@@ -304,8 +304,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks or with its fields in another order. In this case the id
-  // follows from the line that RecordFile would write.
+  // Another program may have written the record with blanks. In this case the id follows from the line that RecordFile
+  // would write.
   const Json record = parse_json(line, false);
   return record.is_object() ? record_id(record) : std::string();
 }

@@ -33,6 +33,7 @@ struct Filter {
 /// A record of the knowledge base.
 struct Record {
   int64_t number = 0;  // order of arrival
+  // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict, or a measurement's status.
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
@@ -49,8 +50,8 @@ struct Record {
 std::string run_id_of(const Json& record, const std::string& kind);
 
 /// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
-/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have. In the key of a finding
-/// of proto7_variants the subject is brought into one form, because older subjects name other axes of the same case.
+/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have. For a finding of
+/// proto7_variants the key has a normalised subject, because older subjects name other axes of the same case.
 std::string pooling_key(const Json& finding);
 
 /// The hypothesis in the data of a finding.
@@ -78,8 +79,8 @@ struct Ingested {
 using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 
 /// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
-/// `id` is the id in the line. If another program wrote the line, with blanks or in another order, the id follows from
-/// the line that RecordFile would write.
+/// `id` is the id in the line. If the line has no text `"id":"...",`, for example because another program wrote blanks,
+/// the id follows from the line that RecordFile would write with the fields in the same order.
 std::string id_of_line(std::string_view line, const std::string& id);
 
 /// A note that `kb add` makes.
@@ -96,8 +97,7 @@ class Store {
   enum class Mode { read, write };
   /// Opens a knowledge base. Mode::write creates the file and its folder if they are missing. ":memory:" gives a new
   /// store in memory. Throws BadInput for a file that cannot be read or is no knowledge base, for a missing file in
-  /// Mode::read, and for a folder that cannot be created. Throws SqlError for other
-  /// errors of SQLite.
+  /// Mode::read, and for a folder that cannot be created. Throws SqlError for other errors of SQLite.
   static Store open(const std::string& path, Mode mode);
 
   /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the

@@ -34,7 +34,7 @@ enum class Opposition {
 
 /// The findings of one claim, if at least one of them is supported and one is refuted.
 struct Contradiction {
-  std::string claim_key;
+  std::string claim_key;  // pooling_key()
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
 };

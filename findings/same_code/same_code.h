@@ -27,9 +27,10 @@ struct CodeComparison {
   int64_t unknown = 0;              // kernels whose key lacks a part of the source: replaced headers, run-time values
 };
 
-/// Compiles the old text and today's text of each kernel whose text has changed, and compares the machine code. The old
-/// text is in the tree `old_root`, and today's text is in the tree source_root(). The old text is the recorded text, or
-/// the later text to which `known` maps the recorded text.
+/// Compiles today's text of each kernel whose text has changed. If the result differs from the recorded machine code,
+/// also compiles the old text, and compares the two results. The old text is in the tree `old_root`, and today's text
+/// is in the tree source_root(). The old text is the recorded text, or the later text to which `known` maps the
+/// recorded text.
 CodeComparison compare_code(const std::vector<RecordedKernel>& kernels, const std::string& old_root,
                             const SameCode& known);
 

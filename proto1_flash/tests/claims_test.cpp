@@ -22,7 +22,7 @@ namespace {
 using test::avx2;
 using test::hopper;
 
-// Returns results of the quick sweep, with made-up times: head_dim + 20 ns for each pair of query and key, times a
+// Returns results of the quick sweep, with made-up times: (head_dim + 20) ns for each pair of query and key, times a
 // factor for each of several axes. For example, tiles with more rows take less time, and tiles with Bc = 80 take more.
 std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
   std::vector<Measurement> results;

@@ -206,8 +206,8 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   }
 }
 
-// If the parent process ignores SIGCHLD, the program starts with SIGCHLD ignored. Then the program could not get the
-// exit status of its own child process, the worker, which is the program's own exit status.
+// The program returns the exit status of its child process, the worker. If the parent process ignores SIGCHLD, the
+// program starts with SIGCHLD ignored. If SIGCHLD stayed ignored, the program could not get the worker's exit status.
 TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }

@@ -1,5 +1,5 @@
-// Compiles kernels for a Hopper GPU, on a machine that needs no GPU. A test expects of every kernel of the quick sweep
-// that it spills no registers, and that ptxas serialises no wgmma instructions. Another test checks the rule by which
+// Compiles kernels for a Hopper GPU, on a machine that needs no GPU. One test expects that no kernel of the quick sweep
+// spills registers, and that ptxas serialises no wgmma instructions. The other test checks the rule by which
 // FlashOperation::skip_reason() skips tiles of wgmma that do not fit into the registers.
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@ class MetalFlashTest : public test::MetalProgramTest {
   MetalFlashTest() : MetalProgramTest("proto1_flash") {}
 };
 
-// For each head_dim and type choose_tile() chooses a tile that fits 32 KB of threadgroup memory, 1024 threads and the
+// For each head_dim and type, choose_tile() chooses a tile that fits 32 KB of threadgroup memory, 1024 threads and the
 // registers.
 TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
   const DeviceInfo device = test::metal();

@@ -1,4 +1,4 @@
-// The cases of the profiles quick and full, the default tile, the skipped cases, and the axes that --input fixes.
+// Tests the cases of the profiles quick and full, the default tile, the skipped cases, and the axes that --input fixes.
 #include "proto1_flash/sweep.h"
 
 #include <fmt/format.h>

@@ -5,10 +5,11 @@
 //   SCORE_FORM   one of the forms of forms.h
 //   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE). The order
 //                of the scores is described in common/attention/kernels/score.h
-//   KERNEL_GRAIN the scores that the kernel passes to this file at once. SCORE_ELEMENT: one score. SCORE_ROW: a tile if
-//                CALL_GRAIN is SCORE_TILE, else a row
-//   SCORE_LANES  a number of scores. With CALL_GRAIN SCORE_ROW: the scores of one call. With CALL_GRAIN SCORE_TILE: on
-//                the cpu the scores of one row of the tile, on a GPU all scores of the tile that one thread has
+//   KERNEL_GRAIN SCORE_ELEMENT: the kernel passes single scores to this file. SCORE_ROW: the kernel passes many scores
+//                at once, a tile if CALL_GRAIN is SCORE_TILE, else a row
+//   SCORE_LANES  (not defined if CALL_GRAIN is SCORE_ELEMENT) If CALL_GRAIN is SCORE_ROW: the number of scores of one
+//                call. If CALL_GRAIN is SCORE_TILE: on the cpu the number of scores in one row of the tile, on a GPU
+//                the number of scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -155,8 +155,8 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
 }
 
-// The 95 % interval of a decided claim lies on one side of the threshold. So the claim's figure lies on the other side
-// with a probability of at most 2.5 %. Among many claims that were tested, luck may decide one.
+// If a claim is decided, the 95 % interval for the next run lies on one side of the threshold. So the next run's figure
+// lies on the other side with a probability of at most 2.5 %. If many claims are tested, chance may decide one of them.
 TEST(PooledClaims, UndecidedClaimsCountAsTested) {
   std::vector<Json> lines;
   Json claim;
@@ -192,8 +192,9 @@ TEST(PooledClaims, AClaimAboutACountIsExact) {
   EXPECT_EQ(claims[0]["advised"], true);
 }
 
-// A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked such
-// a claim, the limits of all claims after it would rise, and the doubtful claim would be advised.
+// A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked exact
+// claims, the exact claim of this test would raise the limit of the doubtful claim, and the doubtful claim would be
+// advised.
 TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
   const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
   const auto advised = [](const std::vector<Json>& lines) {
@@ -227,9 +228,9 @@ TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
 
 class AdviceTest : public KbTest {};
 
-// If the knowledge base has one claim only, this claim may advise. Among many undecided claims the same claim may not
-// advise, even if kb shows only the claim's device.
-TEST_F(AdviceTest, ADeviceIsSelectedAfterTheClaimsThatMayAdvise) {
+// If the knowledge base has only one claim, kb gives the claim's advice. If the knowledge base also has many undecided
+// claims about other devices, kb withholds this advice, even if --device selects only the claim's device.
+TEST_F(AdviceTest, TheOptionDeviceDoesNotChangeWhichClaimsMayAdvise) {
   std::vector<Json> one;
   double wrong = 0;
   for (double ratio = 1.2; ratio < 2; ratio += 0.002) {

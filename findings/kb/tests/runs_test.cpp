@@ -79,7 +79,7 @@ TEST(Runs, AFindingOfEitherSchemaIsARun) {
   EXPECT_EQ(second.ratio.size(), 2u);
   EXPECT_EQ(second.session[1].value, 1.6);
   EXPECT_EQ(second.run_id, "r2");
-  EXPECT_EQ(first.conditions, second.conditions) << "the header of r2 has its conditions";
+  EXPECT_EQ(first.conditions, second.conditions) << "the conditions of r2 come from its header";
   EXPECT_TRUE(exact.exact);
   EXPECT_EQ(exact.kind, FigureKind::share);
 }

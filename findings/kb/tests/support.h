@@ -105,8 +105,8 @@ inline Json env_json() {
           {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
 }
 
-/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25: supported for a larger
-/// ratio, refuted for a smaller ratio.
+/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25. The interval is ratio
+/// +- 0.01. A ratio well above the threshold is supported, a ratio well below is refuted, others are inconclusive.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   const Hypothesis hypothesis = worst_tile();

@@ -308,7 +308,7 @@ TEST(Verify, FindingsOfChangedKernelsAreStale) {
       verify(store_of({today, earlier, finding(1.5, "r1", "A CPU", {new_id}), finding(1.5, "r2", "A CPU", {old_id}),
                        finding(1.5, "r3", "A CPU", {new_id, old_id}), finding(1.5, "r4", "A CPU", {})}));
   EXPECT_EQ(result.fresh, 1);
-  EXPECT_EQ(result.superseded, 2) << "r2 and r3: the fresh finding r1 is as late as they are";
+  EXPECT_EQ(result.superseded, 2) << "r2 and r3: the fresh finding r1 has the same time";
   EXPECT_EQ(result.stale.size(), 0u);
   EXPECT_EQ(result.unknown, 1);
   EXPECT_TRUE(result.problems.empty());

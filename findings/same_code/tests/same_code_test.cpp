@@ -1,5 +1,4 @@
-// Runs same_code on two trees with one kernel each, and on records of processors that the test's machine
-// need not have.
+// Runs same_code on two trees with one kernel each, and on records of processors that the test's machine need not have.
 #include <gtest/gtest.h>
 
 #include <algorithm>
