@@ -834,7 +834,9 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   filters(sub, true);
 
   command("stats", "print numbers of records by kind, verdict, device and so on", run_stats);
-  command("topics", "print hypotheses and topics, with their verdicts", run_topics);
+  command("topics",
+          "print each hypothesis and each topic of notes, with the numbers of its findings, verdicts and notes",
+          run_topics);
 
   sub =
       command("verify",
@@ -879,7 +881,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
   sub->add_flag(
       "--apply", given.apply,
-      "remove duplicates; keep the record with the highest confidence, or the latest of several such records");
+      "remove duplicates; keep the record with the highest confidence, or of several such records the last to arrive");
 
   sub = command("export", "print records for other programs", run_export);
   text(sub, "--format", given.format, "F",
