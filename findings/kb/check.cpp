@@ -28,7 +28,8 @@ void check_axes(const Json& record, std::vector<std::string>& problems) {
   }
 }
 
-/// Refuses times and findings of an emulated device: its records say only whether results are correct.
+/// Refuses findings, times, rates and clocks of an emulated device: the records of such a device say only whether
+/// results are correct.
 void check_emulated(const Json& record, std::vector<std::string>& problems) {
   const auto refuse = [&](const char* place) {
     problems.push_back(fmt::format("{}: a record of an emulated device has no times and no findings", place));

@@ -14,12 +14,13 @@ namespace attn::kb {
 /// and an emulated device has no findings and no times, rates or clocks. Never throws.
 std::vector<std::string> check_schema(const Json& record);
 
-/// Returns whether `device`, a device's name in a record, names an emulated device. Configurations of an emulated
-/// device are compared only with configurations of the same emulated device.
+/// Returns whether `device`, a device's name in a record, names an emulated device: a device that runs another device's
+/// kernels on the host to check results, and has no times of its own (metal:emulated). kb compares the cases of an
+/// emulated device only with cases of a device with the same name.
 bool is_emulated(std::string_view device);
 
 /// Returns "path: ..." for each number whose name contains a quantity (time, memory, ...) and ends neither with a unit
-/// nor with a word for a figure without a unit (ratio, ...).
+/// nor with a word for a figure without a unit (ratio, ...). Skips the values of axes and the counts of instructions.
 std::vector<std::string> check_units(const Json& record);
 
 }  // namespace attn::kb

@@ -40,13 +40,13 @@ constexpr const char* summary = "The knowledge base: searches, checks and compar
 constexpr const char* footer = R"(
 DATABASE
   --db FILE, else $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else ~/.local/share/attention-proto/kb.sqlite.
-  ingest and add create the file if it is missing. Several processes may use the file at once. Commands that only read
-  work on a file, and in a folder, that cannot be written; ingest, add and dedup --apply end with 2 there.
+  ingest and add create the file if it is missing. Several processes may use the file at once. If the file or its
+  folder cannot be written, commands that only read still work; ingest, add and dedup --apply end with status 2.
 
 EXIT STATUS
   0    done
-  1    ingest found bad lines, verify or check found problems, or compare found a regression; or a file could not be
-       written
+  1    a record file has bad lines, verify or check found problems, or compare found a regression; or the command
+       failed, for example because a file could not be written
   2    bad input: one line names the bad input and says what is allowed
   130  interrupted; nothing is kept of the file that was being ingested
 
@@ -55,8 +55,8 @@ kb COMMAND --help describes a command. Write '--' before words that begin with '
 
 volatile std::sig_atomic_t stopped = 0;
 
-/// After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing of its file. A second signal of the
-/// same kind has its usual effect.
+/// Installs signal handlers. After the first SIGINT or SIGTERM the running ingestion ends and keeps nothing of its
+/// file. A second signal of the same kind has its usual effect.
 void heed_signals() {
   struct sigaction action{};
   action.sa_handler = [](int) { stopped = 1; };
@@ -129,7 +129,7 @@ std::string one_of(const std::string& option, const std::string& text, const std
 
 /// Ingests a whole file, or stdin for "-", into the store. Reports bad lines on stderr.
 Ingested ingest(Store& store, const std::string& name) {
-  // A file of another kind may have very many bad lines.
+  // A file that is no file of records, such as a log, may have very many bad lines.
   constexpr size_t most_shown = 10, most_bad = 100'000;
   const bool standard_input = name == "-";
   const std::string place = standard_input ? "stdin" : name;
@@ -485,7 +485,7 @@ bool has_part(const std::string& device, const std::string& part) {
 int run_advice(const Arguments& given) {
   std::vector<Json> advised;
   int64_t withheld = 0;
-  // All claims together decide which claims may advise. So the device and the experiment are selected afterwards.
+  // Which claims may advise depends on all claims. So claims are selected by device and experiment only afterwards.
   for (Json& claim : pooled_claims(given.read().list({}))) {
     if (claim.at("advice").get_ref<const std::string&>().empty()) continue;
     if (!has_part(claim.at("device"), given.filter.device)) continue;
@@ -653,7 +653,7 @@ Side side_of_device(const std::vector<Record>& records, const std::string& devic
   }
   if (!side.records.empty()) return side;
   // A part of a device's name is enough if only one device with measurements has this part in its name. Findings do not
-  // count here, because the device of a finding about two devices has both names.
+  // count here: a finding that compares two devices has both names in its `device`, which is the name of no device.
   std::set<std::string> matching;
   for (const Record& record : records) {
     if (record.kind == "measurement" && has_part(record.device, device)) matching.insert(record.device);
@@ -834,12 +834,14 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   filters(sub, true);
 
   command("stats", "print numbers of records by kind, verdict, device and so on", run_stats);
-  command("topics", "print hypotheses and topics, with their verdicts", run_topics);
+  command("topics",
+          "print each hypothesis and each topic of notes, with the numbers of its findings, verdicts and notes",
+          run_topics);
 
   sub =
       command("verify",
               "render every finding's text again, compute verdicts and confidence again, check ids, schema and units;\n"
-              "list findings that contradict each other and findings whose kernels have changed since",
+              "list contradicting findings, and findings whose kernels have changed since the measurement",
               run_verify);
   list(sub, "FILE", given.files, "check these record files in place of the knowledge base");
   sub->add_flag("--strict", given.strict, "exit 1 also for contradictions and stale findings");
@@ -862,8 +864,8 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
 
   sub = command(
       "keys",
-      "print the claim_key of each finding/1 (the first format of findings), and the claim_key that a finding/2\n"
-      "(the second format) of the same claim has",
+      "print the claim_keys that kb pool replaces by another key, each with this other key: the keys in finding/1\n"
+      "(the first format of findings), and some keys of proto7_variants",
       run_keys);
   text(sub, "--device", given.filter.device, "D", "only findings of devices whose name contains D");
   text(sub, "--proto", given.filter.experiment, "P", "only findings of experiments whose name begins with P: proto1");
@@ -879,7 +881,7 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("dedup", "list records that are stored several times under different ids", run_dedup);
   sub->add_flag(
       "--apply", given.apply,
-      "remove duplicates; keep the record with the highest confidence, or the latest of several such records");
+      "remove duplicates; keep the record with the highest confidence, or of several such records the last to arrive");
 
   sub = command("export", "print records for other programs", run_export);
   text(sub, "--format", given.format, "F",
@@ -891,16 +893,18 @@ std::vector<Command> add_commands(CLI::App& app, Arguments& given) {
   sub = command("cite", "print findings as citations", run_cite);
   list(sub, "ID", given.ids, "ids, or their first digits")->required();
 
-  sub = command("compare",
-                "say for each configuration if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if a configuration is\n"
-                "slower in B, or correct in A and neither correct nor skipped in B",
-                run_compare);
+  sub = command(
+      "compare",
+      "say for each configuration (case of an experiment) if B is FASTER, SLOWER, the SAME or UNCLEAR. Exit 1 if\n"
+      "a configuration is slower in B, or correct in A and neither correct nor skipped in B",
+      run_compare);
   text(sub, "A", given.a, "", "record file, device or commit")->required();
   text(sub, "B", given.b, "", "record file, device or commit")->required();
   text(sub, "--by", given.by, "WHAT", "what A and B name: file (default), or device or commit of the knowledge base");
-  number_option(*sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
-                "differences up to PERCENT (default 2) count as noise between runs. If a finding of the records has a\n"
-                "higher noise floor, the finding's floor counts");
+  number_option(
+      *sub, "--floor", given.floor_percent, 0.0, 100.0, "PERCENT",
+      "differences up to PERCENT (default 2) count as noise between runs. If the findings of the records have a\n"
+      "higher noise floor, the higher floor counts");
   text(sub, "--proto", given.filter.experiment, "P",
        "with --by device or commit: only experiments whose name begins with P");
   return commands;
@@ -932,7 +936,8 @@ int run_command(int argc, const char* const* argv) {
   throw BadInput("name a command; --help lists them");
 }
 
-/// Throws an error of the database again. Where the user can do something about the error, the message says what.
+/// Throws the exception that run_program() reports for an error of the database. If the user can do something about the
+/// error, the message says what.
 [[noreturn]] void explain(const SqlError& error) {
   switch (error.code) {
     case SQLITE_CORRUPT:
@@ -944,7 +949,8 @@ int run_command(int argc, const char* const* argv) {
           "{}; FILE, FILE-wal, FILE-shm and their folder must be writable; --db or KB_DB names another file",
           error.what()));
     case SQLITE_BUSY:
-      throw std::runtime_error(fmt::format("{}: another process is writing for long; try again later", error.what()));
+      throw std::runtime_error(
+          fmt::format("{}: another process has been writing for a long time; try again later", error.what()));
     default:
       throw error;
   }
