@@ -50,11 +50,15 @@ std::string UserFunction::header(bool in_double) const {
       "#ifdef __clang__\n#pragma clang diagnostic push\n#pragma clang diagnostic ignored "
       "\"-Wunused-parameter\"\n#endif\n";
   std::string closing = "#ifdef __clang__\n#pragma clang diagnostic pop\n#endif\n";
-  if (guarded) {  // three warnings become errors, because they mean faulty code; all other warnings are off
+  if (guarded) {
+    // Warnings that mean faulty code become errors. clang's other warnings are off. For NVRTC the warnings are 549, a
+    // variable used before it is set, and 940, a function without a return; NVRTC has no warning of endless recursion.
     quiet +=
         "#ifdef __clang__\n#pragma clang diagnostic ignored \"-Weverything\"\n"
         "#pragma clang diagnostic error \"-Wreturn-type\"\n#pragma clang diagnostic error \"-Wuninitialized\"\n"
-        "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n";
+        "#pragma clang diagnostic error \"-Winfinite-recursion\"\n#endif\n"
+        "#ifdef __CUDACC_RTC__\n#pragma nv_diagnostic push\n#pragma nv_diag_error 549, 940\n#endif\n";
+    closing += "#ifdef __CUDACC_RTC__\n#pragma nv_diagnostic pop\n#endif\n";
     if (kind == FunctionKind::mask) quiet += "using MaskContext = ScoreContext;\n";
     if (kind != FunctionKind::feature) {
       closing +=

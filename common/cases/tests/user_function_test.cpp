@@ -205,8 +205,10 @@ TEST_F(UserFunctionTest, ACompileErrorIsReportedInOneLine) {
     const std::string pasted =
         message(score_of("#define P(a, b) a##b\nfloat score(float s, int, int) { P(as, m)(\"x\"); return s; }\n"));
     EXPECT_NE(pasted.find("inline assembly is disabled"), std::string::npos) << pasted;
-    EXPECT_NE(message(score_of("float score(float s, int, int) { }\n")).find("mine.cpp:1:"), std::string::npos);
   }
+  EXPECT_NE(
+      message(score_of("float score(float s, int, int) { }\n")).find(test::on_cuda ? "mine.cpp(1):" : "mine.cpp:1:"),
+      std::string::npos);
 }
 
 using UserFunctionCudaTest = test::CudaCompilerTest;
@@ -224,6 +226,10 @@ TEST_F(UserFunctionCudaTest, ACompileErrorIsReportedInOneLine) {
   EXPECT_EQ(message(mask_of("bool visible(int q, int k) { return q > k; } KeyRange keys(int q) { return {0, q}; }")),
             "nothing was thrown");
   EXPECT_EQ(message(score_of("float score(float s, int, int) { return tanhf(s); }")), "nothing was thrown");
+  for (const char* faulty :
+       {"float score(float s, int, int) { }", "float score(float, int, int) { float x; return x; }"}) {
+    EXPECT_NE(message(score_of(faulty)).find("mine.cpp(1): error"), std::string::npos) << faulty;
+  }
 }
 
 }  // namespace
