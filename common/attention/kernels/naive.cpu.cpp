@@ -49,14 +49,16 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
   const float shift = shift_of(maximum);
+  // The score of a hidden key stays -infinity, so that the key's row of V does not count, whether or not it is finite.
   for (int key = first_key; key < keys; ++key) {
+    if (scores[key] == hidden_score) continue;
     scores[key] = __builtin_exp2f((scores[key] - shift) * log2_e);
     sum += scores[key];
   }
   const RowEnd end = end_of_row(maximum, sum, 1, context);
   for (int d = 0; d < HEAD_DIM; ++d) output[d] = 0 * end.share;  // NaN in a row that is NaN
   for (int key = first_key; key < keys; ++key) {
-    if (scores[key] == 0) continue;  // the key's row of V does not count, whether or not it is finite
+    if (scores[key] == hidden_score) continue;
     const float weight = scores[key] * end.share;
     for (int d = 0; d < HEAD_DIM; ++d) {
       output[d] += weight * load_float<IN_TYPE>(p.v, row_of(p.v_strides, v, key) + d);
