@@ -32,7 +32,7 @@ std::set<std::string> what_varies() {
 Pick at_first_tiles(const Pick& pick) {
   return [pick](const Results& group) {
     Results first;
-    for (const auto& [key, tiles] : grouped(group, tile_axes)) first.push_back(tiles.front());
+    for (const auto& [key, tiles] : group_results(group, tile_axes)) first.push_back(tiles.front());
     return pick(first);
   };
 }
@@ -40,7 +40,7 @@ Pick at_first_tiles(const Pick& pick) {
 // Pairs results that have the same modifiers: the result with the tile that is the fastest without modifiers, and the
 // fastest result with another tile.
 std::vector<Results> plain_tile_and_others(const Results& group) {
-  const auto by_modifiers = grouped(group, tile_axes);
+  const auto by_modifiers = group_results(group, tile_axes);
   const auto plain = std::ranges::find_if(
       by_modifiers, [](const auto& tiles) { return modifiers_on(tiles.second.front()->config).empty(); });
   std::vector<Results> picks;

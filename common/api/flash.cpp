@@ -27,16 +27,16 @@ AttentionShape shape_of(const FlashCall& call) {
 
 /// Returns the smallest power of 2 that is at least `keys` and at least 512. A decoding launch is prepared for this
 /// number of keys.
-int64_t room_for(int64_t keys) {
+int64_t key_capacity(int64_t keys) {
   constexpr uint64_t least = 512;
   return static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(keys), least)));
 }
 
 /// Returns the configuration of the decoding launch that serves a call with few rows. One launch serves calls with
-/// different numbers of keys (room_for()).
+/// different numbers of keys (key_capacity()).
 DecodeConfig decoding_of(const FlashCall& call, const AttentionShape& shape) {
   DecodeConfig config{.shape = shape, .dtype = call.q.dtype, .cache_dtype = call.k.dtype, .out_dtype = call.o.dtype};
-  config.shape.kv_len = room_for(shape.kv_len);
+  config.shape.kv_len = key_capacity(shape.kv_len);
   return config;
 }
 
@@ -53,7 +53,7 @@ bool has_few_rows(const FlashCall& call) {
   const auto& sizes = call.bias_sizes;
   return decodes && call.q.tokens <= few_rows.queries && call.q.heads / call.k.heads * call.q.tokens <= few_rows.rows &&
          call.k.tokens * call.q.batch < most_lengths &&
-         (call.bias ? sizes[0] * sizes[1] * sizes[2] * room_for(call.k.tokens) <= most_biases
+         (call.bias ? sizes[0] * sizes[1] * sizes[2] * key_capacity(call.k.tokens) <= most_biases
                     : call.k.tokens >= least_keys);
 }
 

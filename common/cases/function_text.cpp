@@ -106,6 +106,12 @@ size_t find_binary(std::string_view text) {
     for (size_t at = i + 1; at < i + size; ++at) {
       if ((byte(at) & 0xC0) != 0x80) return i;
     }
+    // A character in more bytes than it needs, half of a UTF-16 pair, or a number above U+10FFFF.
+    const unsigned second = byte(i + 1);
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second >= 0xA0) || (lead == 0xF0 && second < 0x90) ||
+        (lead == 0xF4 && second >= 0x90)) {
+      return i;
+    }
     i += size;
   }
   return text.npos;

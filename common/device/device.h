@@ -178,7 +178,8 @@ class Device {
   virtual Clocks clocks() const { return {}; }
   virtual CodeContents contents(const Binary&) const { return {}; }
   /// Whether the device has thrown DeviceLost. From then on submit() throws DeviceLost. On a GPU every other function
-  /// that needs the GPU also throws DeviceLost, except release().
+  /// that needs the GPU also throws DeviceLost, except release(). The emulated Metal device is never lost: it throws
+  /// DeviceFault before the faulty access happens, and goes on.
   bool lost() const { return lost_; }
   /// Returns how many bytes of the device's own memory are free now; memory that other programs use is not free.
   /// Returns infinity for a device that uses the host's memory, or that does not report this number.

@@ -197,7 +197,7 @@ Json choices_of(const AnswerInput& input) {
     std::vector<std::pair<Case, std::vector<Shape>>> rows;
     // The shapes have the order of their first results.
     const std::set<std::string> free(choice.axes.begin(), choice.axes.end());
-    const std::map<std::string, Results> groups = grouped(taken, free);
+    const std::map<std::string, Results> groups = group_results(taken, free);
     for (const Measurement* first : taken) {
       const Results& options = groups.at(first->config.key_without(free));
       if (options.front() != first) continue;

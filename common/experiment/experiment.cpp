@@ -260,8 +260,9 @@ int run_experiment(int argc, const char* const* argv, const ExperimentSpec& spec
                         130);
       } catch (const Restart&) {
         if (!state.part.is_null()) return 1;
-        state.progress.note(state.results.back().reason + "; the run goes on in a new process");
-        if (options->replay.empty() && state.can_go_on()) {
+        const bool goes_on = options->replay.empty() && state.can_go_on();
+        state.progress.note(state.results.back().reason + (goes_on ? "; the run goes on in a new process" : ""));
+        if (goes_on) {
           go_on(state.resuming());
         } else if (!options->json) {
           to_stdout(state.table_text() + "\n");

@@ -22,7 +22,7 @@ AXES
   --axis NAME=A:B:STEP       A, A+STEP, .. up to B   --axis block_c=16:128:16
   --axis NAME=A:B:pow2       A, 2A, 4A .. up to B    --axis q_len=1024:65536:pow2
   An axis that is not named keeps the profile's values; --list shows axes, values and hypotheses.
-  If the command line selects a single shape and names no tile, only the default tile for that shape runs, with the
+  If the --axis options leave a single shape and name no tile, only the default tile for that shape runs, with the
   tuned variant unless --axis names `variant`. --dump-output without a tile takes the default tile, too.
 
 TABLE

@@ -160,14 +160,6 @@ int64_t linear_chunk(const std::string& variant, const DeviceInfo& device) {
   return device.operations->linear ? device.operations->linear->chunk(variant) : otherwise;
 }
 
-int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device) {
-  constexpr int64_t fewest_chunks = 8;  // of a segment
-  if (!config.causal) return 1;
-  if (config.segments > 0) return std::min(config.segments, std::max<int64_t>(config.chunks(), 1));
-  const int64_t wanted = divided_up(device.units, config.sequences * config.heads);
-  return std::clamp<int64_t>(config.chunks() / fewest_chunks, 1, wanted);
-}
-
 double recurrence_flops(const LinearConfig& config) {
   return 4.0 * static_cast<double>(config.all_rows * config.heads * config.head_dim * config.value_dim);
 }
@@ -216,9 +208,8 @@ LinearLaunch::LinearLaunch(Device& device, PipelineCache& pipelines, const Linea
     if (config.normalised) key_sums_ = Buffer(device, floats(numbers * config.head_dim));
     if (config.gate != GATE_NONE) decays_ = Buffer(device, floats(numbers * config.key_width()));
   } else if (config.variant == "fused") {
-    const int64_t segments = linear_segments(config, info);
-    span_chunks_ = std::max<int64_t>(divided_up(config.chunks(), segments), 1);
-    spans_ = segments;
+    spans_ = info.operations->linear->segments(config, info);
+    span_chunks_ = std::max<int64_t>(divided_up(config.chunks(), spans_), 1);
   }
   if (spans_ == 1 || config.scan == "host") return;
   const int64_t spans = config.sequences * spans_ * config.heads;

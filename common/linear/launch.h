@@ -70,6 +70,8 @@ class LinearOperation {
   virtual int64_t scan_rows(const LinearConfig& config, const DeviceInfo& device) const = 0;
   /// Returns how many threadgroups of a scan in passes keep the device busy.
   virtual int64_t scan_groups(const DeviceInfo& device) const = 0;
+  /// Returns into how many segments the device's `fused` kernel without a workspace cuts the longest sequence.
+  virtual int64_t segments(const LinearConfig& /*config*/, const DeviceInfo& /*device*/) const { return 1; }
   virtual Bound bound(const LinearConfig& config) const = 0;
   /// Returns the value of linear_chunk() for `variant`. Only "phases" and "fused" have chunks.
   virtual int64_t chunk(const std::string& variant) const = 0;
@@ -87,11 +89,6 @@ class LinearOperation {
 
 /// Returns how many tokens a chunk of a variant has by default on the device.
 int64_t linear_chunk(const std::string& variant, const DeviceInfo& device);
-
-/// Returns how many segments the cpu's fused kernel cuts the longest sequence into: config.segments, but at most one
-/// for each chunk. If config.segments is 0, there are at most as many segments as the device needs to be full, usually
-/// of at least 8 chunks. Without causal the number is always one.
-int64_t linear_segments(const LinearConfig& config, const DeviceInfo& device);
 
 /// The tensors of a launch, in the device's memory; strides are in elements. On a GPU addresses and strides are
 /// multiples of 16 bytes.

@@ -29,7 +29,7 @@ std::vector<Evidence> picked(const Claim& claim, const std::vector<Measurement>&
     }
   }
   std::vector<Evidence> found;
-  for (const auto& [key, group] : grouped(taking_part, claim.varies)) {
+  for (const auto& [key, group] : group_results(taking_part, claim.varies)) {
     if (!claim.pick || group.size() < claim.at_least) continue;
     for (Results& pick : claim.pick(group)) {
       found.push_back({.results = std::move(pick), .among = group.size()});

@@ -165,7 +165,7 @@ Estimate Measurement::gbps_interval() const {
   return {rate(timed->median_s), rate(timed->ci_hi_s), rate(timed->ci_lo_s)};
 }
 
-std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free) {
+std::map<std::string, Results> group_results(const Results& results, const std::set<std::string>& free) {
   std::map<std::string, Results> groups;
   for (const Measurement* result : results) groups[result->config.key_without(free)].push_back(result);
   return groups;

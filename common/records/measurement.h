@@ -83,7 +83,7 @@ std::string code_identity(const Json& pipeline);
 using Results = std::vector<const Measurement*>;
 /// Returns groups of results, by a key. The results of a group differ only in the `free` axes; the key has the other
 /// axes.
-std::map<std::string, Results> grouped(const Results& results, const std::set<std::string>& free);
+std::map<std::string, Results> group_results(const Results& results, const std::set<std::string>& free);
 
 /// Times as a list, without the scopes that were interrupted before their first round.
 Json to_json(const std::vector<Timing>& times);

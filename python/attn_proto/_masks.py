@@ -12,7 +12,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from transformers.utils.import_utils import is_tracing
 
 FEW = torch.ops.attn.few_rows()[0]  # up to this number of queries a call runs the decoding kernel
-_tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "turns")
+_tables = ("anchor", "starts", "ends", "lengths", "documents", "seen", "shifts")
 
 
 class Structure(torch.Tensor):
@@ -32,17 +32,17 @@ class Structure(torch.Tensor):
 
     A table that is None hides no key.
 
-    With `turns` the rules hold for turned() sequences, in which the padding on the left has moved to the right."""
+    With `shifts` the rules hold for rolled() sequences, in which the padding on the left has moved to the right."""
 
     @staticmethod
     def __new__(cls, shape, device, *, causal=False, left=-1, right=-1, prefix=0, used=None, anchor=None, starts=None, ends=None,
-                lengths=None, documents=None, seen=None, turns=None):
+                lengths=None, documents=None, seen=None, shifts=None):
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         mask.causal, mask.left, mask.right, mask.prefix = causal, left, right, prefix
         mask.shorter = None if used is None or used == shape[3] else used
         mask.anchor = torch.empty(0, device=device) if anchor is None else anchor  # a traced mask needs a tensor
         mask.starts, mask.ends, mask.lengths, mask.documents, mask.seen = starts, ends, lengths, documents, seen
-        mask.turns = turns
+        mask.shifts = shifts
         return mask
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -90,7 +90,7 @@ class Structure(torch.Tensor):
             sees = sees & (key < self.ends[:, None, None, None])
         if self.seen is not None:
             sees = sees & self.seen[:, None, None, :]
-        return sees if self.turns is None else turned(turned(sees, -self.turns).mT, -self.turns).mT
+        return sees if self.shifts is None else rolled(rolled(sees, -self.shifts).mT, -self.shifts).mT
 
     def only_causal(self):
         """Whether each query sees all keys up to its own key, and no other key."""
@@ -100,13 +100,13 @@ class Structure(torch.Tensor):
     def in_cache(self):
         """Whether the operators over caches can take this structure."""
         return (self.causal and self.right < 0 and self.prefix == 0 and self.used == self.shape[3]
-                and all(getattr(self, name) is None for name in ("ends", "documents", "seen", "turns")))
+                and all(getattr(self, name) is None for name in ("ends", "documents", "seen", "shifts")))
 
     def words(self):
         """The structure in a few words, for explain()."""
         window = "" if self.left < 0 and self.right < 0 else f"a window of {self.left + 1 + max(self.right, 0)}"
         parts = ["causal" if self.causal else "every key", window, f"a prefix of {self.prefix}" if self.prefix else ""]
-        tables = {"documents": "documents", "starts": "padding on the left", "turns": "padding on the left",
+        tables = {"documents": "documents", "starts": "padding on the left", "shifts": "padding on the left",
                   "ends": "padding on the right", "seen": "hidden keys", "lengths": "a static cache"}
         return ", ".join([part for part in parts if part] + [word for name, word in tables.items() if getattr(self, name) is not None])
 
@@ -123,10 +123,10 @@ class Structure(torch.Tensor):
         return function(*args, **kwargs)
 
 
-def turned(tokens, turns):
-    """Returns `tokens`, [batch, heads, tokens, width], with the first turns[b] rows of each sequence moved to the
+def rolled(tokens, shifts):
+    """Returns `tokens`, [batch, heads, tokens, width], with the first shifts[b] rows of each sequence moved to the
     sequence's end."""
-    rows = (torch.arange(tokens.shape[2], device=tokens.device) + turns[:, None]) % tokens.shape[2]
+    rows = (torch.arange(tokens.shape[2], device=tokens.device) + shifts[:, None]) % tokens.shape[2]
     return tokens.gather(2, rows[:, None, :, None].expand_as(tokens))
 
 
@@ -270,7 +270,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
         used = first + queries
         if first < 0 or used > keys or used < keys and "causal" not in rules:
             return None
-    starts = ends = seen = documents = turns = None
+    starts = ends = seen = documents = shifts = None
     if attention_mask is not None:
         known = int(first) + queries if on_device and "causal" in numbers and readable else used
         starts, ends, seen = _padding(attention_mask, known, kv_offset, readable)
@@ -290,7 +290,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
                 alike = starts is not None and starts.tolist() == lefts
                 if queries != keys or used != keys or kv_offset != 0 or seen is not None or not alike:
                     return None
-                turns, starts, lefts = padding, None, [0]  # in the turned sequences all chunks begin at the same tokens
+                shifts, starts, lefts = padding, None, [0]  # in the rolled sequences all chunks begin at the same tokens
                 # A sequence of padding alone has no keys.
                 ends = ((keys if ends is None else ends) - padding.int()).clamp(min=0)
         if "positions" not in rules and one_chunk:
@@ -334,7 +334,7 @@ def _structure(rules, batch, queries, keys, q_offset, kv_offset, attention_mask,
     if lengths is not None:
         used = keys
     return Structure((batch, 1, queries, keys), device, used=used, starts=starts, ends=ends, lengths=lengths,
-                     documents=documents, seen=seen, turns=turns, **numbers)
+                     documents=documents, seen=seen, shifts=shifts, **numbers)
 
 
 def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,

@@ -26,7 +26,7 @@ _most_sequences = 65535  # the most sequences, and also the most heads, that att
 _few_queries, _few_rows = torch.ops.attn.few_rows()
 _gpu_row_bytes = 512  # tiles of wider rows may not fit in the threadgroup memory of a GPU
 _decided, _most_decided = {}, 4096  # results of _why_not(), by the properties of a call that _why_not() reads
-watchers = []  # functions that tell() calls; explain() adds a function
+watchers = []  # functions that notify_watchers() calls; explain() adds a function
 
 
 class _Asked(threading.local):
@@ -101,7 +101,7 @@ def _decodes(query, key):
     return _known(rows <= _few_rows) and (not query.is_cuda or query.shape[-1] * query.element_size() <= _gpu_row_bytes)
 
 
-def _slower(query, key, mask):
+def _why_slower(query, key, mask):
     """For a call with a mask, which attn::flash can serve: returns the reason why PyTorch is faster, or None if
     PyTorch is not faster."""
     if _known(query.shape[-2] <= _few_queries):
@@ -175,7 +175,7 @@ def _decide(query, key, value, mask, dropout, causal, scale, gqa):
     if scale is not None and not 2.0 ** -126 <= abs(scale) <= 2.0 ** 127:  # the range that attn::flash takes
         return f"a scale of {scale}"
     if mask is not None:
-        return _why_not(query, key, value, mask, dropout, causal, gqa) or _slower(query, key, mask)
+        return _why_not(query, key, value, mask, dropout, causal, gqa) or _why_slower(query, key, mask)
     if torch.compiler.is_compiling() or any(type(x) in _traced for x in (query, key, value)):
         return _why_not(query, key, value, mask, dropout, causal, gqa)
     alike = (query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device,
@@ -203,7 +203,7 @@ def count(why):
         _reasons[why] += 1
 
 
-def tell(module, query, key, mask, why):
+def notify_watchers(module, query, key, mask, why):
     """Tells the watchers about a call. module: the module of transformers that makes the call, or None. why: the reason
     why the call goes to PyTorch, or None if attn::flash serves the call."""
     if not torch.compiler.is_compiling():
@@ -215,7 +215,7 @@ def _hand_back(why, *arguments, **options):
     """Counts the reason, and calls PyTorch's function."""
     if not torch.compiler.is_compiling():
         count(why)
-    tell(None, arguments[0], arguments[1], arguments[3], why)
+    notify_watchers(None, arguments[0], arguments[1], arguments[3], why)
     return _original(*arguments, **options)
 
 
@@ -274,7 +274,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     # the last key.
     if is_causal and not _known(rows == key.shape[-2]):
         key, value = key[:, :, :rows], value[:, :, :rows]
-    tell(None, query, key, attn_mask, None)
+    notify_watchers(None, query, key, attn_mask, None)
     o = torch.ops.attn.flash(query, key, value, causal=is_causal, scale=scale, **mask_options(attn_mask))
     return o[0] if flat else o
 

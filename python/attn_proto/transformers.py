@@ -17,9 +17,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
 import attn_proto  # noqa: F401: registers the operators
-from attn_proto._masks import FEW, Structure, is_tracing, mask, turned
-from attn_proto.dropin import (_bias_of, _decide, _known, _slower, _under_autocast, _why_not, _why_not_now, count, enabled,
-                               mask_options, tell)
+from attn_proto._masks import FEW, Structure, is_tracing, mask, rolled
+from attn_proto.dropin import (_bias_of, _decide, _known, _under_autocast, _why_not, _why_not_now, _why_slower, count,
+                               enabled, mask_options, notify_watchers)
 
 NAME = "attn_proto"
 # Arguments that eager attention ignores too, because the mask already follows from them, or because no result depends
@@ -82,7 +82,7 @@ def _goes_with_bias(structure, sizes):
         return True
     if not isinstance(structure, Structure) or structure.shape != sizes or structure.lengths is not None:
         return False
-    whole = structure.turns is not None or structure.seen is not None
+    whole = structure.shifts is not None or structure.seen is not None
     return not whole and (structure.ends is None or not _known(sizes[2] <= FEW))
 
 
@@ -128,7 +128,7 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     if why is None and bias is not None:
         why = _why_not(query, key, value, bias, dropout, False, True)
         if why is None and _known(sizes[2] <= FEW):
-            why = _slower(query, key, bias)
+            why = _why_slower(query, key, bias)
     options = {"scale": scaling, "soft_cap": softcap or 0.0, "sinks": None if s_aux is None else s_aux.float()}
     if paged is not None:
         if attention_mask is not None or structure is None and sizes[2] > 1 or structure is not None and not structure.in_cache():
@@ -143,18 +143,18 @@ def _forward(module, query, key, value, attention_mask, dropout=0.0, scaling=Non
     else:
         if not (torch.compiler.is_compiling() or enabled()):  # if the drop-in is enabled, the drop-in counts the call
             count(why)
-            tell(module, query, key, _told(attention_mask, structure, bias), why)
+            notify_watchers(module, query, key, _shown_mask(attention_mask, structure, bias), why)
         if bias is not None:
             attention_mask, structure = _with_bias(bias, None if structure is None else structure.whole()), None
         causal = structure is not None and structure.only_causal() and sizes[2] == sizes[3]
         if structure is not None and not causal:  # PyTorch's is_causal puts the first query at the first key
             attention_mask = structure.whole()
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal)
-    tell(module, query, key, _told(attention_mask, structure, bias), None)
+    notify_watchers(module, query, key, _shown_mask(attention_mask, structure, bias), None)
     return o.transpose(1, 2).contiguous(), None  # dense, as in eager attention: a model may call view()
 
 
-def _told(mask, structure, bias):
+def _shown_mask(mask, structure, bias):
     return bias if bias is not None else mask if structure is None else structure
 
 
@@ -168,8 +168,8 @@ def _attend(query, key, value, mask, structure, bias, options):
     if structure.lengths is not None:
         attend = torch.ops.attn.paged_decode if query.shape[2] <= FEW else torch.ops.attn.paged_prefill
         return attend(query, key, value, structure.lengths, window_left=structure.left, **starts, **options)
-    if structure.turns is not None:
-        query, key, value = (turned(tokens, structure.turns) for tokens in (query, key, value))
+    if structure.shifts is not None:
+        query, key, value = (rolled(tokens, structure.shifts) for tokens in (query, key, value))
     seen = structure.seen
     if structure.shorter is not None:
         key, value = key[:, :, :structure.shorter], value[:, :, :structure.shorter]
@@ -180,7 +180,7 @@ def _attend(query, key, value, mask, structure, bias, options):
         bias = _bias_of(seen[:, None, None, :])
     o = torch.ops.attn.flash(query, key, value, causal=structure.causal, window_left=structure.left, window_right=structure.right,
                              prefix=structure.prefix, lengths=structure.ends, documents=structure.documents, bias=bias, **starts, **options)
-    return o if structure.turns is None else turned(o, -structure.turns)
+    return o if structure.shifts is None else rolled(o, -structure.shifts)
 
 
 AttentionInterface.register(NAME, _forward)

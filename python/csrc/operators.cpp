@@ -579,10 +579,10 @@ struct Inference<OPERATOR, NAME, Result(Arguments...)> {
 
 // ---- traces
 
-bool elsewhere(const Tensor& tensor) { return tensor.defined() && !tensor.is_meta(); }
-bool elsewhere(const OptionalTensor& tensor) { return tensor && elsewhere(*tensor); }
+bool has_values(const Tensor& tensor) { return tensor.defined() && !tensor.is_meta(); }
+bool has_values(const OptionalTensor& tensor) { return tensor && has_values(*tensor); }
 template <typename Option>
-bool elsewhere(const Option&) {
+bool has_values(const Option&) {
   return false;
 }
 
@@ -594,7 +594,7 @@ struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
 struct Traced<OPERATOR, NAME, Result(Arguments...)> {
   static Result call(Arguments... arguments) {
-    if ((elsewhere(arguments) || ...)) refuse({elsewhere(arguments)...});
+    if ((has_values(arguments) || ...)) refuse({has_values(arguments)...});
     return OPERATOR(std::forward<Arguments>(arguments)...);
   }
 

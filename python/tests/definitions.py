@@ -24,19 +24,19 @@ def on_host(*tensors):
     return [x.detach().double().cpu() for x in tensors]
 
 
-def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, turned=False):
+def attention(q, k, v, scale, hidden, cap=0, added=None, sinks=None, rotated=False):
     """Returns o and lse of softmax(scale Q K^T, then capped, then with `added`) V, over the pairs that are not
     `hidden`.
 
     q: [batch, heads, rows, width]; k, v: [batch, kv_heads, keys, width]; hidden, added: broadcast to [batch, heads,
-    rows, keys]; sinks: [heads]. `turned`: q and k were rotated, so they are rounded results themselves."""
+    rows, keys]; sinks: [heads]. `rotated`: q and k were rotated, so they are rounded results themselves."""
     dtype, keys, width, fast_tanh = q.dtype, k.shape[2], q.shape[3], q.is_cuda and q.dtype != torch.float32
     q, k, v = on_host(q, *(x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), 1) for x in (k, v)))
     size = q.norm(dim=-1)[..., None] * k.norm(dim=-1)[..., None, :]
     score = scale * (q @ k.mT)
     overflows = torch.isfinite(score) & (max(abs(scale), 1) * size > 1e37)
     size = abs(scale) * size
-    error = ((4 + math.sqrt(width) + 3 * width / 16) * U + turned * UNIT[dtype] / 4) * size + 4 * U * score.abs()
+    error = ((4 + math.sqrt(width) + 3 * width / 16) * U + rotated * UNIT[dtype] / 4) * size + 4 * U * score.abs()
     if cap:
         score = cap * torch.tanh(score / cap)
         error = error + 4e-7 * cap + fast_tanh * 2.0 ** -10 * score.abs()

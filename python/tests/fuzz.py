@@ -499,7 +499,7 @@ def over_cache(case, appends):
         if before_start is not None:
             hidden = hidden | before_start
         more = None if slopes is None else slopes[:, None, None] * (key - own)
-        result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, turned=bool(angles))[:1]
+        result = definitions.attention(query, *dense, scale, hidden, cap, more, sinks, rotated=bool(angles))[:1]
         result[0][0][:lost] = NAN
         result[0][1][:lost].masked_fill_((lengths[:lost, None] - rows + torch.arange(rows) < 0)[:, None, :, None], INF)
         if not eight:

@@ -71,7 +71,7 @@ class Trial:
     def table(self, values, dtype=torch.int32):
         return torch.tensor(values, dtype=dtype, device=self.device)
 
-    def became_(self, what):
+    def add_outcome(self, what):
         if self.became[-1:] != [what]:
             self.became.append(what)
 
@@ -90,7 +90,7 @@ class Trial:
         self.worst = max(self.worst, parts.max().item() if parts.numel() else 0.0)
         if self.worst > 1:
             raise Fails(f"the error is {self.worst:.3g} times what is allowed")
-        self.became_("right")
+        self.add_outcome("right")
 
     def exact(self, got, q, k, v, *, scale=None, mask=None, causal=False, **more):
         """Compares with the definition in float64. A mask of bool says which pairs are seen. With causal the last query
@@ -126,7 +126,7 @@ class Trial:
         if not served and not reasons:
             raise Fails("our kernels computed it")
         for why in reasons:
-            self.became_(f"PyTorch: {why}")
+            self.add_outcome(f"PyTorch: {why}")
 
     def refused(self, call, words, by=""):
         try:
@@ -137,7 +137,7 @@ class Trial:
                 raise Fails(f"refused for another reason: {line.splitlines()[0]}") from None
             if not by and "\n" in line:
                 raise Fails("refused with more than one line")
-            self.became_(f"refused{by}: {line.splitlines()[0]}")
+            self.add_outcome(f"refused{by}: {line.splitlines()[0]}")
             return
         raise Fails("accepted")
 

@@ -38,7 +38,7 @@ def attention(q, k, v, scale=None, seen=True, change=lambda s: s, sinks=None):
         return weights / np.maximum(total, 1e-300) @ v, np.log(total[..., 0])
 
 
-def turned(x, first, frequencies, grown=1, interleaved=False):
+def rotated(x, first, frequencies, grown=1, interleaved=False):
     """RoPE. Row 0 has the position `first`. The first 2 * len(frequencies) elements of each row are rotated."""
     x, pairs = x.astype(np.float64), len(frequencies)
     angles = (first + np.arange(x.shape[2]))[:, None] * frequencies
@@ -308,7 +308,7 @@ class Caches(Case):
                 q, new_k, new_v = (drawn(2, heads, rows, 64) + heads for heads in (4, 2, 2))
                 k, v, want_k, want_v = (x.astype(t) for t in (np.float32, np.float64) for x in (self.k, self.v))
                 o = attend(q, k, v, self.lengths, self.table, new_k=new_k, new_v=new_v, interleaved=interleaved, **angles)
-                turn = [[turned(x[i:i + 1], n - rows, frequencies, 1, interleaved) for i, n in enumerate(self.lengths)] for x in (q, new_k)]
+                turn = [[rotated(x[i:i + 1], n - rows, frequencies, 1, interleaved) for i, n in enumerate(self.lengths)] for x in (q, new_k)]
                 for i, n in enumerate(self.lengths):
                     for token in range(rows):
                         page, at = self.table[i, (n - rows + token) // self.PAGE], (n - rows + token) % self.PAGE
@@ -426,7 +426,7 @@ class OtherOperators(Case):
                 results = dlpack.rope(q, k, offsets, **options)
                 alone = dlpack.rope(q, offsets=offsets, **options)
                 for got, x in zip((*results, alone), (q, k, q)):
-                    want = np.concatenate([turned(x[i:i + 1], n, frequencies, grown, options.get("interleaved", False))
+                    want = np.concatenate([rotated(x[i:i + 1], n, frequencies, grown, options.get("interleaved", False))
                                            for i, n in enumerate(offsets)])
                     self.near(got, want, 5e-5)
         for text, options in (("allowed are 'none', 'linear'", {"scaling": "cubic"}), ("theta", {"theta": 0.5}), ("more than 64 bits", {"rotary_dim": 2 ** 70})):

@@ -364,16 +364,16 @@ class Caches(Case):
                 q, new_k, new_v = (drawn(2, heads, rows, 64, device=device) for heads in (4, 2, 2))
                 other_k, other_v = k.clone(), v.clone()
                 o = fused(q, new_k, new_v, k, v, lengths, table, cosines, sines)
-                turned_q, turned_k = ops.rope(q, new_k, lengths - rows)
+                rotated_q, rotated_k = ops.rope(q, new_k, lengths - rows)
                 for i in range(2):
                     for token in range(rows):
                         at = lengths[i].item() - rows + token
                         page = table[i, at // self.PAGE]
-                        other_k[page, :, at % self.PAGE] = turned_k[i, :, token]
+                        other_k[page, :, at % self.PAGE] = rotated_k[i, :, token]
                         other_v[page, :, at % self.PAGE] = new_v[i, :, token]
                 self.near(k, other_k.double())
                 self.near(v, other_v.double())
-                self.near(o, plain(turned_q, other_k, other_v, lengths, table).double())
+                self.near(o, plain(rotated_q, other_k, other_v, lengths, table).double())
 
     def test_modifiers_are_those_of_flash(self):
         for device in self.on_each():
@@ -428,13 +428,13 @@ class Caches(Case):
                 options = {"key_scales": scales[0], "value_scales": scales[1]}
                 q, new_k, new_v = (drawn(2, heads, rows, 64, device=device, dtype=dtype) for heads in (4, 2, 2))
                 new_k[0, 0, -1, 3], new_v[1, 1, -1, 5] = 100, -100
-                want, turned_q = [k.float(), v.float()], ops.rope(q, q, lengths - rows)[0]
-                turned_k = ops.rope(new_k.float(), new_k.float(), lengths - rows)[0]
+                want, rotated_q = [k.float(), v.float()], ops.rope(q, q, lengths - rows)[0]
+                rotated_k = ops.rope(new_k.float(), new_k.float(), lengths - rows)[0]
                 o = fused(q, new_k, new_v, k, v, lengths, table, *tables, **options)
                 for i, token in itertools.product(range(2), range(rows)):
                     at = lengths[i].item() - rows + token
                     page = table[i, at // self.PAGE].item()
-                    for cache, fresh, each in zip(want, (turned_k, new_v.float()), scales):
+                    for cache, fresh, each in zip(want, (rotated_k, new_v.float()), scales):
                         number = (fresh[i, :, token] / each[page][:, None]).clamp(-most, most)
                         cache[page, :, at % self.PAGE] = (number.round() if stored == torch.int8 else number.to(stored)).float()
                 for cache, numbers in zip((k, v), want):  # a rotated key may lie nearly midway between two numbers
@@ -442,7 +442,7 @@ class Caches(Case):
                     self.assertLessEqual(wrong.sum().item(), 2)
                     step = 1 if stored == torch.int8 else numbers.abs()[wrong] / 7 + 2 ** -9
                     self.assertTrue(((cache.float() - numbers).abs()[wrong] <= step).all())
-                self.near(o, plain(turned_q, k, v, lengths, table, **options).double(), dtype)
+                self.near(o, plain(rotated_q, k, v, lengths, table, **options).double(), dtype)
             self.refuses("it must have the type of q", lambda: fused(q, new_k.to(stored), new_v.to(stored), k, v, lengths, table, **options))
 
     def test_wrong_arguments(self):

@@ -119,7 +119,7 @@ class Masks(Case):
                         found[re.sub(" of .*?(?=,|$)", "", name)] += isinstance(got, Structure)
                         own = (torch.arange(q_length) + q_offset)[None].expand(2, -1)
                         seen = own >= 0
-                        if isinstance(got, Structure) and got.turns is not None:  # a query that is padding may see other keys
+                        if isinstance(got, Structure) and got.shifts is not None:  # a query that is padding may see other keys
                             seen = torch.nn.functional.pad(mask, (0, end)).gather(1, own)
                         self.assertTrue(torch.equal(got[:, 0][seen], whole[:, 0][seen]), (name, sizes, offset))
         for name, least in {"causal": 270, "all": 600, "prefix": 160, "window": 540, "two-sided window": 100, "chunks": 400,

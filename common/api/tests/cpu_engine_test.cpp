@@ -35,9 +35,9 @@ TensorView view_of(Tensor& tensor) {
 }
 
 /// Q, K, V and O on the host.
-struct Case4 {
-  Case4(int64_t heads, int64_t kv_heads, int64_t rows, int64_t keys, DType dtype = DType::f32,
-        Layout layout = Layout::bhsd)
+struct QKVO {
+  QKVO(int64_t heads, int64_t kv_heads, int64_t rows, int64_t keys, DType dtype = DType::f32,
+       Layout layout = Layout::bhsd)
       : q(random_tensor(2, heads, rows, 64, dtype, layout, 1, 0)),
         k(random_tensor(2, kv_heads, keys, 64, dtype, layout, 1, 1)),
         v(random_tensor(2, kv_heads, keys, 64, dtype, layout, 1, 2)),
@@ -76,7 +76,7 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
       for (const auto& [heads, kv_heads, rows, keys] :
            {std::tuple{4, 2, 40, 40}, {4, 4, 1, 300}, {8, 2, 16, 90}, {2, 1, 70, 9}}) {
         for (const bool causal : {false, true}) {
-          Case4 tensors(heads, kv_heads, rows, keys, dtype, layout);
+          QKVO tensors(heads, kv_heads, rows, keys, dtype, layout);
           FlashCall call = tensors.call();
           call.causal = causal;
           engine.flash(call);
@@ -90,12 +90,12 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
 TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForDecodingAtManyLengths) {
   Engine engine("cpu:threads=1");
   for (int turn = 0; turn < 3; ++turn) {
-    Case4 tensors(2, 2, 40, 40);
+    QKVO tensors(2, 2, 40, 40);
     engine.flash(tensors.call());
   }
   EXPECT_EQ(engine.prepared(), 1u);
   for (const int64_t keys : {100, 101, 400}) {  // the cache grows from call to call
-    Case4 tensors(2, 2, 1, keys);
+    QKVO tensors(2, 2, 1, keys);
     engine.flash(tensors.call());
     EXPECT_LT(tensors.error(), 1e-5) << keys;
   }
@@ -104,7 +104,7 @@ TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForDecodingAtManyLengths) {
 
 TEST(EngineTest, RefusesWhatNoKernelTakes) {
   Engine engine("cpu:threads=1");
-  Case4 tensors(4, 2, 40, 40);
+  QKVO tensors(4, 2, 40, 40);
   const auto refused = [&](const char* part, auto change) {
     FlashCall call = tensors.call();
     change(call);
@@ -139,7 +139,7 @@ TEST(EngineTest, SeveralThreadsShareAnEngine) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int turn = 0; turn < 20; ++turn) {
-        Case4 tensors(2, 1, 20 + 7 * ((i + turn) % 3), 50);
+        QKVO tensors(2, 1, 20 + 7 * ((i + turn) % 3), 50);
         engine.flash(tensors.call());
         wrong += tensors.error() > 1e-5;
       }
@@ -155,7 +155,7 @@ TEST(EngineTest, AForkedProcessComputesRightOutputs) {
   GTEST_SKIP() << "ThreadSanitizer does not follow a fork of several threads";
 #endif
   Engine engine("cpu:threads=2");
-  Case4 tensors(4, 4, 100, 100);
+  QKVO tensors(4, 4, 100, 100);
   engine.flash(tensors.call());
   const pid_t child = fork();
   if (child == 0) {
@@ -190,7 +190,7 @@ class AttnTest : public testing::Test {
   AttnTest() { EXPECT_EQ(attn_open("cpu:threads=1", nullptr, &engine_), ATTN_OK) << attn_message(); }
   ~AttnTest() override { attn_close(engine_); }
 
-  Case4 tensors_{4, 2, 40, 40};
+  QKVO tensors_{4, 2, 40, 40};
   int64_t shapes_[4][4];
   DLTensor q_ = described(tensors_.q, shapes_[0]), k_ = described(tensors_.k, shapes_[1]),
            v_ = described(tensors_.v, shapes_[2]), o_ = described(tensors_.o, shapes_[3]);
@@ -325,7 +325,7 @@ TEST_F(AttnTest, RefusesTablesAndOptionsThatAreNotAllowed) {
 
 TEST_F(AttnTest, ChecksCaches) {
   Tensor pool = random_tensor(4, 2, 8, 64, DType::f32, Layout::bhsd, 1, 1);
-  Case4 tensors(4, 2, 1, 1);
+  QKVO tensors(4, 2, 1, 1);
   int64_t shapes[3][4];
   const DLTensor k = described(pool, shapes[0]), q = described(tensors.q, shapes[1]),
                  o = described(tensors.o, shapes[2]);
@@ -429,20 +429,20 @@ struct HostFramework {
 
   double scale_factor;
 };
-struct Blind {
+struct HidesTensors {
   using Tensor = int;
   Tensor empty_like(const Tensor& tensor) const { return tensor; }
   void* stream() const { return nullptr; }
 };
 static_assert(Framework<HostFramework> && !AttentionFramework<HostFramework>);
 static_assert(AttentionFramework<WithAttention<HostFramework>> && Framework<WithAttention<HostFramework>>);
-static_assert(!Framework<Blind> && HasTensors<Blind> && !ShowsTensors<Blind> && !Framework<int>);
+static_assert(!Framework<HidesTensors> && HasTensors<HidesTensors> && !ShowsTensors<HidesTensors> && !Framework<int>);
 
 TEST(FrameworkTest, GetsAttentionAndKeepsItsOwnMembers) {
   Engine engine("cpu:threads=1");
   WithAttention<HostFramework> framework(engine, 2.5);
   EXPECT_EQ(framework.scaled(2), 5);
-  Case4 tensors(4, 2, 40, 40);
+  QKVO tensors(4, 2, 40, 40);
   tensors.o = framework.attention(tensors.q, tensors.k, tensors.v, {.causal = true});
   EXPECT_LT(tensors.error(true), 1e-5);
 }

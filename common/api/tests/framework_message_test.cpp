@@ -17,12 +17,12 @@ TEST(FrameworkMessageTest, NamesWhatIsMissing) {
   const std::string source = folder.path() / "wrong.cpp", messages = folder.path() / "messages";
   std::ofstream(source) << R"(
     #include "common/api/framework.h"
-    struct Blind {
+    struct HidesTensors {
       using Tensor = int;
       Tensor empty_like(const Tensor& tensor) const { return tensor; }
       void* stream() const { return nullptr; }
     };
-    attn::WithAttention<Blind>* wrong;
+    attn::WithAttention<HidesTensors>* wrong;
   )";
   const std::string command =
       fmt::format("{} -std=c++20 -fsyntax-only -I{} {} 2> {}", ATTN_CXX, ATTN_SOURCE_DIR, source, messages);

@@ -98,7 +98,7 @@ std::vector<Hooks> ways_to_hide(const AttentionShape& shape, bool takes_score_ho
 }
 
 /// Returns a setup with more queries than keys. The first document ends within the second block of 32 keys.
-Tested more_queries(const std::string& kernel) {
+Tested more_queries_than_keys(const std::string& kernel) {
   Tested setup = test::tested(kernel);
   setup.config.shape = {.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 115, .head_dim = 40};
   return setup;
@@ -123,7 +123,7 @@ class HiddenVariants : public test::OnDevice<testing::TestWithParam<std::string>
 
   static const std::string& kernel() { return GetParam(); }
   static bool takes_score_hooks() { return kernel() != "amx"; }
-  static Tested small() { return more_queries(kernel()); }
+  static Tested more_queries() { return more_queries_than_keys(kernel()); }
   static std::string wrong(const Tested& setup, const Tensors& tensors, const Hooks& hooks) {
     return wrong_of(kernel(), setup, tensors, hooks);
   }
@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenVariants, testing::ValuesIn(test::kernels())
 
 // A kernel that used a large negative number in place of -infinity would be wrong only at some scales.
 TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const Tensors tensors = test::random_tensors(setup.config);
   std::vector<double> scales = {0.54, 0.593, 0.839, 0.892, 1 / std::sqrt(200.0), 0, -0.3, 1e-30, 1e-42, 3};
   for (double scale = 0.03; scale < 2; scale *= 1.09) scales.push_back(scale);
@@ -160,7 +160,7 @@ Tensor constant(const Tensor& like, double value) {
 
 // Equal scores have equal weights, also if the scores are large.
 TEST_P(HiddenVariants, EqualScoresOfAnySize) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const bool wide = setup.config.dtype != DType::f16;
   Tensors tensors = test::random_tensors(setup.config);
   for (const double size : {0x1p10, 0x1p15, wide ? 0x1p48 : 0x1p14, wide ? 0x1p60 : 0x1p12}) {
@@ -185,7 +185,7 @@ Tensors at_the_edge_of_f32(const Tested& setup) {
   return tensors;
 }
 TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   if (setup.config.dtype == DType::f16) GTEST_SKIP() << "products of f16 elements are too small";
   const Tensors tensors = at_the_edge_of_f32(setup);
   for (const double scale : {3.8, -3.8}) {
@@ -200,7 +200,7 @@ TEST_P(HiddenVariants, EqualScoresAtTheEdgeOfF32) {
 // The score hook adds a bias of any size in f32. Only a bias of -infinity hides a pair.
 TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   if (!takes_score_hooks()) GTEST_SKIP() << "amx takes no score hook";
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const AttentionShape& shape = setup.config.shape;
   std::vector<float> bias(static_cast<size_t>(shape.q_len * shape.kv_len));
   const auto fill = [&](int64_t q, auto value) {
@@ -265,7 +265,7 @@ TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
 
 // Sums of weighted values may overflow before they are divided by the sum of the weights.
 TEST_P(HiddenVariants, ValuesOfAnySize) {
-  Tested setup = small();
+  Tested setup = more_queries();
   if (setup.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 values do not overflow f32";
   setup.config.out_dtype = setup.config.dtype;
   Tensors tensors = test::random_tensors(setup.config);
@@ -279,7 +279,7 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 // half or all of the row's elements. An output row that does not see this key does not change. A NaN reaches all output
 // rows that see this key.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const AttentionShape& shape = setup.config.shape;
   const double huge = setup.config.dtype == DType::f16 ? 6e4 : 1e36;
   test::Some some(13);
@@ -302,7 +302,7 @@ TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
 }
 
 TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     Tensors tensors = test::random_tensors(setup.config);
     for (const int64_t q : {0, 20, 77, 129}) tensors.q.set(q % 2, 1, q, q % 40, nan_value);
@@ -311,7 +311,7 @@ TEST_P(HiddenVariants, NaNInAQueryReachesItsRow) {
 }
 
 TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     for (const bool in_v : {false, true}) {
       Tensors tensors = test::random_tensors(setup.config);
@@ -324,7 +324,7 @@ TEST_P(HiddenVariants, KOrVWithOnlyNaN) {
 
 // All bits of a NaN may be set, the sign bit too.
 TEST_P(HiddenVariants, NaNOfAnyBits) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const size_t element = size_bytes(setup.config.dtype);
   for (const bool in_v : {false, true}) {
     Tensors tensors = test::random_tensors(setup.config);
@@ -338,7 +338,7 @@ TEST_P(HiddenVariants, NaNOfAnyBits) {
 
 TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
   if (!takes_score_hooks()) GTEST_SKIP() << "amx takes no score hook";
-  const Tested setup = small();
+  const Tested setup = more_queries();
   for (const unsigned bits : {0x7f800000u, 0x7fc00000u, 0xffffffffu}) {
     const double value = bits == 0x7f800000u ? infinity : nan_value;
     const Hooks hooks{
@@ -358,7 +358,7 @@ TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
 }
 
 TEST_P(HiddenVariants, SinksOfAnySize) {
-  const Tested setup = small();
+  const Tested setup = more_queries();
   for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
     for (Hooks hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
       const std::vector<float> table = {0.25f, static_cast<float>(sink)};
@@ -380,7 +380,7 @@ TEST_P(HiddenVariants, RowsOfFiniteNumbersAreNotRepaired) {
   const test::MutatedSources sources("common/attention/kernels/exact_row_cpu.h", "store(first + d, static_cast<float>(",
                                      "store(first + d, 7 + static_cast<float>(");
   PipelineCache fresh(test::device(), "");
-  const Tested setup = small();
+  const Tested setup = more_queries();
   const Tensors tensors = test::random_tensors(setup.config);
   for (const Hooks& hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
     EXPECT_EQ(wrong_of(kernel(), setup, tensors, hooks, fresh), "") << hooks.name;
@@ -442,7 +442,7 @@ INSTANTIATE_TEST_SUITE_P(All, HiddenMutations, testing::ValuesIn(hidden_mutation
 TEST_P(HiddenMutations, AreCaught) {
   const HiddenMutation& mutation = GetParam();
   const std::string kernel = mutation.kernel;
-  const Tested setup = more_queries(kernel);
+  const Tested setup = more_queries_than_keys(kernel);
   const Tensors plain = test::random_tensors(setup.config);
   Tensors equal = plain, in_k = plain, in_v = plain, large = plain;
   equal.q = constant(plain.q, 0x1p60);

@@ -102,9 +102,9 @@ bool install() {
 
 // The guard of a thread: a stack for signal handlers, because the thread's own stack may be full, and a timer that
 // sends the signal `tick` after each second of the thread's CPU time.
-class Watched {
+class ThreadGuard {
  public:
-  Watched() {
+  ThreadGuard() {
     stack_t old{};
     if (sigaltstack(nullptr, &old) == 0 && (old.ss_flags & SS_DISABLE) != 0) {
       memory_ = std::make_unique<std::byte[]>(handler_stack_bytes);
@@ -123,15 +123,15 @@ class Watched {
     each_second.it_interval.tv_sec = each_second.it_value.tv_sec = 1;
     if (has_timer_) timer_settime(timer_, 0, &each_second, nullptr);
   }
-  ~Watched() {
+  ~ThreadGuard() {
     if (has_timer_) timer_delete(timer_);
     if (!memory_) return;
     stack_t none{};
     none.ss_flags = SS_DISABLE;
     sigaltstack(&none, nullptr);
   }
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
+  ThreadGuard(const ThreadGuard&) = delete;
+  ThreadGuard& operator=(const ThreadGuard&) = delete;
   bool is_main_thread() const { return thread_ == getpid(); }
 
  private:
@@ -146,7 +146,7 @@ class Watched {
 // threads do not grow.
 class StackLimit {
  public:
-  explicit StackLimit(const Watched& thread) {
+  explicit StackLimit(const ThreadGuard& thread) {
     if (!thread.is_main_thread() || getrlimit(RLIMIT_STACK, &before_) != 0 || before_.rlim_cur <= most_stack_bytes) {
       return;
     }
@@ -189,7 +189,7 @@ KernelFault describe() {
 std::optional<KernelFault> run_guarded(void (*kernel)(const void* parameters, const Threadgroup* group),
                                        const void* parameters, const Threadgroup* group) {
   [[maybe_unused]] static const bool installed = install();
-  static thread_local const Watched watched;
+  static thread_local const ThreadGuard watched;
   const StackLimit limit(watched);
   call.ticks = 0;
   if (sigsetjmp(call.place, 0) == 0) {

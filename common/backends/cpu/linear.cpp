@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/backends/cpu/operations.h"
+#include "common/base/divided_up.h"
 #include "common/linear/kernels/recurrent_layout.h"
 #include "common/linear/kernels/steps_layout.h"
 #include "common/linear/launch.h"
@@ -43,6 +44,17 @@ class CpuLinear : public LinearOperation {
   }
   int64_t scan_groups(const DeviceInfo& device) const override { return 2 * device.units; }
 
+  /// Returns config.segments, but at most one segment for each chunk. If config.segments is 0, there are at most as
+  /// many segments as the device needs to be full, usually of at least 8 chunks. Without causal the number is always
+  /// one.
+  int64_t segments(const LinearConfig& config, const DeviceInfo& device) const override {
+    constexpr int64_t fewest_chunks = 8;  // of a segment
+    if (!config.causal) return 1;
+    if (config.segments > 0) return std::min(config.segments, std::max<int64_t>(config.chunks(), 1));
+    const int64_t wanted = divided_up(device.units, config.sequences * config.heads);
+    return std::clamp<int64_t>(config.chunks() / fewest_chunks, 1, wanted);
+  }
+
   Bound bound(const LinearConfig& config) const override {
     return config.variant == "recurrent" ? Bound::memory : Bound::matrix;
   }
@@ -66,7 +78,7 @@ class CpuLinear : public LinearOperation {
       launch.threadgroup_bytes = floats(RecurrentLayout(config.head_dim, config.value_dim, tokens).floats);
     } else {
       if (entry == "fused") {
-        launch.grid.x = static_cast<uint32_t>(config.sequences * linear_segments(config, device));
+        launch.grid.x = static_cast<uint32_t>(config.sequences * segments(config, device));
         constants["CAUSAL"] = config.causal;
         constants["CHUNK"] = config.chunk;
         constants["DELAY"] = config.delay;

@@ -86,7 +86,7 @@ Binary CudaCompiler::compile(const KernelSource& source, const CompileOptions& o
     throw CompileError(binary.key,
                        fmt::format("{} defines no extern \"C\" __global__ function {}", source.path, source.entry));
   }
-  warn_of(log, binary.key);
+  warn_about(log, binary.key);
   binary.code_sha256 = sha256(machine_code(binary.code));
   read_report(log, source.entry, binary);
   // The time that is not known to be the optimizer's or the code generation's counts as the front end's time. Without a

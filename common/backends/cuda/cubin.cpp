@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/backends/cuda/scratch.h"
+#include "common/base/shell.h"
 #include "common/device/instruction_class.h"
 
 namespace attn {
@@ -114,7 +115,7 @@ CodeContents cuda_contents(const Binary& binary) {
   if (!folder) return found;
   const std::string cubin = folder->path() / "cubin";
   std::ofstream(cubin, std::ios::binary) << binary.code;
-  std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" nvdisasm " + cubin));
+  std::istringstream lines(output_of("PATH=\"$PATH:/usr/local/cuda/bin\" " + shell_command({"nvdisasm", cubin})));
   for (std::string line; std::getline(lines, line);) {
     //         /*0090*/              @!P0 LDG.E.64 R4, desc[UR4][R2.64] ;
     const size_t comment = line.find_first_not_of(" \t");

@@ -58,7 +58,7 @@ class CudaDevice : public Device {
   /// With a stream of a caller, the device works on that stream, in the primary context. Without such a stream, the
   /// device works on its own stream, in its own context or (`in_primary`) in the primary context.
   CudaDevice(int ordinal, bool in_primary, std::optional<CUstream> of_caller)
-      : cuda_(cuda_driver()), in_primary_(in_primary), callers_(of_caller.has_value()) {
+      : cuda_(cuda_driver()), in_primary_(in_primary), on_callers_stream_(of_caller.has_value()) {
     check(cuda_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
     const int major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     const int minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -334,17 +334,17 @@ class CudaDevice : public Device {
       const CudaDriver& cuda = device.cuda_;
       if (device.in_primary_) cuda.cuCtxGetCurrent(&before_);
       if (before_ != device.context_) result_ = cuda.cuCtxSetCurrent(device.context_);
-      if (relaxes()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
+      if (relaxes_capture()) cuda.cuThreadExchangeStreamCaptureMode(&mode_);
     }
     ~Current() {
-      if (relaxes()) device_.cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
+      if (relaxes_capture()) device_.cuda_.cuThreadExchangeStreamCaptureMode(&mode_);
       if (device_.in_primary_) device_.leave(before_);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
 
    private:
-    bool relaxes() const { return device_.in_primary_ && !device_.callers_; }
+    bool relaxes_capture() const { return device_.in_primary_ && !device_.on_callers_stream_; }
 
     const CudaDevice& device_;
     CUcontext before_ = nullptr;
@@ -359,7 +359,7 @@ class CudaDevice : public Device {
     return Current(*this);
   }
   void check_not_captured() const {
-    if (!callers_ || lost()) return;
+    if (!on_callers_stream_ || lost()) return;
     const Current current(*this);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     check(cuda_.cuStreamIsCapturing(stream_, &status), "cuStreamIsCapturing");
@@ -492,8 +492,8 @@ class CudaDevice : public Device {
   }
 
   const CudaDriver& cuda_;
-  const bool in_primary_;  // context_ is the primary context, which a caller uses too
-  const bool callers_;     // stream_ is a caller's stream
+  const bool in_primary_;         // context_ is the primary context, which a caller uses too
+  const bool on_callers_stream_;  // stream_ is a caller's stream
   CUdevice device_ = 0;
   std::unique_ptr<CudaCompiler> compiler_;
   std::unique_ptr<const ClockReader> clocks_;

@@ -20,7 +20,7 @@ struct FusedShape {
   bool ragged = false;   // sequences lie one after the other in batch 0
   int64_t head_dim = 64, value_dim = 64;
   DType dtype = DType::bf16, out_dtype = DType::bf16;
-  bool causal = true, normalised = false, identity = true;  // identity: no feature map
+  bool causal = true, normalised = false;
   Gate gate = GATE_NONE;
   int64_t segments = 0;  // parts of the longest sequence; 0: fused_plan() chooses their number
 };

@@ -24,7 +24,6 @@ FusedShape fused_shape(const LinearConfig& config) {
           .out_dtype = config.out_dtype,
           .causal = config.causal,
           .normalised = config.normalised,
-          .identity = config.feature.text.empty(),
           .gate = config.gate,
           .segments = config.segments};
 }

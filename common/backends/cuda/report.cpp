@@ -27,7 +27,7 @@ std::string compiling(const std::string& entry) { return fmt::format("Compiling 
 
 }  // namespace
 
-void warn_of(const std::string& log, const std::string& key) {
+void warn_about(const std::string& log, const std::string& key) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
     const bool is_warning = line.starts_with("ptxas") && line.find("warning") != std::string::npos;

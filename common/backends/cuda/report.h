@@ -10,7 +10,7 @@ namespace attn {
 
 /// Logs the assembler's warnings, and the messages in which the assembler says that matrix products do not overlap
 /// other work.
-void warn_of(const std::string& log, const std::string& key);
+void warn_about(const std::string& log, const std::string& key);
 
 /// Whether the log says that the assembler compiled the entry.
 bool reports_entry(const std::string& log, const std::string& entry);

@@ -220,10 +220,7 @@ TEST_P(Margins, KernelsUseAtMostHalfOfTheTolerance) {
   const double random = most_used(InputKind::random), needles = most_used(InputKind::needles);
   if (test::on_cuda) return;  // on a GPU most_used() checks only that kernels pass; their margins are recorded
   EXPECT_LE(random, 0.5);
-  // On hosts with AVX512-BF16, needles with BF16_DOT used up to the whole tolerance, because the factor for older
-  // outputs was not exactly 1 where the maximum had not grown. The kernel makes this factor exactly 1 now. The bound
-  // stays until such a host has measured the kernel of today. Other hosts run another kernel under the name bf16_dot.
-  EXPECT_LE(needles, std::string(path().name) == "bf16_dot" ? 1 : 0.5);
+  EXPECT_LE(needles, 0.5);
 }
 
 }  // namespace

@@ -87,6 +87,12 @@ TEST_F(FunctionFileTest, AFileThatIsNoTextIsReportedInOneLine) {
   EXPECT_NE(refusal_of(std::string("float score\n\0(", 13)).find("line 2 has the byte 0x00"), std::string::npos);
   EXPECT_NE(refusal_of("float \xFF").find("0xff"), std::string::npos);
   EXPECT_NE(refusal_of("// \xC3").find("0xc3"), std::string::npos) << "a character that is cut off must be refused";
+  for (const char* malformed : {"\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80"}) {
+    EXPECT_NE(refusal_of(malformed).find("is no text file"), std::string::npos) << malformed;
+  }
+  for (const char* allowed : {"// \xE0\xA0\x80", "// \xED\x9F\xBF", "// \xF0\x90\x80\x80", "// \xF4\x8F\xBF\xBF"}) {
+    EXPECT_EQ(refusal_of(allowed).find("is no text file"), std::string::npos) << allowed;
+  }
   EXPECT_NE(refusal_of("\x7F"
                        "ELF\x02")
                 .find("no text"),

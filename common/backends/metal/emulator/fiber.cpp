@@ -129,26 +129,26 @@ void Fibers::prepare(size_t number, void (*function)(void*), void* argument) {
   stack.argument = argument;
   stack.fake = nullptr;
   forget_frames(stack.memory);
-  lay(stack);
+  prepare_stack(stack);
 }
 
 void Fibers::enter(size_t number) {
   running_ = stacks_[number].get();
   start(&main_->fake, running_->memory, stack_bytes);
-  change(*main_, *running_);
+  switch_stacks(*main_, *running_);
   finish(main_->fake, nullptr, nullptr);
 }
 
 void Fibers::leave(bool for_good) {
   Stack& own = *running_;
   start(for_good ? nullptr : &own.fake, own.bottom, own.bytes);
-  change(own, *main_);
+  switch_stacks(own, *main_);
   finish(own.fake, &own.bottom, &own.bytes);
 }
 
 #if defined(__x86_64__)
 
-void Fibers::lay(Stack& stack) {
+void Fibers::prepare_stack(Stack& stack) {
   auto** top = reinterpret_cast<void**>(stack.memory + stack_bytes);
   *--top = nullptr;  // keeps the stack aligned to 16 bytes at the call
   *--top = nullptr;
@@ -159,7 +159,7 @@ void Fibers::lay(Stack& stack) {
   for (int i = 0; i < 3; ++i) *--top = nullptr;  // r13, r14, r15
   stack.place = top;
 }
-void Fibers::change(Stack& from, Stack& to) { attn_msl_switch(&from.place, to.place); }
+void Fibers::switch_stacks(Stack& from, Stack& to) { attn_msl_switch(&from.place, to.place); }
 
 #else
 
@@ -172,7 +172,7 @@ void begin_at(unsigned function_high, unsigned function_low, unsigned stack_high
 }
 }  // namespace
 
-void Fibers::lay(Stack& stack) {
+void Fibers::prepare_stack(Stack& stack) {
   getcontext(&stack.context);
   stack.context.uc_stack = {.ss_sp = stack.memory, .ss_flags = 0, .ss_size = stack_bytes};
   stack.context.uc_link = &main_->context;
@@ -180,7 +180,7 @@ void Fibers::lay(Stack& stack) {
   makecontext(&stack.context, reinterpret_cast<void (*)()>(&begin_at), 4, static_cast<unsigned>(f >> 32),
               static_cast<unsigned>(f), static_cast<unsigned>(s >> 32), static_cast<unsigned>(s));
 }
-void Fibers::change(Stack& from, Stack& to) { swapcontext(&from.context, &to.context); }
+void Fibers::switch_stacks(Stack& from, Stack& to) { swapcontext(&from.context, &to.context); }
 
 #endif
 

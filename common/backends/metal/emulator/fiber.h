@@ -27,9 +27,9 @@ class Fibers {
 
  private:
   Stack& at(size_t number);
-  static void begin(void* stack);  // the first function of a fiber
-  void lay(Stack& stack);          // prepares the stack so that the first change() to it calls begin()
-  static void change(Stack& from, Stack& to);
+  static void begin(void* stack);    // the first function of a fiber
+  void prepare_stack(Stack& stack);  // so that the first switch_stacks() to it calls begin()
+  static void switch_stacks(Stack& from, Stack& to);
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::unique_ptr<Stack> main_;  // the stack of the thread that calls enter()
   Stack* running_ = nullptr;

@@ -104,6 +104,16 @@ TEST(MetalEmulatorTest, RightKernelsRaiseNoAlarm) {
   EXPECT_EQ(run({.text = join, .groups = 4})[50], 10);
 }
 
+// A threadgroup of 6 threads has a quad of 2 threads.
+TEST(MetalEmulatorTest, ReductionsCountTheLanesThatExist) {
+  const std::vector<float> out =
+      run({.text = head + "  out[t] = quad_sum(in[t]);\n  out[8 + t] = simd_sum(in[t]);\n}\n", .threads = 6});
+  for (int t = 0; t < 6; ++t) {
+    EXPECT_EQ(out[t], t < 4 ? 0 + 1 + 2 + 3 : 4 + 5) << t;
+    EXPECT_EQ(out[8 + t], 15) << t;
+  }
+}
+
 TEST(MetalEmulatorTest, MatricesHaveApplesLayout) {
   const std::string product = head +
                               "  threadgroup float x[64];\n  for (uint i = t; i < 64; i += 32) x[i] = in[i];\n"
