@@ -26,8 +26,8 @@ def form_of(case):
 
 
 def tile_groups(measurements):
-    """Returns the timed measurements by (experiment, dtype, head_dim, causal, length, modifiers), then by the shape's
-    other axes."""
+    """Returns the measurements of tiles that have a rate, by (experiment, dtype, head_dim, causal, length, modifiers),
+    then by all axes of the case but the tile's."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in measurements:
         case = record["case"]

@@ -30,7 +30,7 @@ except ModuleNotFoundError:
 
 WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
-PAUSE_CYCLES = 400_000  # the GPU pauses before each launch, so that every side starts on an equally busy device
+PAUSE_CYCLES = 400_000  # before each launch the GPU waits for so many cycles, so that all sides start in the same state
 FLUSH_BYTES = 256 << 20  # more than the caches of most CPUs hold
 WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
           "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
@@ -56,7 +56,8 @@ def timed_event():
 
 
 class Gpu:
-    """A GPU. All tensors that are made for "cuda" from now on lie on this GPU. clock() makes the clock of a side."""
+    """A GPU. All tensors that are made for "cuda" after the constructor lie on this GPU. clock() makes the clock of a
+    side."""
 
     def __init__(self, device):
         if torch is None:
@@ -235,7 +236,8 @@ def median_ratios(turns):
 
 def interval(values):
     """Returns [median, low, high]. Low and high are two of the values. Low lies as many ranks below the median as high
-    lies above it. The true median lies between low and high with a probability of 95 %."""
+    lies above the median. For 6 or more values the true median lies between low and high with a probability of at least
+    95 %."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]
