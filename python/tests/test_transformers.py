@@ -360,7 +360,7 @@ class Arguments(Case):
                 copies.append(support._kept_bias(bias, 24))
         self.assertTrue(all(copy is copies[0] for copy in copies[:4]))
         self.assertTrue(copies[4] is copies[5] is not copies[0])
-        with torch.inference_mode():  # such a tensor does not tell whether it has changed
+        with torch.inference_mode():  # a tensor of inference mode does not tell whether it has changed
             loose = torch.randn(1, 4, 20, 24)
             for _ in range(2):
                 loose += 1
@@ -393,7 +393,7 @@ class Pages(Case):
         return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
 
     def test_beams_and_drafts(self):
-        """Beam search reorders the cache each step. The cache is cropped if the model rejects tokens of a draft."""
+        """Beam search reorders the cache in each step. If the model rejects tokens of a draft, the cache is cropped."""
         plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
         ids = tokens(2, 20).repeat(1, 2)
         for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),

@@ -147,8 +147,9 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns the values that some findings have on the first axis that separates these findings from the rest and
-    whose values make a short text. Returns "" if there is no such axis."""
+    """Returns a text with values of one axis that tell the findings `some` from the findings `rest`. Takes the first of
+    `axes` on which `some` and `rest` have no value in common, and on which the values of `some` make a short text.
+    Returns "" if there is no such axis."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -284,8 +285,8 @@ def short(item):
 
 def recommendations(findings, form=line):
     """Returns the lines of the recommendations, by question. The line of a claim that gives two advices says where each
-    advice holds. Claims of one question that give the same advice share one line. `form` makes the line, or something
-    else, from an item."""
+    advice holds. Claims of one question that give the same advice share one line. An item is the argument of line().
+    `form` makes the line, or something else, from an item."""
     topics = {}
     for topic, own in claims_in_order(findings):
         advices = by_advice(own)

@@ -1,4 +1,4 @@
-"""Generated attention on a GPU, bf16: this project's kernel against FlexAttention and PyTorch Inductor.
+"""Attention on a GPU, bf16: this project's kernel against compilers: FlexAttention and PyTorch Inductor.
 
 The rows compute two things with 32 heads, as in proto5_codegen: attention, and attention modified by ALiBi and a soft
 cap of 30. Both are computed without a mask (full) and with a causal mask. FlexAttention is a template of Inductor. It
