@@ -237,7 +237,8 @@ def rate(record, scopes=("device_hot", "device_cold")):
 
 
 def environments(findings):
-    """Returns for each device the environment in its latest finding. Findings that compare two devices belong to no device."""
+    """Returns for each device the environment in the device's latest finding. A finding that compares two devices
+    belongs to no device."""
     own = [finding for finding in findings if finding["data"]["env"].get("device")]
     return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 

@@ -1,7 +1,7 @@
 """Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json.
 
-pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good;
-scripts/tests/picks.json has cases that both must decide alike."""
+pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good.
+scripts/tests/picks.json has cases in which pick_option() and this module must find the same choices."""
 
 import collections
 

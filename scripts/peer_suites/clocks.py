@@ -82,8 +82,8 @@ class Gpu:
 
 class Graph:
     """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
-    time between the two events is the side's time. It includes no work of Python or of the driver, no allocation and no
-    choice of an algorithm: these are done before the graph is submitted."""
+    time between the two events is the side's time. This time includes no work of Python or of the driver, no allocation
+    and no choice of an algorithm, because all of these are done before the graph is submitted."""
 
     def __init__(self, side, flush):
         stream = torch.cuda.Stream()
@@ -161,9 +161,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """A clock with warm caches. seconds() makes one call that is not timed. Then it times at least 3 calls, and more
-    until all together have taken `span` seconds. It returns the median of the times that these calls take their
-    caller."""
+    """A clock with warm caches. seconds() makes one call that is not timed. Then it times calls, at least 3, until the
+    timed calls have together taken `span` seconds. It returns the median time that a call takes its caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span

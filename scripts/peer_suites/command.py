@@ -208,8 +208,8 @@ def page_of_records(write):
 
 
 def listed():
-    """Returns a text: each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch
-    takes long to load."""
+    """Returns a text: how to call scripts/peers, and each suite with the first line of its docstring. The suites are
+    parsed, not imported, because PyTorch takes long to load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
     return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --write "
                       "writes all recorded rows into docs/peers.md, --check fails if the page differs. The suites:",
