@@ -1,4 +1,5 @@
-"""The command line of Python programs. Its errors have the words of common/base/command_line.h and number.h."""
+"""Parses the command line of a Python program. The errors have the same words as those of the C++ programs
+(common/base/command_line.h, common/base/number.h)."""
 
 import argparse
 import collections

@@ -39,7 +39,7 @@ def tokens(batch, count):
     return torch.randint(1, 99, (batch, count), generator=torch.Generator().manual_seed(1))
 
 
-@unittest.skipUnless(torch.ops.attn.has_backend("cpu"), "kernels of the cpu")
+@unittest.skipUnless(torch.ops.attn.has_backend("cpu"), "the build has no kernels for the CPU")
 class Case(unittest.TestCase):
     def setUp(self):
         attn_proto.reset_reasons()
@@ -53,7 +53,8 @@ class Case(unittest.TestCase):
 
 class Rotations(Case):
     def test_scalings_agree_with_transformers(self):
-        """All sets of parameters run on one engine, which keeps a prepared launch for each set."""
+        """The engine keeps a prepared launch for each set of parameters. All sets run on one engine, so that a launch
+        of another set would show."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         yarn = [{"factor": 4.0}, {"factor": 1.0}, {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
@@ -85,7 +86,9 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_structure_has_the_elements_of_the_mask(self):
-        """The mask functions of transformers, with offsets of a cache, and padding on each side and between tokens."""
+        """Compares a Structure, which describes a mask by a few numbers and tables, with the mask of transformers.
+        Takes the mask functions of transformers, offsets of queries and keys in a cache, and padding on the left, on
+        the right and between tokens. The counts at the end say how many masks at least must be Structures."""
         found = collections.Counter()
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 8), (0, 3)):
             end = max(q_offset + q_length, kv_offset + kv_length)
@@ -126,8 +129,9 @@ class Masks(Case):
                             "causal, documents": 3, "window, documents": 6, "chunks, documents": 6}.items():
             self.assertGreaterEqual(found[name], least, name)
 
-    def test_functions_that_are_no_structure(self):
-        """A function of a model may be an object without a name. A wrapper has the names of the wrapped function."""
+    def test_other_mask_functions(self):
+        """The mask must be right for mask functions that a model made, too. Such a function may be an object without a
+        name, or a wrapper that has the name of a function of transformers."""
         blocks = masking.blockwise_overlay(torch.full((2, 9), 0))
         wrapper = functools.wraps(blocks)(lambda *place: ~blocks(*place))
         whole = functools.wraps(causal_mask_function)(lambda *place: ~causal_mask_function(*place))
@@ -138,8 +142,8 @@ class Masks(Case):
             self.assertTrue(torch.equal(support._mask(**sizes), sdpa_mask(**sizes, allow_is_causal_skip=False)))
 
     def test_a_structure_is_a_mask(self):
-        """A mask that a model passes on whole stays a Structure, which has no elements. For every other operation of a
-        model the elements are computed."""
+        """A Structure has no elements. It stays a Structure if a model takes a slice of all keys. For every other
+        operation of a model the elements are computed."""
         for q_length, past in ((20, 0), (7, 13), (1, 19)):
             for padding in (None, torch.ones(2, past + q_length) > 0):
                 mask = support._mask(2, q_length, past + q_length, past, attention_mask=padding)
@@ -170,8 +174,8 @@ class Masks(Case):
         return torch.cat(out, 1)
 
     def test_caches_of_every_kind(self):
-        """Runs a prompt at once and in chunks, then steps, in caches that grow and in caches that are longer than the
-        prompt."""
+        """Runs a prompt at once or in two chunks, then steps. Takes caches that grow, and static caches that are as
+        long as all tokens or longer."""
         ids = tokens(2, 22)
         padding = torch.ones(2, 22, dtype=torch.long)
         left = padding.clone()
@@ -205,7 +209,8 @@ class Masks(Case):
             self.assertTrue(torch.equal(said[0], said[2]))
 
     def test_chunks_that_go_to_pytorch(self):
-        """PyTorch's causal attention puts the first query at the first key. This is right in the first chunk only."""
+        """PyTorch's causal attention lets the first query see the first key alone. This is right in the first chunk
+        only."""
         ids = tokens(2, 24)
         plain, ours = (model("llama", name, head_dim=20) for name in ("eager", "attn_proto"))
         want = self.logits(plain, ids, DynamicCache(), (9, 11, 1, 3))
@@ -252,8 +257,8 @@ class Masks(Case):
             self.assertTrue(support._forward(types.SimpleNamespace(), query, q, q, None)[0].is_contiguous())
 
     def test_the_mask_decides_what_is_causal(self):
-        """Runs a decoder whose configuration lets queries see all keys, and a model whose layers say that they are not
-        causal while its mask is causal."""
+        """Runs a decoder whose configuration lets queries see all keys. Then runs a model with a causal mask whose
+        layers say that they are not causal."""
         ids = tokens(2, 20)
         plain, ours = (model("llama", name, is_causal=False) for name in ("eager", "attn_proto"))
         self.near(ours(ids).logits, plain(ids).logits)
@@ -355,7 +360,7 @@ class Arguments(Case):
                 copies.append(support._kept_bias(bias, 24))
         self.assertTrue(all(copy is copies[0] for copy in copies[:4]))
         self.assertTrue(copies[4] is copies[5] is not copies[0])
-        with torch.inference_mode():  # such a tensor does not tell whether it has changed
+        with torch.inference_mode():  # a tensor of inference mode does not tell whether it has changed
             loose = torch.randn(1, 4, 20, 24)
             for _ in range(2):
                 loose += 1
@@ -365,9 +370,9 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, which calls no registered implementation, and transformers says
-    that they run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses these
-    models."""
+    """Some models have their own code for attention, which calls no registered implementation. transformers says that
+    these models run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses
+    these models."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
@@ -388,7 +393,7 @@ class Pages(Case):
         return support.PagedCache(ours.config, **{"batch": 2, "max_tokens": 64, **sizes})
 
     def test_beams_and_drafts(self):
-        """Beam search reorders the cache each step. The cache is cropped if the model rejects tokens of a draft."""
+        """Beam search reorders the cache in each step. If the model rejects tokens of a draft, the cache is cropped."""
         plain, ours = (model("llama", name, eos_token_id=98) for name in ("eager", "attn_proto"))
         ids = tokens(2, 20).repeat(1, 2)
         for batch, given in ((6, {"num_beams": 3}), (4, {"num_beams": 2, "num_return_sequences": 2}),
@@ -468,7 +473,8 @@ class Pages(Case):
                     self.cache(ours, **{name: number})
 
     def test_keys_that_a_model_changes(self):
-        """A model that passes other keys to attention than the cache returned would see only the new tokens."""
+        """A PagedCache gives the model stand-ins for the keys and values of the new tokens. A model that changes them
+        is refused, because its attention would see only the new tokens."""
         ours = model("llama", "attn_proto")
         cache = self.cache(ours)
         update = cache.layers[1].update
@@ -602,8 +608,8 @@ class Compiled(Case):
             self.near(compiled(ids, attention_mask=mask, use_cache=False).logits[seen], want[seen])
 
     def test_steps(self):
-        """A prompt and steps with padding, in both kinds of cache. The trace includes the code that makes the masks.
-        The kernels serve all calls. With a cache that grows PyTorch traces a second time, for any length."""
+        """A prompt and steps with padding, in a cache that grows and in a static cache. The trace includes the code
+        that makes the masks. The kernels serve all calls."""
         ids = tokens(2, 24)
         left = torch.ones(2, 24, dtype=torch.long)
         left[1, :3] = 0

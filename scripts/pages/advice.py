@@ -1,4 +1,6 @@
-"""Groups the findings of a device into recommendations: one line for each claim, or for claims with the same advice."""
+"""Groups the findings of a device into recommendations. A recommendation is a line for one claim, or for several claims
+with the same advice. A claim is a hypothesis of an experiment; a finding is the verdict on a claim for one subject,
+that is, for one case or group of cases."""
 
 import collections
 import fnmatch
@@ -34,12 +36,13 @@ WORDS = {f"{claim['experiment']}/{claim['hypothesis']}": claim["advice"]
          for claim in map(json.loads, (rec.ROOT / rec.CLAIMS).read_text(encoding="utf-8").splitlines())}
 # Claims that give no advice, e.g. claims that compare the published study's figure with the figure of another claim.
 NO_ADVICE = {key for key, words in WORDS.items() if not any(words.values())}
-# The axes by which cases are told apart, the clearest first; other axes follow in the order of the subject.
+# The axes by which cases are told apart, the clearest first. Other axes follow, in the order in which the findings'
+# subjects name them. A subject is a text such as "head_dim=64 causal=0".
 FIRST_AXES = ("generator", "form", "grain", "from", "read", "kernel", "variant", "work", "page_size", "dtype", "cache_dtype",
               "head_dim", "q_len", "kv_len", "causal", "lengths", "gate", "batch")
 SAYS_NOTHING = rec.MODIFIERS | {"work": 0}  # values that the text of a single case leaves out
 QUOTED = {"from", "read"}  # axes whose names read as words of a sentence
-MOST_AXES = 3  # the largest number of axes that a line names
+MOST_AXES = 3  # the largest number of axes by which a line names a case, or the range of all cases
 MOST_VALUES = 5  # the largest number of values of an axis that a line lists
 MOST_COUNTED = 8  # a line counts cases by the values of an axis only if the axis has at most this number of values
 LEAST_GAIN = 0.2  # a line counts cases by an axis only if this lowers their impurity() by more than this share
@@ -63,8 +66,9 @@ def place(key):
 
 
 def words_of(finding):
-    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. The advice is the
-    words that an experiment registers today, or else the words in the finding. Without words, it repeats the verdict."""
+    """Returns the advice of a finding, without its full stop, or None if the finding gives no advice. The advice has
+    the words that an experiment registers today, or else the words in the finding. Without words the advice repeats the
+    verdict."""
     key, state = key_of(finding), state_of(finding)
     if state == "inconclusive" or not finding.get("advised", True) or key in NO_ADVICE:
         return None
@@ -143,8 +147,9 @@ def value_text(axis, values, others=()):
 
 
 def told_apart(some, rest, axes):
-    """Returns the values that some findings have on the first axis that separates these findings from the rest and
-    whose values make a short text. Returns "" if there is no such axis."""
+    """Returns a text with values of one axis that tell the findings `some` from the findings `rest`. Takes the first of
+    `axes` on which `some` and `rest` have no value in common, and on which the values of `some` make a short text.
+    Returns "" if there is no such axis."""
     for axis in axes:
         mine, theirs = values_of(some, axis), values_of(rest, axis)
         if mine & theirs or any(axis not in axis_values(finding) for finding in (*some, *rest)):
@@ -280,8 +285,8 @@ def short(item):
 
 def recommendations(findings, form=line):
     """Returns the lines of the recommendations, by question. The line of a claim that gives two advices says where each
-    advice holds. Claims of one question that give the same advice share one line. `form` makes the line, or something
-    else, from an item."""
+    advice holds. Claims of one question that give the same advice share one line. An item is the argument of line().
+    `form` makes the line, or something else, from an item."""
     topics = {}
     for topic, own in claims_in_order(findings):
         advices = by_advice(own)

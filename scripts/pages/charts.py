@@ -64,8 +64,9 @@ def steps(low, high, log):
 
 
 def chart(title, x_title, y_title, lines, rules=(), log=False):
-    """Returns a chart with a logarithmic x axis; `log` makes the y axis logarithmic too. Lines are (name, points); a
-    point is (x, value, low, high, number of the record). Rules are (name, value): dashed lines across."""
+    """Returns a chart with a logarithmic x axis. `log` makes the y axis logarithmic too. A line is (name, points); a
+    point is (x, value, low, high, number of the record). A rule is (name, value): a dashed line across the chart at
+    this value."""
     points = [point for _, own in lines for point in own]
     xs = sorted({point[0] for point in points})
     low = min(point[2] for point in points) if log else 0

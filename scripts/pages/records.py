@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "scripts"))  # the programs import command_line an
 RECORDED, POOLED, CLAIMS = "findings/recorded", "findings/pooled.jsonl", "findings/claims.jsonl"
 COMPRESSED = ".jsonl.gz"  # the end of the name of a recorded run
 GZIP = b"\x1f\x8b"
-# A run that was measured again in place of an earlier run gets the earlier run's time, so that pages keep their order.
+# Runs that were measured again in place of an earlier run, each with the earlier run's time. in_order() takes this
+# time, so that pages keep their order.
 IN_PLACE_OF = {"447603ce7887843f": "2026-11-23T01:38:19Z"}
 PUBLISHED = "findings/published/*.json"
 STATES = ("supported", "refuted", "inconclusive")
@@ -74,7 +75,7 @@ def join_runs(findings, headers):
 
 def when(path):
     """Returns the time and the device of the first record of a recorded run. Both are "" if the first line is no
-    record."""
+    record. A run in IN_PLACE_OF gets the time of the earlier run."""
     try:
         with gzip.open(path) as lines:
             run, _, device, time = run_of(json.loads(lines.readline()))
@@ -84,8 +85,8 @@ def when(path):
 
 
 def in_order(paths):
-    """Returns the files, folder by folder; a folder's place is the place of its first path. In a folder, recorded runs
-    stand last, in the order of the times of their first records."""
+    """Returns the files, folder by folder, with the folders in the order of their first paths. In a folder, recorded
+    runs stand last, in the order of the times of their first records."""
     paths = list(map(pathlib.Path, paths))
     folders = {folder: place for place, folder in reversed(list(enumerate(path.parent for path in paths)))}
     return sorted(paths, key=lambda path: (folders[path.parent],
@@ -108,7 +109,7 @@ def load(paths):
                 if schema != "note/1":
                     record["file"] = path.name
                     kinds[schema][record["id"]] = record
-            except (ValueError, KeyError, TypeError, RecursionError):  # a RecursionError for brackets without end
+            except (ValueError, KeyError, TypeError, RecursionError):  # RecursionError: very many nested brackets
                 problems.append(f"{path} line {number}: no record")
         gc.freeze()  # keeps Python from searching the records for reference cycles; there are none
     join_runs(findings.values(), {header["run"]["id"]: header for header in headers.values()})
@@ -182,7 +183,8 @@ def pooled(findings):
     """Yields the latest finding of each claim. The finding gets title, verdict, estimate, advice and confidence from
     findings/pooled.jsonl, where they follow from all runs of the claim. `advised` says whether an advice may be given;
     an advice that may not be given is empty. `runs` has the ids of the pooled runs. A finding that pooled.jsonl does
-    not have stays as it is. A claim whose subject was once written in another form counts once."""
+    not have gets only `runs`, with its own run. If runs wrote the subject of a claim in several forms, the claim counts
+    once."""
     claims = {claim["latest"]: claim for claim in map(json.loads, (ROOT / POOLED).read_text(encoding="utf-8").splitlines())}
     older = {each for claim in claims.values() for each in (*claim["findings"], *claim["others"])} - set(claims)
     run_ids = {finding["id"]: run_of(finding)[0] for finding in findings}
@@ -235,7 +237,8 @@ def rate(record, scopes=("device_hot", "device_cold")):
 
 
 def environments(findings):
-    """Returns for each device the environment in its latest finding. Findings that compare two devices belong to no device."""
+    """Returns for each device the environment in the device's latest finding. A finding that compares two devices
+    belongs to no device."""
     own = [finding for finding in findings if finding["data"]["env"].get("device")]
     return {device: finding["data"]["env"] for device, finding in latest(own, lambda each: each["data"]["device"]).items()}
 
@@ -262,7 +265,7 @@ def states(findings):
 
 
 def digits(value):
-    """Returns a number as a text with three digits. A number from 1000 on has all its digits before the point."""
+    """Returns a number as a text with three significant digits. A number from 1000 on is rounded to an integer."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -277,8 +280,8 @@ def figures(findings):
 
 
 def measured_by(finding):
-    """Returns a value that findings share if they judge the same cases of the same run. measured_by() of
-    common/records/finding.h does the same."""
+    """Returns a value that findings of an experiment share if they judge the same cases of the same run. measured_by()
+    of common/records/finding.h has the same rule."""
     data = finding["data"]
     cases = [json.dumps(case, sort_keys=True) for case in data.get("cases", ())]
     return data["experiment"], run_of(finding)[0], *sorted(set(cases or data["measurements"]))

@@ -28,7 +28,8 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // Names the case as label() of report_page does, and leaves out what label() leaves out, and also axes with one value.
+  // Names the case as label() of report_page does, and leaves out the same axes. Also leaves out the axes that have one
+  // value in all cases of the experiment.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&
     !(axis.startsWith('kv_') && all[axis.replace('kv_', 'q_')] === value));
@@ -37,7 +38,7 @@ function cells(i) {
           r.us && +(50 * (r.high - r.low) / r.us).toFixed(1), r.tflops, r.share];
 }
 const quoted = word => /^[\w@%+=:,.\/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
-// Returns the command that measures a record again. The command must run in the folder that has the record's file, and
+// Returns the command that measures a record again. The command must run in the folder that has the record's file. It
 // unpacks a gzip file first, because the experiments cannot read gzip.
 function command(i) {
   const r = fields(i), file = r.file.replace(/\.gz$/, '');

@@ -1,7 +1,7 @@
 """Finds the best tiles, forms of linear attention and page sizes in measurements, and makes findings/tuning.json.
 
-pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good;
-scripts/tests/picks.json has cases that both must decide alike."""
+pick_option() of common/experiment/answer.cpp has the same rule for the best choice and for choices that are as good.
+scripts/tests/picks.json has cases in which pick_option() and this module must find the same choices."""
 
 import collections
 
@@ -26,8 +26,8 @@ def form_of(case):
 
 
 def tile_groups(measurements):
-    """Returns the timed measurements by (experiment, dtype, head_dim, causal, length, modifiers), then by the shape's
-    other axes."""
+    """Returns the measurements of tiles that have a rate, by (experiment, dtype, head_dim, causal, length, modifiers),
+    then by all axes of the case but the tile's."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in measurements:
         case = record["case"]

@@ -30,7 +30,7 @@ except ModuleNotFoundError:
 
 WARM_UP = 3
 TURNS_AT_LEAST, TURNS_AT_MOST = 15, 200
-PAUSE_CYCLES = 400_000  # the GPU pauses before each launch, so that every side starts on an equally busy device
+PAUSE_CYCLES = 400_000  # before each launch the GPU waits for so many cycles, so that all sides start in the same state
 FLUSH_BYTES = 256 << 20  # more than the caches of most CPUs hold
 WINDOW = ("Each launch of each side is one CUDA graph. The graph fills a buffer of twice the last-level cache, records "
           "an event, runs all kernels of the launch and records a second event. The time is the time between the two "
@@ -56,7 +56,8 @@ def timed_event():
 
 
 class Gpu:
-    """A GPU. All tensors that are made for "cuda" from now on lie on this GPU. clock() makes the clock of a side."""
+    """A GPU. All tensors that are made for "cuda" after the constructor lie on this GPU. clock() makes the clock of a
+    side."""
 
     def __init__(self, device):
         if torch is None:
@@ -81,8 +82,8 @@ class Gpu:
 
 class Graph:
     """A launch of a side as one CUDA graph: a fill of `flush`, an event, all kernels of the launch, another event. The
-    time between the two events is the side's time. It includes no work of Python or of the driver, no allocation and no
-    choice of an algorithm: these are done before the graph is submitted."""
+    time between the two events is the side's time. This time includes no work of Python or of the driver, no allocation
+    and no choice of an algorithm, because all of these are done before the graph is submitted."""
 
     def __init__(self, side, flush):
         stream = torch.cuda.Stream()
@@ -160,9 +161,8 @@ class AfterFlush:
 
 
 class Repeated:
-    """A clock with warm caches. seconds() makes one call that is not timed. Then it times at least 3 calls, and more
-    until all together have taken `span` seconds. It returns the median of the times that these calls take their
-    caller."""
+    """A clock with warm caches. seconds() makes one call that is not timed. Then it times calls, at least 3, until the
+    timed calls have together taken `span` seconds. It returns the median time that a call takes its caller."""
 
     def __init__(self, side, span):
         self.side, self.span = side, span
@@ -235,7 +235,8 @@ def median_ratios(turns):
 
 def interval(values):
     """Returns [median, low, high]. Low and high are two of the values. Low lies as many ranks below the median as high
-    lies above it. The true median lies between low and high with a probability of 95 %."""
+    lies above the median. For 6 or more values the true median lies between low and high with a probability of at least
+    95 %."""
     ordered, n = sorted(values), len(values)
     reach = math.ceil(0.98 * math.sqrt(n))
     return [statistics.median(ordered), ordered[max(0, (n - 1) // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]]

@@ -1,4 +1,4 @@
-"""Generated attention on a CPU, f32: this project's kernel against PyTorch Inductor, FlexAttention and ONNX Runtime.
+"""Attention on a CPU, f32: this project's kernel against compilers: PyTorch Inductor, FlexAttention and ONNX Runtime.
 
 The rows are whole attention with 8 heads and 1024 tokens: full, causal, and causal with ALiBi and a soft cap of 30, as
 in proto5_codegen. torch.compile (Inductor) compiles two sides: the definition of attention as a user writes it, and

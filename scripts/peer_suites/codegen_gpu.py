@@ -1,9 +1,9 @@
-"""Generated attention on a GPU, bf16: this project's kernel against FlexAttention and PyTorch Inductor.
+"""Attention on a GPU, bf16: this project's kernel against compilers: FlexAttention and PyTorch Inductor.
 
-The rows are two works of proto5_codegen with 32 heads: attention, and attention modified by ALiBi and a soft cap of 30.
-Each work is computed without a mask (full) and with a causal mask. FlexAttention is a template of Inductor. It gets the
-modifiers as a score function, and the mask as a block mask. The side `inductor` is the definition in plain PyTorch,
-softmax(f(Q K^T)) V, compiled. Results are compared with the definition in float64.
+The rows compute two things with 32 heads, as in proto5_codegen: attention, and attention modified by ALiBi and a soft
+cap of 30. Both are computed without a mask (full) and with a causal mask. FlexAttention is a template of Inductor. It
+gets the modifiers as a score function, and the mask as a block mask. The side `inductor` is the definition in plain
+PyTorch, softmax(f(Q K^T)) V, compiled. Results are compared with the definition in float64.
 """
 
 from . import clocks, pages, sides

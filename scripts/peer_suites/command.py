@@ -24,9 +24,9 @@ CPU, GPU = r"cpu(:threads=\d+)?", r"cuda(:\d+)?"  # what --device may name
 SUITES = ("cpu", "codegen", "variants_cpu", "gpu", "paged", "linear", "variants", "codegen_gpu")
 METHOD = """
 All sides take turns on the same values. The order is reversed every other turn. A ratio is computed for each turn.
-Each of several processes measures all rows, and a ratio has the interval in which the ratio of another process is
-expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. With --from the
-script measures nothing and needs no device.
+Several processes, one after the other, each measure all rows. A ratio has the interval in which the ratio of another
+process is expected. A side that is not installed, or cannot compute a row, is left out, and one line says why. With
+--from the script measures nothing and needs no device.
 
 Exit status: 0 done; 1 results differ; 2 refused, with one line that says why."""
 
@@ -60,7 +60,8 @@ def parser_of(name, suite):
     parser.add_argument("--libraries", type=pathlib.Path, metavar="FOLDER",
                         help=f"folder of this project's libraries; if not named, ${LIBRARIES} or a build of this tree")
     if name == "cpu":
-        parser.add_argument("--quick", action="store_true", help="n = 1024 only, 3 rounds of 0.3 s; no page is written")
+        parser.add_argument("--quick", action="store_true",
+                            help="n = 1024 only, 3 rounds of at most 0.3 s for each side; not allowed with --page")
     if name == "gpu":
         parser.add_argument("--old", type=pathlib.Path, metavar="LIBRARY",
                             help="only compare an old libattn.so with today's; status 1 if a time or a result differs")
@@ -207,8 +208,8 @@ def page_of_records(write):
 
 
 def listed():
-    """Returns a text: each suite with the first line of its docstring. The suites are parsed, not imported: PyTorch
-    takes long to load."""
+    """Returns a text: how to call scripts/peers, and each suite with the first line of its docstring. The suites are
+    parsed, not imported, because PyTorch takes long to load."""
     lines = {name: ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())).splitlines()[0] for name in SUITES}
     return "\n".join(["scripts/peers SUITE [OPTION ...]; SUITE --help lists its options. scripts/peers --write "
                       "writes all recorded rows into docs/peers.md, --check fails if the page differs. The suites:",

@@ -1,9 +1,9 @@
 """Attention on a CPU, f32: this project's kernel against ONNX Runtime, and against OpenBLAS's sgemm.
 
-The rows have 8 heads, full and causal. The time of a call is the time that the caller waits, with warm caches. In each
-of 5 rounds every side runs for --seconds, sgemm for a quarter of that time. The median of a side's calls counts. ONNX
-Runtime's MultiHeadAttention takes K and V in two orders; the time of the faster order counts. Results are compared with
-attention in double.
+The rows have 8 heads, full and causal. The time of a call is the time that the caller waits, with warm caches. Each
+process measures a row in 5 rounds. In a round every side runs for the process's share of --seconds, sgemm for a quarter
+of this share. The time of a side in a round is the median of its calls. ONNX Runtime's MultiHeadAttention takes K and V
+in two orders; the time of the faster order counts. Results are compared with attention in double.
 """
 
 import os

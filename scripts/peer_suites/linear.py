@@ -1,7 +1,8 @@
 """Linear attention on a GPU, bf16: this project's kernels against flash-linear-attention (fla).
 
-The rows are causal, on tensors [batch, tokens, heads, head_dim], without a gate and with a gate for each token and head
-(simple GLA). fla has many forms. Only the forms that this project found fastest take part.
+The rows are causal, on tensors [batch, tokens, heads, head_dim]. They have no gate, or a gate for each token and head
+(simple GLA, gated linear attention). fla has many functions for the same result, here called forms. Only the forms that
+this project found fastest take part.
 """
 
 import importlib

@@ -12,10 +12,10 @@ With --device cpu a call returns only when the row is computed. `call` is then t
 measured. On the CPU only the rows of at most 1024 tokens are compared, in f32, and each row with a batch of 1 in place
 of its own batch.
 
-A ratio is the time of new over the time of old within one turn. The ratio of old again to old has an interval, too. Its
-two ends have distances from 1; the larger distance is the noise floor. A row has moved if the interval of new over old
-lies wholly above 1.01 or wholly below 0.99, and the median lies beyond that limit by more than the noise floor. A row
-has also moved if any bit of the output differs between the two libraries.
+A ratio is the time of new over the time of old within one turn. The ratio of old again to old has an interval, too. The
+noise floor is the larger of the distances from 1 of this interval's two ends. A row has moved if the interval of new
+over old lies wholly above 1.01 or wholly below 0.99, and the median lies beyond that limit by more than the noise
+floor. A row has also moved if any bit of the output differs between the two libraries.
 """
 
 import ctypes
@@ -98,7 +98,7 @@ class OnCpu:
         self.memory = []
         for heads in (q_heads, kv_heads, kv_heads, q_heads):
             size = batch * heads * length * dim
-            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # these are repeated: drawing is slow
+            few = [numbers.gauss(0, 1) for _ in range(min(size, 65537))]  # the tensor repeats these; drawing is slow
             memory = (ctypes.c_float * size)()
             for at in range(0, size, len(few)):
                 memory[at:at + len(few)] = few[:size - at]

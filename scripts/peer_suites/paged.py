@@ -3,8 +3,8 @@
 Each row has one query for each sequence. The row is computed over a contiguous cache, over a cache on pages of 16
 tokens, and over a contiguous cache to which a new, rotated (RoPE) token is appended first. A ratio is a peer's time
 over the time of this project's kernel with the same kind of cache. Results are compared with this project's result over
-the contiguous cache, or with the first other result if this result is left out. Results with a new token are not
-compared.
+the contiguous cache. If this project's side is left out, the first other side's result takes its place. Results with a
+new token are not compared.
 """
 
 import statistics

@@ -49,15 +49,15 @@ def pooled_row(rows):
 
 
 def case_of(row):
-    """Returns the fields of a row that are no figures: texts, whole numbers and truth values. They say what the row is
-    about."""
+    """Returns the fields of a row that say what the row is about. These fields are texts, whole numbers and truth
+    values; figures are floats, lists or dicts."""
     return frozenset((key, value) for key, value in row.items()
                      if isinstance(value, (str, int)) and key not in ("agree", "turns"))
 
 
 def pooled(results):
-    """Pools the results of several processes into one result. It has one row for each case that all processes have, in
-    the order of the first process."""
+    """Pools the results of several processes into one result. The pooled result has one row for each case that all
+    processes have, in the order of the first process."""
     about = {**results[0]["about"], "processes": len(results)}
     by_case = [{case_of(row): row for row in result["rows"]} for result in results]
     return {"about": about, "rows": [pooled_row([rows[case] for rows in by_case]) for case in by_case[0]

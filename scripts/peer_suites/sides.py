@@ -254,7 +254,7 @@ class OnnxRuntime:
         session.intra_op_num_threads = threads
         session.inter_op_num_threads = 1
         session.add_session_config_entry("session.set_denormal_as_zero", "1")  # as this project's cpu device does
-        session.add_session_config_entry("session.force_spinning_stop", "1")  # leave the cores to the next side
+        session.add_session_config_entry("session.force_spinning_stop", "1")  # no thread spins while the next side runs
         self.session = ort.InferenceSession(model.SerializeToString(), session, providers=["CPUExecutionProvider"])
         self.binding, self.heads = self.session.io_binding(), heads
         self.values = [ort.OrtValue.ortvalue_from_numpy(x) for x in inputs.values()]
@@ -282,7 +282,8 @@ def rows_of(x):
 
 def onnx_multi_head(work, q, k, v, threads, heads_first=False):
     """com.microsoft.MultiHeadAttention, with ALiBi as an additive tensor. The operator gets Q as
-    [1, n, heads * head_dim]. It gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the order of Q."""
+    [1, n, heads * head_dim]. The operator gets K and V as [1, heads, n, head_dim] if `heads_first` is set, else in the
+    same form as Q."""
     _, heads, length, dim = q.shape
     inputs = {"q": rows_of(q), "k": k if heads_first else rows_of(k), "v": v if heads_first else rows_of(v)}
     operands = list(inputs)

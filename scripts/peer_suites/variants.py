@@ -2,10 +2,11 @@
 
 The rows compute attention with 32 heads: without a modifier, with ALiBi, with a soft cap of 30, and with a window in
 which a query sees its own key and the 1024 keys before it. Other rows only rotate Q and K (RoPE). FlexAttention gets
-each modifier as a score function or a block mask. The peer in the rows with RoPE is a function that reads cosines and
-sines from tables in f32. torch.compile compiles this function and FlexAttention. FlashAttention-3 takes part in the rows
-without a modifier and in the rows with a soft cap. Results are compared with FlexAttention's; in the rows with RoPE,
-with this function's. If that side is left out, results are compared with the first side's.
+each modifier as a score function or a block mask. In the rows with RoPE the only peer is a PyTorch function that reads
+cosines and sines from tables in f32. torch.compile compiles FlexAttention and this function. FlashAttention-3 takes
+part in the rows without a modifier and in the rows with a soft cap. Results are compared with the result of
+FlexAttention, and in the rows with RoPE with the result of the PyTorch function. If this side is left out, results are
+compared with the result of the first side.
 """
 
 from . import clocks, pages, sides

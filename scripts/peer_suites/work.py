@@ -6,9 +6,9 @@ from typing import NamedTuple, Optional
 from . import clocks
 from .clocks import np
 
-# An f32 result may differ from the truth by 1e-5 + 1e-4 |x|, a bf16 result by 5e-3 + 1e-2 |x|. These are the fixed
-# tolerances of the study that this project follows (docs/measuring.md). Two bf16 results may therefore differ from each
-# other by 1e-2 + 2e-2 |x|.
+# An f32 result may differ from the exact result x by 1e-5 + 1e-4 |x|, a bf16 result by 5e-3 + 1e-2 |x|. These are the
+# fixed tolerances of the study that this project follows (docs/measuring.md). Two bf16 results may therefore differ
+# from each other by 1e-2 + 2e-2 |x|.
 F32_ATOL, F32_RTOL = 1e-5, 1e-4
 BF16_ATOL, BF16_RTOL = 1e-2, 2e-2
 
@@ -26,8 +26,8 @@ class Work(NamedTuple):
         return found if self.window is None else {**found, "window_left": self.window}
 
     def flops(self, heads, length, head_dim):
-        """Returns the number of operations of the two matrix products. With a causal mask only the pairs that are not
-        masked count."""
+        """Returns the number of operations of the two matrix products. With a causal mask only the pairs of a query and
+        a key that the mask allows count. A window does not lower the number."""
         return 4 * head_dim * heads * (length * (length + 1) // 2 if self.causal else length * length)
 
 
@@ -39,7 +39,7 @@ def slopes(heads):
 def added(work, heads, length):
     """Returns an f32 tensor that has ALiBi and the mask, and that attention adds to the scores: [1, heads, n, n] with
     ALiBi, else [1, 1, n, n]."""
-    distance = np.subtract.outer(np.arange(length), np.arange(length))  # from a key to a query
+    distance = np.subtract.outer(np.arange(length), np.arange(length))  # the query's position - the key's position
     found = np.zeros((1, 1, length, length), np.float32)
     if work.alibi:
         found = (-np.array(slopes(heads))[None, :, None, None] * distance).astype(np.float32)

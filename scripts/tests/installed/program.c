@@ -1,4 +1,4 @@
-/* Calls each operation once on the cpu, with numbers whose results are known. */
+/* Calls attn_flash, attn_decode, attn_linear and attn_rope once each on the CPU. The results are known. */
 #include <attn/attn.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ int main(void) {
     fprintf(stderr, "open: %s\n", attn_message());
     return 1;
   }
-  /* All keys weigh the same, so that a query has the mean of the values that it sees: 1, then (1 + 3) / 2. */
+  /* All keys weigh the same, so the output of a query is the mean of the values that it sees: 1, then (1 + 3) / 2. */
   for (int i = 0; i < tokens * width; ++i) {
     q[i] = k[i] = 1;
     v[i] = i < width ? 1 : 3;
