@@ -48,11 +48,10 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = hidden_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
-  const float shift = shift_of(maximum);
   // The score of a hidden key stays -infinity, so that the key's row of V does not count, whether or not it is finite.
   for (int key = first_key; key < keys; ++key) {
     if (scores[key] == hidden_score) continue;
-    scores[key] = __builtin_exp2f((scores[key] - shift) * log2_e);
+    scores[key] = __builtin_exp2f((scores[key] - maximum) * log2_e);
     sum += scores[key];
   }
   const RowEnd end = end_of_row(maximum, sum, 1, context);

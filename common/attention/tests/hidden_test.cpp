@@ -442,7 +442,7 @@ std::vector<HiddenMutation> hidden_mutations(bool of_cuda) {
       {"tiled_vector", "values_not_repaired", "tiled.cpu.cpp", "if (not_finite != 0 &&", "if (false &&"},
       {"naive", "hidden_values_read", "naive.cpu.cpp",
        "if (scores[key] == hidden_score) continue;\n    const float weight", "const float weight"},
-      {"naive", "rows_without_keys", "softmax.h", "maximum == hidden_score ? V{} : maximum", "maximum"},
+      {"naive", "rows_without_keys", "softmax.h", "return {seen ? 1 / sum : 0,", "return {1 / sum,"},
       {"tuned", "repaired_beyond_the_range", "repair.h", "if (keys.begin < 0) keys.begin = 0;", "keys.begin = 0;"},
       {"tuned", "repaired_from_hidden_keys", "exact_row_cpu.h", "if (s == hidden_score) continue;", ""},
       {"tuned", "repaired_without_rescaling", "exact_row_cpu.h", "sums[d] * alpha +", "sums[d] +"}};
