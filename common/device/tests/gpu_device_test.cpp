@@ -329,7 +329,9 @@ TEST_F(GpuDeviceTest, FaultsAreNamed) {
   device_.reset();  // faults happen in separate processes
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Faulty faults[] = {{"illegal memory access", "*reinterpret_cast<volatile int*>(64) = 1;"},
-                           {"misaligned", "*reinterpret_cast<volatile int*>(65) = 1;"},
+                           {"misaligned",
+                            "__shared__ int cells[2];"
+                            "*reinterpret_cast<volatile int*>(reinterpret_cast<char*>(cells) + 1) = 1;"},
                            {"CUDA_ERROR", "__trap();"}};
   const std::string rest = " in run; (cuda:0 is lost to this process; ){3}after [0-9.]* s, lost";
   for (const auto& [name, body] : faults) {
