@@ -16,14 +16,14 @@ class MetalStitchTest : public test::MetalProgramTest {
   MetalStitchTest() : MetalProgramTest("proto2_stitching") {}
 };
 
-TEST_F(MetalStitchTest, EachForm) {
+TEST_F(MetalStitchTest, EachFormThatTheEmulatorRuns) {
   expect_right(4,
                "form=monolithic,inline,noinline,switch grain=element function=alibi batch=1 q_heads=2 kv_heads=1 "
                "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
 }
 
 // --dry-run says for each of these forms in one line why the form does not run.
-TEST_F(MetalStitchTest, OtherFormsSayWhy) {
+TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
   const std::string text =
       dry_run("form=pointer,stitched,stitched_nolto grain=element function=alibi q_len=19 head_dim=64");
   EXPECT_NE(text.find("form pointer: in Metal a pointer to a function comes from a visible_function_table"),
@@ -34,9 +34,9 @@ TEST_F(MetalStitchTest, OtherFormsSayWhy) {
   EXPECT_NE(text.find("0 of 3 cases"), std::string::npos) << text;
 }
 
-// A row's scores for block i of 8 keys lie in four lanes: lane l from 0 to 3 has the keys 8 i + 2 l and 8 i + 2 l + 1.
-// For each block a simdgroup makes one call for the first keys of its lanes, and one call for the second keys. The
-// simdgroup leaves a call out if no row sees a key of this call.
+// A simdgroup has 8 rows. Four lanes have a row's scores for block i of 8 keys: lane l from 0 to 3 has key 8 i + 2 l
+// and key 8 i + 2 l + 1. For each block the simdgroup makes one call for the even keys, and one call for the odd keys.
+// It leaves a call out if no row sees a key of this call.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};

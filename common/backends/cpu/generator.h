@@ -1,5 +1,5 @@
-// Runs programs that write machine code. A kernel's fragment (a part that is compiled on its own) may be such a
-// program.
+// Runs programs that write machine code. The source of a kernel's fragment (KernelSource::fragments) may be such a
+// program in place of C++.
 #pragma once
 
 #include <string>

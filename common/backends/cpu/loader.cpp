@@ -15,7 +15,7 @@ namespace attn {
 
 namespace {
 
-// Messages of the JIT's session about the failed look-up of this thread.
+// What the JIT's session says in this thread while load() looks up a kernel, if the look-up fails.
 thread_local std::string link_messages;
 
 // A kernel's code: its library in the session, and the constants that the kernel reads at run time.
@@ -46,7 +46,7 @@ CpuLoader::CpuLoader() {
   if (mathematics) {
     jit_->getProcessSymbolsJITDylib()->addGenerator(std::move(*mathematics));
   } else {
-    // This C library is not glibc, and includes the mathematics library.
+    // The C library is probably not glibc: other C libraries include the mathematics library.
     llvm::consumeError(mathematics.takeError());
   }
   // The session reports missing symbols separately from the error of a look-up; load() joins the two. Linking runs in

@@ -90,9 +90,9 @@ TEST_P(Variants, EveryTypeAndLayout) {
   }
 }
 
-// The rows of K are a multiple of 4 KiB apart. Such rows share a set of the L1 cache, so on most CPUs the tuned kernel
-// reads a copy of these rows.
-TEST_P(Variants, RowsOfKAMultipleOf4KiBApart) {
+// The distance between the rows of K is a multiple of 4 KiB. Such rows share a set of the L1 cache, so on most CPUs the
+// tuned kernel reads a copy of these rows.
+TEST_P(Variants, RowsAtDistancesOfWholePagesOf4KiB) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
       FlashConfig config = small(GetParam());
@@ -169,14 +169,15 @@ TEST_P(Variants, RowsBeyondTheEnd) {
   }
 }
 
-// On a GPU the tensors have more tiles than an H200 runs at the same time. A tile's 16-bit outputs pass through
-// threadgroup memory that the previous tile has used. The last tile of a head may reach beyond the head's last row.
-// With a causal mask the first tile may begin before the head's first row.
+// The kernel wgmma has more tiles here than an H200 runs at the same time, so a threadgroup computes several tiles, one
+// after the other. Their 16-bit outputs pass through the same threadgroup memory. The last tile of a head may reach
+// beyond the head's last row. With a causal mask wgmma counts a head's tiles from the last row backwards, so the first
+// tile may begin before the first row.
 TEST_P(Variants, OutputsOfManyTiles) {
   test::Some some(7);
   for (const int64_t head_dim : {40, 64, 128, 192, 256}) {
     for (const int64_t rows : {64, 128, 192, 256}) {
-      if (!on_cuda && rows > 64) continue;  // a cpu thread computes many tiles in turn with any number of rows
+      if (!on_cuda && rows > 64) continue;  // two threads of a cpu compute many tiles of 64 rows already
       for (const bool causal : {false, true}) {
         if (some.skips()) continue;
         FlashConfig config = small(GetParam());
