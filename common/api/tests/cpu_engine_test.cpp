@@ -88,7 +88,7 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
   }
 }
 
-TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForDecodingAtManyLengths) {
+TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForAllLengthsOfACache) {
   Engine engine("cpu:threads=1");
   for (int turn = 0; turn < 3; ++turn) {
     QKVO tensors(2, 2, 40, 40);
@@ -264,7 +264,7 @@ TEST_F(AttnTest, IgnoresTheStridesOfEmptyTensors) {
 
 TEST_F(AttnTest, TakesOptionsOfAnOlderHeader) {
   attn_flash_options options = ATTN_FLASH_OPTIONS;
-  options.struct_bytes = offsetof(attn_flash_options, scale);  // the options after the first struct_bytes bytes are off
+  options.struct_bytes = offsetof(attn_flash_options, scale);  // options beyond this size do not count
   options.scale = 17;
   ASSERT_EQ(attn_flash(engine_, nullptr, &q_, &k_, &v_, &o_, &options), ATTN_OK) << attn_message();
   EXPECT_LT(tensors_.error(), 1e-5);

@@ -48,14 +48,16 @@ uint64_t number_of(const llvm::Value* value) {
   return number ? number->getZExtValue() : 0;
 }
 
-// Returns the name that the user wrote for a variable of a function: "scores" for _ZZ4nameE6scores.
+// Returns the name that the user wrote for a variable of a function: "scores" for _ZZ4nameE6scores. The name may
+// contain an E itself.
 std::string plain_name(llvm::StringRef name) {
   if (!name.starts_with("_ZZ")) return name.str();
-  const size_t at = name.rfind('E');
-  llvm::StringRef rest = at == llvm::StringRef::npos ? name : name.drop_front(at + 1);
-  size_t bytes = 0;
-  if (rest.consumeInteger(10, bytes) || bytes > rest.size()) return name.str();
-  return rest.take_front(bytes).str();
+  for (size_t at = name.rfind('E'); at != llvm::StringRef::npos; at = name.rfind('E', at)) {
+    llvm::StringRef rest = name.drop_front(at + 1);
+    size_t bytes = 0;
+    if (!rest.consumeInteger(10, bytes) && bytes <= rest.size()) return rest.take_front(bytes).str();
+  }
+  return name.str();
 }
 
 class Instrumenter {
@@ -100,8 +102,8 @@ class Instrumenter {
   std::vector<std::pair<llvm::WeakTrackingVH, std::string>> without_value_;  // function constants
 };
 
-// Gives each function constant its value from `values`, whose keys are numbers or names of constants. Marks the
-// constant's variable as constant, so that LLVM uses the value.
+// Gives each of Metal's function constants its value from `values`, whose keys are numbers or names of function
+// constants. Tells LLVM that the variable never changes, so that LLVM uses the value.
 void Instrumenter::set_function_constants(const std::map<std::string, double>& values) {
   std::map<std::string, double> unused = values;
   const llvm::GlobalVariable* const list = module_.getGlobalVariable("llvm.global.annotations");
@@ -198,8 +200,8 @@ void Instrumenter::inline_library() {
   }
   place_arrays();  // before a pass drops an array that is only written
   llvm::FunctionPassManager simplify;
-  // No pass may move arithmetic before the branch that guards it: on the other branch the result may be infinite, and
-  // the check would report a number that the text never computes.
+  // A kernel may test a number before it divides by the number. No pass may move the division before the test: the
+  // result could be infinite, and the check would report a division that the kernel never makes.
   simplify.addPass(llvm::SROAPass(llvm::SROAOptions::PreserveCFG));
   simplify.addPass(llvm::EarlyCSEPass());
   llvm::ModulePassManager passes;
@@ -211,7 +213,7 @@ void Instrumenter::inline_library() {
   const llvm::GlobalVariable* const constructors = module_.getGlobalVariable("llvm.global_ctors");
   if (constructors && constructors->hasInitializer() && constructors->getInitializer()->getNumOperands() > 0 &&
       error_.empty()) {
-    error_ = "a variable outside of functions needs code for its first value";
+    error_ = "the first value of a variable outside of functions is no constant of the compiler";
   }
 }
 
@@ -231,7 +233,8 @@ void Instrumenter::place_arrays() {
   for (llvm::GlobalVariable* const variable : variables) {
     const uint64_t bytes = module_.getDataLayout().getTypeAllocSize(variable->getValueType());
     if (offset + bytes + threadgroup_gap_bytes > threadgroup_arena_bytes) {
-      error_ = fmt::format("the kernel declares more than {} bytes of threadgroup memory", threadgroup_arena_bytes);
+      error_ = fmt::format("the kernel declares more threadgroup memory than {} bytes, gaps between arrays included",
+                           threadgroup_arena_bytes);
       return;
     }
     facts_.arrays.push_back({plain_name(variable->getName()), offset, bytes});
@@ -308,7 +311,7 @@ void Instrumenter::access(llvm::Instruction& instruction, llvm::Value* address, 
   touch(instruction, address, number(bytes, 64), writes, atomic, alignment.value());
 }
 
-// Whether all elements of a constant are finite.
+// Whether a value is a constant whose elements are all finite. Returns false for a vector with unlike elements.
 bool is_finite(const llvm::Value* value) {
   const auto* const constant = llvm::dyn_cast<llvm::Constant>(value);
   if (!constant) return false;
@@ -450,7 +453,7 @@ void Instrumenter::check(llvm::Function& function) {
       const llvm::Function* const called = call->getCalledFunction();
       if (called && called->getName().starts_with("msl_") && called->isDeclaration() && call->arg_size() > 0 &&
           !called->getName().starts_with("msl_precise_")) {
-        // The last argument of the machine's functions is the place.
+        // These functions of the machine take a place as the last argument.
         call->setArgOperand(call->arg_size() - 1, number(place_of(*call)));
       }
     }

@@ -204,6 +204,8 @@ TEST(MetalEmulatorTest, UnwrittenAndBounds) {
                "unwritten", "word 32 (byte 128) of x");
   EXPECT_FAULT((Case{.text = head + "  threadgroup float x[32];\n  x[t + 1] = 1;\n}\n"}), "bounds",
                "of x, which has 128");
+  EXPECT_FAULT((Case{.text = head + "  threadgroup float tileE[32];\n  tileE[t + 1] = 1;\n}\n"}), "bounds",
+               "of tileE, which has 128");
   EXPECT_FAULT((Case{.text = head + "  out[t * 4] = 1;\n}\n"}), "bounds",
                "word 64 (byte 256) of buffer 1, which has 256 bytes");
   EXPECT_FAULT((Case{.text = head + "  out[t] = *(in - 1 - t);\n}\n"}), "bounds", "word -1 (byte -4) of buffer 0");
