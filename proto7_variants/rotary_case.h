@@ -27,8 +27,8 @@ std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& co
 /// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
 
-/// The tensors before the turn (`raw`), and the oracle's tensors (`turned`): Q and K are turned in double and rounded
-/// once.
+/// `raw` has the tensors before the turn. The host's tensors of `turned` are the oracle's: Q and K are turned in double
+/// and rounded once. The launches write the device's buffers of `turned`.
 struct RotaryInputs {
   RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
                const Rotary& rotary);
@@ -37,22 +37,22 @@ struct RotaryInputs {
   FlashInputs raw, turned;
 };
 
-/// The launches of the steps. They write the buffers of `turned`. They read the buffers of `raw`, but with
+/// The launches that turn Q and K. They write the buffers of `turned`. They read the buffers of `raw`, but with
 /// Rotary::in_place they read the buffers of `turned`.
 class RotaryLaunches {
  public:
-  /// encode() runs the launches of the plan's steps.
+  /// `plan` is the plan of rotary_plan(). encode() encodes its launches.
   RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary,
                  const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
-  /// Fills the outputs of the launches with NaN. If the launches write in place, puts back the values before the turn.
+  /// Fills the outputs of the launches with NaN; if the launches write in place, with the values before the turn.
   void poison();
-  /// Compares the outputs of the launches with the oracle's tensors, within the rounding of the dtype. Of a large
-  /// tensor, only a sample of the rows is compared.
+  /// Compares the outputs of the launches with the oracle's tensors. An element may differ by one rounding of the dtype,
+  /// and by 4e-6 more. Of a large tensor, only a sample of the rows is compared. Also checks the buffers' guard bands.
   Check check();
 
-  /// Returns Q as the last launch left it.
+  /// Returns the Q that the launches wrote.
   Tensor turned_q() const;
   /// Return the buffers that attention reads.
   Buffer& q();

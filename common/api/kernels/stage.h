@@ -1,6 +1,6 @@
-// The parameters of the kernel `stage`, which puts a block of memory together on the device, in the order of a stream.
-// The block consists of bytes that are part of the launch's parameters, and of copies of the caller's tables. Host and
-// kernel share this file; it includes only headers of kernels.
+// The parameters of the kernel `stage`, which writes parts of a block of the device's memory. A part is a copy of bytes
+// in the launch's parameters, or a copy of a caller's tensor. The kernel runs on the caller's stream, after the work that
+// is already on the stream. Host and kernel share this file; it includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -12,8 +12,8 @@ struct StagedTable {
   const GLOBAL unsigned* from;
   INT64 words, at;
 };
-/// The kernel copies `bytes` bytes of `head` to the beginning of `block`, and the tables of the first `tables` entries
-/// of `table` to their places.
+/// The kernel copies `bytes` bytes of `head` to the beginning of `block`. It also makes the copies that table[0] to
+/// table[tables - 1] describe.
 struct StageParams {
   GLOBAL unsigned char* block;
   int bytes, tables;
