@@ -48,8 +48,9 @@ class RotaryLaunches {
   void encode(CommandEncoder& encoder) const;
   /// Fills the outputs of the launches with NaN; if the launches write in place, with the values before the turn.
   void poison();
-  /// Compares the outputs of the launches with the oracle's tensors. An element may differ by one rounding of the dtype,
-  /// and by 4e-6 more. Of a large tensor, only a sample of the rows is compared. Also checks the buffers' guard bands.
+  /// Compares the outputs of the launches with the oracle's tensors. An element may differ by one rounding of the
+  /// dtype, and by 4e-6 more. Of a large tensor, only a sample of the rows is compared. Also checks the buffers' guard
+  /// bands.
   Check check();
 
   /// Returns the Q that the launches wrote.

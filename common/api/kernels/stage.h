@@ -1,6 +1,6 @@
 // The parameters of the kernel `stage`, which writes parts of a block of the device's memory. A part is a copy of bytes
-// in the launch's parameters, or a copy of a caller's tensor. The kernel runs on the caller's stream, after the work that
-// is already on the stream. Host and kernel share this file; it includes only headers of kernels.
+// in the launch's parameters, or a copy of a caller's tensor. The kernel runs on the caller's stream, after the work
+// that is already on the stream. Host and kernel share this file; it includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
