@@ -132,12 +132,12 @@ def _bias_of(mask):
         for axis in range(4):
             if mask.stride(axis) == 0:
                 mask = mask.narrow(axis, 0, 1)
-    bias = (torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask).float().contiguous()
+    bias = (torch.where(mask, 0.0, -math.inf) if mask.dtype == torch.bool else mask).float()
     rest = -bias.shape[-1] % 4 if bias.shape[-1] > 1 else 0
     traced = torch.compiler.is_compiling() or get_proxy_mode() is not None or type(bias) not in _in_memory
-    if not traced and rest == 0 and bias.data_ptr() % 16 == 0:
+    if not traced and rest == 0 and bias.is_contiguous() and bias.data_ptr() % 16 == 0:
         return bias
-    return torch.nn.functional.pad(bias, (0, rest))  # a copy, even if `rest` is 0
+    return torch.nn.functional.pad(bias, (0, rest)).contiguous()  # pad() copies, even if `rest` is 0
 
 
 def mask_options(mask):
