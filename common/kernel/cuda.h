@@ -1,8 +1,8 @@
 // The cuda dialect: functions for kernels that run on a GPU. This file includes no headers of the toolkit, so that a
 // kernel compiles quickly.
 //
-// A kernel is a function extern "C" __global__ void NAME(const __grid_constant__ Params). ampere.h adds functions for
-// Ampere and later, wgmma.h functions for Hopper.
+// A kernel is a function `extern "C" __global__ void NAME(const Params)`; most declare the parameter __grid_constant__.
+// ampere.h adds functions for Ampere and later, wgmma.h functions for Hopper.
 #pragma once
 
 #include "common/kernel/types.h"
@@ -61,7 +61,7 @@ DEVICE void store_float(void* tensor, long long index, float value) {
   }
 }
 
-/// Computes 1 / x by the special function unit. The result is off by at most 1 ulp.
+/// Computes 1 / x by the special function unit. The result is off by at most 1 ulp. Subnormal numbers count as 0.
 DEVICE float reciprocal_approx(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));

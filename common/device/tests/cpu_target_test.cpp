@@ -83,11 +83,9 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
     return count;
   };
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "x86-64-v2 has no multiply-add";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4)
-      << "a multiply-add computes 4 of an iteration's 16 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "a multiply-add computes 8 of an iteration's 16 floats";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1)
-      << "a multiply-add computes all 16 floats of an iteration";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "an iteration of 16 floats takes four vectors of 4";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "an iteration of 16 floats takes two vectors of 8";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "an iteration of 16 floats takes one vector";
   // a.within(b) is `a` without the features that `b` lacks.
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);
@@ -101,8 +99,8 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
   EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
 }
 
-// Code for a family, without the features that this host lacks, must run on this host.
-TEST(CpuTargetTest, RunsCodeThatIsCompiledForAFamilyWithinThisHost) {
+// target.within(host) is the family's target with only those features that this host has. Such code must run here.
+TEST(CpuTargetTest, RunsCodeForTheFeaturesThatAFamilyAndThisHostShare) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {
     CpuTarget target = CpuTarget::named(family);

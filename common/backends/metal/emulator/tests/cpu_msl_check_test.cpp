@@ -60,7 +60,7 @@ TEST_F(MslCheckCliTest, OneLineReportsAnEndlessLoopOrRecursion) {
   expect("endless.metal recursion --threads 1 --buffer 0=f32:zero:1", 1, "recursion was ended by signal 11");
 }
 
-TEST_F(MslCheckCliTest, BadInputGivesOneLineAndStatus2) {
+TEST_F(MslCheckCliTest, BadInputGivesStatus2AndOneLineWithoutMessages) {
   write_text("empty.metal", "");
   write_text("noise.metal", sum + "\n)))}}}) $ @ ` error int float float;;((\n");
   for (const auto& [line, words] :
