@@ -18,17 +18,17 @@ struct DeviceRecords {
 std::vector<Claim> transfer_claims();
 
 /// Returns the conclusions of the two claims.
-/// - tile_transfers is about tiles of the kernel `tuned` without a causal mask. Of each device and head_dim it takes
-/// the
-///   shape with the most measured tiles, so the two devices may have other lengths and dtypes. There is a conclusion
-///   for each head_dim with at least three tiles that both devices have measured. The best tile of a device is the
-///   fastest of these tiles. The figure compares two times on the device `to`: the time of the best tile of `from`,
-///   divided by the time of the best tile of `to`.
-/// - verdicts_transfer compares verdicts. The verdict of a device on a hypothesis is the verdict of most of the
-/// device's
-///   decided findings; if supported and refuted findings are equally many, the device has no verdict. There is a
-///   conclusion if both devices have a verdict on some hypothesis. The figure is the number of hypotheses with equal
-///   verdicts, divided by the number of hypotheses on which both devices have a verdict.
+///
+/// tile_transfers compares two times on the device `to`: the time of the tile that is best on `from`, divided by the
+/// time of the tile that is best on `to`. The best tile of a device is its fastest tile of the kernel `tuned` without a
+/// causal mask, among the tiles that both devices have measured. There is a conclusion for each head_dim with at least
+/// three such tiles. At each head_dim a device counts with the shape that has the most measured tiles, so the two
+/// devices may have other lengths and dtypes.
+///
+/// verdicts_transfer compares verdicts. The verdict of a device on a hypothesis is the verdict of most of the device's
+/// decided findings; if supported and refuted findings are equally many, the device has no verdict. The figure is the
+/// number of hypotheses with equal verdicts, divided by the number of hypotheses on which both devices have a verdict.
+/// There is a conclusion if this number is not 0.
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to);
 
 }  // namespace attn

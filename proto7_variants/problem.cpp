@@ -50,8 +50,8 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
-// Returns the memory of the inputs, the inputs that RoPE has turned, the inputs with copied heads, and the bias. A case
-// needs only the tensors of its modifiers.
+// Returns the memory of the inputs, the inputs that RoPE has rotated, the inputs with copied heads, and the bias. A
+// case needs only the tensors of its modifiers.
 Memory variants_memory(const VariantsConfig& variants) {
   Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
   if (variants.copies_heads) {
@@ -126,7 +126,7 @@ CasePlan variants_case_plan(const Case& config, const Setting& setting) {
 }
 
 std::shared_ptr<FlashInputs> VariantsInputs::shared() const {
-  return rotary ? std::shared_ptr<FlashInputs>(rotary, &rotary->turned) : plain;
+  return rotary ? std::shared_ptr<FlashInputs>(rotary, &rotary->rotated) : plain;
 }
 
 VariantsProblem::VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs,
@@ -181,9 +181,9 @@ void VariantsProblem::poison() {
 Check VariantsProblem::check() {
   Check check = attention_ ? attention_->check() : Check{};
   if (rotary_) {
-    const Check turned = rotary_->check();
-    if (!attention_) check.rows_checked = turned.rows_checked;
-    check.merge(turned);
+    const Check rotated = rotary_->check();
+    if (!attention_) check.rows_checked = rotated.rows_checked;
+    check.merge(rotated);
   }
   if (copies_) check.merge(copies_->check());
   return check;
@@ -204,7 +204,7 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
                                    [&] { return std::make_shared<FlashInputs>(device, flash, seed, path); });
   } else {
     const auto fits = [&](const RotaryInputs& made) {
-      return flash.same_tensors(made.raw.config()) && rotary.turns_like(made.rotary);
+      return flash.same_tensors(made.raw.config()) && rotary.rotates_like(made.rotary);
     };
     inputs.rotary =
         pools.rotary.get(fits, [&] { return std::make_shared<RotaryInputs>(device, flash, seed, path, rotary); });

@@ -1,4 +1,4 @@
-// One problem of proto7_variants: launches that turn Q and K (apply RoPE), a launch that copies key/value heads, and
+// One problem of proto7_variants: launches that rotate Q and K (apply RoPE), a launch that copies key/value heads, and
 // then a kernel of common/attention with the hooks of the modifiers. Without RoPE and copies only the attention kernel
 // runs. The launches before attention can also run alone.
 #pragma once
@@ -21,7 +21,7 @@ namespace attn {
 
 /// The values of a case of proto7_variants, typed.
 struct VariantsConfig {
-  /// "attention"; "rope": only the launches that turn Q and K; "expand": only the launch that copies key/value heads.
+  /// "attention"; "rope": only the launches that rotate Q and K; "expand": only the launch that copies key/value heads.
   std::string task = "attention";
   FlashConfig flash;          // the result of modified_config()
   bool copies_heads = false;  // attention reads a copy of the key/value heads for each query head
@@ -38,7 +38,7 @@ struct VariantsConfig {
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
-/// Returns the plan of a case: the launches that turn Q and K, the launch that copies heads, and the launch of
+/// Returns the plan of a case: the launches that rotate Q and K, the launch that copies heads, and the launch of
 /// attention with its modifiers. With task "rope" or "expand" the plan has only the task's launches. If the case cannot
 /// run, the plan's `unable` is the reason. The plan's work counts the arithmetic of each pair that no modifier hides,
 /// even if the user's mask function hides the pair.
@@ -55,13 +55,13 @@ struct CopiedInputs {
   FlashInputs copies;
 };
 
-/// The tensors of one shape and, with RoPE, of one way to turn Q and K.
+/// The tensors of one shape and, with RoPE, of one way to rotate Q and K.
 struct VariantsInputs {
   std::shared_ptr<FlashInputs> plain = {};
   std::shared_ptr<RotaryInputs> rotary = {};  // in place of `plain`
   std::shared_ptr<CopiedInputs> copied = {};  // in addition, where attention reads copies; else null
 
-  /// Returns the tensors before the copies: the turned tensors of `rotary`, or `plain`.
+  /// Returns the tensors before the copies: the rotated tensors of `rotary`, or `plain`.
   std::shared_ptr<FlashInputs> shared() const;
 };
 struct VariantsPools {
@@ -88,8 +88,8 @@ class VariantsProblem : public Problem {
   /// because only the device can count the pairs that the function leaves.
   std::optional<Work> work() const override { return counted_; }
 
-  /// Returns the last output of attention, or with task=rope the turned Q.
-  Tensor output() const { return attention_ ? attention_->output() : rotary_.value().turned_q(); }
+  /// Returns the last output of attention, or with task=rope the rotated Q.
+  Tensor output() const { return attention_ ? attention_->output() : rotary_.value().rotated_q(); }
 
  private:
   VariantsInputs inputs_;

@@ -15,30 +15,30 @@ namespace {
 
 constexpr int64_t rows_checked = 4096;
 
-Tensor turned(const Tensor& tensor, const RopeConfig& config, int64_t first_position) {
+Tensor rotated(const Tensor& tensor, const RopeConfig& config, int64_t first_position) {
   const std::vector<int> offsets(static_cast<size_t>(tensor.batch), static_cast<int>(first_position));
   const std::vector<double> values = reference_rope(config, tensor, offsets);
-  Tensor turned = tensor;
+  Tensor rotated = tensor;
   parallel_for(tensor.batch * tensor.heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t head = begin; head < end; ++head) {
       for (int64_t s = 0; s < tensor.seq; ++s) {
         const std::span row(values.data() + (head * tensor.seq + s) * tensor.dim, static_cast<size_t>(tensor.dim));
-        turned.store(tensor.offset(head / tensor.heads, head % tensor.heads, s, 0), row);
+        rotated.store(tensor.offset(head / tensor.heads, head % tensor.heads, s, 0), row);
       }
     }
   });
-  return turned;
+  return rotated;
 }
 
-AttentionInputs turned(const FlashInputs& raw, const Rotary& rotary) {
+AttentionInputs rotated(const FlashInputs& raw, const Rotary& rotary) {
   const AttentionShape& shape = raw.config().shape;
-  return {turned(raw.q(), rotary.config, rotary.position + shape.kv_len - shape.q_len),
-          turned(raw.k(), rotary.config, rotary.position), raw.v()};
+  return {rotated(raw.q(), rotary.config, rotary.position + shape.kv_len - shape.q_len),
+          rotated(raw.k(), rotary.config, rotary.position), raw.v()};
 }
 
 // Values of `wanted` were rounded from double, values of `buffer` from f32. Two such values may differ by a unit in the
 // last place.
-Check check_turned(const Buffer& buffer, const Tensor& wanted, const char* name) {
+Check check_rotated(const Buffer& buffer, const Tensor& wanted, const char* name) {
   Tensor got = wanted;
   buffer.download(got.data.data(), got.bytes());
   const AttentionShape shape{.batch = wanted.batch,
@@ -60,7 +60,7 @@ Check check_turned(const Buffer& buffer, const Tensor& wanted, const char* name)
   for (size_t i = 0; i < rows.size(); ++i) load(wanted)(rows[i], std::span(want).subspan(i * dim, dim));
   for (size_t i = 0; i < want.size(); ++i) allowed[i] = 4e-6 + unit * std::abs(want[i]);
   return compare_rows(rows, dim, load(got), want, allowed, [&](const RowIndex& row) {
-    return fmt::format("turned {} of batch {}, head {}, row {}", name, row.batch, row.head, row.q);
+    return fmt::format("rotated {} of batch {}, head {}, row {}", name, row.batch, row.head, row.q);
   });
 }
 
@@ -100,7 +100,7 @@ Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceIn
 
 RotaryInputs::RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
                            const Rotary& how)
-    : rotary(how), raw(device, config, seed, input), turned(device, config, seed, attn::turned(raw, how)) {}
+    : rotary(how), raw(device, config, seed, input), rotated(device, config, seed, attn::rotated(raw, how)) {}
 
 RotaryLaunches::RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs,
                                Rotary rotary, const Plan& plan)
@@ -114,13 +114,13 @@ RotaryLaunches::RotaryLaunches(Device& device, PipelineCache& pipelines, std::sh
 }
 
 void RotaryLaunches::encode(CommandEncoder& encoder) const {
-  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  FlashInputs &raw = inputs_->raw, &rotated = inputs_->rotated;
   const Strides q = raw.q().strides(), k = raw.k().strides();
   for (const Step& step : steps_) {
-    step.launch.encode(encoder, {.q = rotary_.in_place ? turned.q_buffer().data() : raw.q_buffer().data(),
-                                 .k = rotary_.in_place ? turned.k_buffer().data() : raw.k_buffer().data(),
-                                 .q_out = turned.q_buffer().data(),
-                                 .k_out = turned.k_buffer().data(),
+    step.launch.encode(encoder, {.q = rotary_.in_place ? rotated.q_buffer().data() : raw.q_buffer().data(),
+                                 .k = rotary_.in_place ? rotated.k_buffer().data() : raw.k_buffer().data(),
+                                 .q_out = rotated.q_buffer().data(),
+                                 .k_out = rotated.k_buffer().data(),
                                  .q_strides = q,
                                  .k_strides = k,
                                  .q_out_strides = q,
@@ -130,10 +130,10 @@ void RotaryLaunches::encode(CommandEncoder& encoder) const {
 }
 
 void RotaryLaunches::poison() {
-  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  FlashInputs &raw = inputs_->raw, &rotated = inputs_->rotated;
   for (const Step& step : steps_) {
-    for (const auto& [heads, from, to] : {std::tuple(step.what.shape.q_heads, &raw.q(), &turned.q_buffer()),
-                                          {step.what.shape.kv_heads, &raw.k(), &turned.k_buffer()}}) {
+    for (const auto& [heads, from, to] : {std::tuple(step.what.shape.q_heads, &raw.q(), &rotated.q_buffer()),
+                                          {step.what.shape.kv_heads, &raw.k(), &rotated.k_buffer()}}) {
       if (heads == 0) continue;
       if (rotary_.in_place) {
         to->upload(from->data.data(), from->bytes());
@@ -145,23 +145,23 @@ void RotaryLaunches::poison() {
 }
 
 Check RotaryLaunches::check() {
-  FlashInputs &raw = inputs_->raw, &turned = inputs_->turned;
+  FlashInputs &raw = inputs_->raw, &rotated = inputs_->rotated;
   Check check;
   for (const Step& step : steps_) {
-    if (step.what.shape.q_heads > 0) check.merge(check_turned(turned.q_buffer(), turned.q(), "q"));
-    if (step.what.shape.kv_heads > 0) check.merge(check_turned(turned.k_buffer(), turned.k(), "k"));
+    if (step.what.shape.q_heads > 0) check.merge(check_rotated(rotated.q_buffer(), rotated.q(), "q"));
+    if (step.what.shape.kv_heads > 0) check.merge(check_rotated(rotated.k_buffer(), rotated.k(), "k"));
   }
-  check_guards(check, {&raw.q_buffer(), &raw.k_buffer(), &turned.q_buffer(), &turned.k_buffer()});
+  check_guards(check, {&raw.q_buffer(), &raw.k_buffer(), &rotated.q_buffer(), &rotated.k_buffer()});
   return check;
 }
 
-Tensor RotaryLaunches::turned_q() const {
-  Tensor q = inputs_->turned.q();
-  inputs_->turned.q_buffer().download(q.data.data(), q.bytes());
+Tensor RotaryLaunches::rotated_q() const {
+  Tensor q = inputs_->rotated.q();
+  inputs_->rotated.q_buffer().download(q.data.data(), q.bytes());
   return q;
 }
 
-Buffer& RotaryLaunches::q() { return rotary_.by == "before" ? inputs_->turned.q_buffer() : inputs_->raw.q_buffer(); }
-Buffer& RotaryLaunches::k() { return rotary_.launches() ? inputs_->turned.k_buffer() : inputs_->raw.k_buffer(); }
+Buffer& RotaryLaunches::q() { return rotary_.by == "before" ? inputs_->rotated.q_buffer() : inputs_->raw.q_buffer(); }
+Buffer& RotaryLaunches::k() { return rotary_.launches() ? inputs_->rotated.k_buffer() : inputs_->raw.k_buffer(); }
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// The launches that turn Q and K (apply RoPE) before attention (common/attention/rotary.h), and the tensors of cases
+// The launches that rotate Q and K (apply RoPE) before attention (common/attention/rotary.h), and the tensors of cases
 // with these launches.
 #pragma once
 
@@ -15,30 +15,30 @@
 
 namespace attn {
 
-/// A launch that turns Q, K or both.
+/// A launch that rotates Q, K or both.
 struct RotaryStep {
   RopeShape shape;
   int64_t first_position;
   std::string phase;
 };
-/// Returns the steps in the order of their launches. There is no step if no launch turns Q or K. There are two steps,
-/// one for Q and one for K, if launches turn both and q_len is not kv_len. Else there is one step.
+/// Returns the steps in the order of their launches. There is no step if no launch rotates Q or K. There are two steps,
+/// one for Q and one for K, if launches rotate both and q_len is not kv_len. Else there is one step.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
 /// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
 
-/// `raw` has the tensors before the turn. The host's tensors of `turned` are the oracle's: Q and K are turned in double
-/// and rounded once. The launches write the device's buffers of `turned`.
+/// `raw` has the tensors before the rotation. The host's tensors of `rotated` are the oracle's: Q and K are rotated in
+/// double and rounded once. The launches write the device's buffers of `rotated`.
 struct RotaryInputs {
   RotaryInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
                const Rotary& rotary);
 
   Rotary rotary;
-  FlashInputs raw, turned;
+  FlashInputs raw, rotated;
 };
 
-/// The launches that turn Q and K. They write the buffers of `turned`. They read the buffers of `raw`, but with
-/// Rotary::in_place they read the buffers of `turned`.
+/// The launches that rotate Q and K. They write the buffers of `rotated`. They read the buffers of `raw`, but with
+/// Rotary::in_place they read the buffers of `rotated`.
 class RotaryLaunches {
  public:
   /// `plan` is the plan of rotary_plan(). encode() encodes its launches.
@@ -46,7 +46,7 @@ class RotaryLaunches {
                  const Plan& plan);
 
   void encode(CommandEncoder& encoder) const;
-  /// Fills the outputs of the launches with NaN; if the launches write in place, with the values before the turn.
+  /// Fills the outputs of the launches with NaN; if the launches write in place, with the values before the rotation.
   void poison();
   /// Compares the outputs of the launches with the oracle's tensors. An element may differ by one rounding of the
   /// dtype, and by 4e-6 more. Of a large tensor, only a sample of the rows is compared. Also checks the buffers' guard
@@ -54,7 +54,7 @@ class RotaryLaunches {
   Check check();
 
   /// Returns the Q that the launches wrote.
-  Tensor turned_q() const;
+  Tensor rotated_q() const;
   /// Return the buffers that attention reads.
   Buffer& q();
   Buffer& k();

@@ -21,7 +21,7 @@ struct Rotary {
   bool launches() const { return by == "before" || by == "query"; }
   bool in_kernel() const { return by == "query" || by == "kernel"; }
   /// Whether this and `other` rotate rows by the same angles. Only `config` and `position` count.
-  bool turns_like(const Rotary& other) const { return config == other.config && position == other.position; }
+  bool rotates_like(const Rotary& other) const { return config == other.config && position == other.position; }
 };
 
 }  // namespace attn

@@ -11,7 +11,7 @@ function element(tag, text = '', attributes = {}) {
   made.textContent = text;
   return made;
 }
-// The fields of a record, in the order in which the class Records of report_page writes them.
+// The fields of a record, in the order in which the class Records of report.py writes them.
 function fields(i) {
   const [id, device, experiment, file, when, [axes, ...values], ...rest] = DATA.records[i];
   const pairs = DATA.axes[axes].map((axis, k) => [axis, values[k]]);
@@ -28,7 +28,7 @@ function fields(i) {
 function cells(i) {
   const r = fields(i);
   if (i < DATA.findings) return [r.state, r.name, r.title, r.figure, r.next, r.holds, r.confidence];
-  // Names the case as label() of report_page does, and leaves out the same axes. Also leaves out the axes that have one
+  // Names the case as label() of report.py does, and leaves out the same axes. Also leaves out the axes that have one
   // value in all cases of the experiment.
   const all = Object.fromEntries(r.pairs), varying = DATA.varying[r.experiment];
   const named = r.pairs.filter(([axis, value]) => varying.includes(axis) && DATA.off[axis] !== value &&

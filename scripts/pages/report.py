@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Writes one HTML page from records: what to do on each device, then pictures, then tables.
 
 The page opens without a network. A click on a number, a bar or a point shows the record that it comes from, and the
