@@ -12,10 +12,10 @@
 
 namespace attn {
 
-/// Returns the axes of Modifiers and of the user's functions, each with the value that turns the axis off. Of RoPE's
-/// axes the result has only `rope`.
+/// Returns the axes of Modifiers and of the user's functions (score_function and mask_function), each with the value
+/// that turns the axis off. Of RoPE's axes the result has only `rope`.
 const std::vector<std::pair<std::string, AxisValue>>& modifier_axes();
-/// Returns the AxisInfo of the axes of modifier_axes(), without `rope` and the user's functions.
+/// Returns the AxisInfo of the axes of modifier_axes(), without `rope`, score_function and mask_function.
 std::vector<AxisInfo> modifier_infos();
 /// Returns the names of the axes of modifier_axes() that a case turns on.
 std::vector<std::string> modifiers_on(const Case& config);

@@ -39,8 +39,8 @@ class FlashProblem : public Problem {
   /// are rows that RoPE has not rotated yet.
   void read(const void* q, const void* k) { tensors_.q = q, tensors_.k = k; }
   /// Allows scores to be off by this share of their size, in addition to the hooks' score_error. A problem calls this
-  /// function if other launches round Q or K on the device: the device may round an element up where the oracle rounds
-  /// it down, or down where the oracle rounds it up.
+  /// function if other launches round Q or K on the device, because the device may round an element to another
+  /// neighbour than the oracle does.
   void allow_score_error(double share) { score_error_ = share; }
   /// Makes check() include the result of a check of another problem with the same kernel.
   void also(const Check& other) { others_.merge(other); }
@@ -62,8 +62,8 @@ class FlashProblem : public Problem {
 
 /// Returns a function that makes the problems of an experiment. Cases whose tensors have the same shapes, types and
 /// layout share the tensors and the oracle's results. Each kernel is also launched and checked once on needles
-/// (InputKind) before the kernel is timed, unless the tensors come from the user's file, or the sweep of this run has
-/// checked the kernel (Experiment::is_part()).
+/// (InputKind) before the kernel is timed. There are no needles if the tensors come from the user's file, or if this
+/// process is a part of a run (Experiment::is_part()), because then the run's sweep has checked the kernel.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> flash_problems();
 
 }  // namespace attn

@@ -18,16 +18,18 @@ struct RowIndex {
 };
 
 /// all_rows() returns all query rows. sample_rows() returns `count` rows, or all rows if there are fewer. The sample
-/// always has the first and the last query of two heads, even if `count` is smaller: the first head of the first batch
-/// entry, and the last head of the last batch entry. The other rows of the sample are drawn with `seed`. Both functions
-/// return the rows in order of (batch, head, q), without duplicates.
+/// always has the first and the last query of two heads, even if `count` is less than 4. These two are the first head
+/// of the first batch entry, and the last head of the last batch entry. The other rows of the sample are drawn with
+/// `seed`. Both functions return the rows in order of (batch, head, q), without duplicates.
 std::vector<RowIndex> all_rows(const AttentionShape& shape);
 std::vector<RowIndex> sample_rows(const AttentionShape& shape, int64_t count, uint64_t seed);
 
 struct ReferenceRows {
   std::vector<RowIndex> rows;
-  std::vector<double> o;    // rows x head_dim
-  std::vector<double> lse;  // per row: ln(e^sink + the sum over keys of e^score), of scaled scores
+  std::vector<double> o;  // rows x head_dim
+  /// Per row: ln(e^sink + the sum over keys of e^score). The score is scaled, and then changed by the ScoreFunction.
+  /// Without a sink, e^sink is 0.
+  std::vector<double> lse;
 
   // Quantities that bound rounding errors (tolerance.cpp). w: the weights of a row's keys. The weights of the keys and
   // of the sink add up to 1.

@@ -9,12 +9,12 @@ namespace attn {
 //
 //   o = sum over the row's n keys of p v / sum of p,   p = 2^(log2(e) s - shift),   w = p / sum of p,
 //
-// and errs in six places. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last place of
-// another type: 2^-11 for f16, 2^-8 for bf16. Products are written without an operator: `unit spread` is unit times
-// spread.
+// and makes six kinds of errors. u is 2^-24, half a unit in the last place of f32. `unit` is half a unit in the last
+// place of another type: 2^-11 for f16, 2^-8 for bf16. Products are written without an operator: `unit spread` is unit
+// times spread.
 //
-// 1. P is rounded to the 16 bits of V for the product P V. The error is at most one unit relative to the weight, in the
-//    numerator alone. The errors of different keys are independent, so in o they add up to a standard deviation of
+// 1. P is rounded to the 16 bits of V for the product P V. The relative error of p is at most one unit, and occurs only
+//    in the numerator. The errors of different keys are independent, so in o they add up to a standard deviation of
 //    0.4 unit spread, where spread = sqrt(sum of (w v)^2). The largest error among a million elements is about five
 //    standard deviations, or 2 unit spread. A row of one key can have an error of unit |o|. Where all weights are
 //    nearly equal, rounding moves all of them in the same direction, and the error of o is unit |o|.
@@ -48,10 +48,11 @@ namespace attn {
 // reach some of these bounds, for example those of errors 1 and 6. The tolerance counts each such bound twice or more,
 // so that a correct kernel uses at most about half of the tolerance.
 //
-// Why a wrong block exceeds the tolerance: leaving out m of n keys moves o by sqrt(m / n) spread times a number that is
-// about normally distributed and differs between elements. The log-sum-exp moves by about m / n. For m = 64 and n =
-// 65536, o moves by about 0.03 spread and the log-sum-exp by 1e-3. The tolerances of bf16 are the widest: for these m
-// and n they are 0.02 spread + 0.012 |o| for o, and 2.1e-4 for the log-sum-exp; |o| is about as large as spread.
+// The error of a wrong block exceeds the tolerance. If a kernel leaves out m of n keys, o moves by sqrt(m / n) spread
+// times a number that is about normally distributed and differs between elements. The log-sum-exp moves by about m / n.
+// For m = 64 and n = 65536, o moves by about 0.03 spread and the log-sum-exp by 1e-3. The tolerances of bf16 are the
+// widest: for these m and n they are 0.02 spread + 0.012 |o| for o, and 2.1e-4 for the log-sum-exp; |o| is about as
+// large as spread.
 AttentionTolerance attention_tolerance(const AttentionShape& shape, DType dtype, DType out_dtype, bool hooked,
                                        const ReferenceRows& want, double score_error) {
   constexpr double u = 0x1p-24;

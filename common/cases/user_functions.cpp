@@ -31,7 +31,7 @@ constexpr size_t most_bytes = size_t{1} << 20;                // the largest fil
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";  // some editors begin a file in UTF-8 with this mark
 constexpr size_t most_message_bytes = 400;  // the most bytes of a compiler's message that BadInput repeats
 // visible_pairs() evaluates at most about most_pairs pairs, but at least one query of each head. A launch of MaskOracle
-// that evaluates several rows writes at most most_chunk_bytes bytes.
+// evaluates at most most_chunk_bytes pairs (a byte each), but at least one row.
 constexpr int64_t most_pairs = int64_t{1} << 28, most_chunk_bytes = int64_t{1} << 24;
 
 std::string kind_name(FunctionKind kind) {

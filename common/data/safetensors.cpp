@@ -1,4 +1,5 @@
-// Reader and writer of safetensors files. A file comes from outside, so the reader checks what it uses of the header.
+// Reader and writer of safetensors files. Any program may have written a file, so the reader checks each part of the
+// header before it uses this part.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>

@@ -11,8 +11,8 @@
 
 namespace attn {
 
-/// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: a number that is too large becomes the largest
-/// value, 448 or 127. int8 has no NaN: NaN becomes 0. No number becomes the int8 value -128.
+/// e4m3 (OCP 8-bit floating point, 2023) and int8 have no infinities: a number above the largest value, 448 or 127,
+/// becomes this value, and a number below -448 or -127 becomes -448 or -127. int8 has no NaN: NaN becomes 0.
 enum class DType { f32, f16, bf16, e4m3, int8 };
 std::string_view name(DType dtype);
 size_t size_bytes(DType dtype);

@@ -18,9 +18,9 @@ namespace attn {
 class Kernel;
 
 /// Copies of a kernel's arguments, in their order, for a kernel that takes a list of arguments (a generated kernel, for
-/// example). A kernel that was written by hand for this project takes one struct of parameters instead. A cuda kernel
-/// gets each argument as a parameter. A cpu kernel is a function extern "C" void NAME(const void* const* arguments,
-/// const Threadgroup*), and finds the i-th argument at arguments[i].
+/// example). On cuda such a kernel gets each argument as a parameter. On the cpu such a kernel is a function extern "C"
+/// void NAME(const void* const* arguments, const Threadgroup*), and finds the i-th argument at arguments[i]. A kernel
+/// that was written by hand for this project takes one struct of parameters instead of a list.
 class Arguments {
  public:
   using Value = std::vector<std::byte>;

@@ -304,11 +304,12 @@ std::map<std::string, std::string> axes_of(const std::string& subject) {
   return axes;
 }
 
-/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. The text names the
-/// first axis that tells `some` from the other cases, and the axis's values in `some`. An axis tells them apart if no
-/// value of this axis occurs in `some` and also in the other cases, and if `some` has at most most_values of its
-/// values. Without such an axis, the text about a single case names the axes in which this case differs from other
-/// cases, and the text about several cases has the number of these cases.
+/// Returns a text that says which cases of a claim are in `some`; `all` has all cases of the claim. If `some` has all
+/// cases, the text has their number, and is empty for a single case. Else the text names the first axis that tells
+/// `some` from the other cases, and the axis's values in `some`. Such an axis has no value that occurs both in `some`
+/// and in the other cases, and has at most most_values values in `some`. If there is no such axis and `some` is a
+/// single case, the text names the axes in which this case differs from the other cases. Else the text has the number
+/// of cases in `some`.
 std::string where(const std::vector<Judged>& some, const std::vector<Judged>& all) {
   if (some.size() == all.size()) {
     return some.size() == 1 ? "" : some.size() == 2 ? "in both cases" : fmt::format("in all {} cases", some.size());

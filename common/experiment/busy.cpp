@@ -17,7 +17,7 @@ namespace attn {
 namespace {
 
 constexpr double steady_cv = 0.25;      // samples on a quiet machine have a smaller CV (standard deviation / mean)
-constexpr double steady_floor = 0.05;   // on a quiet machine two times of one case differ by a smaller fraction
+constexpr double steady_floor = 0.05;   // on a quiet machine a comparison's two times of one case differ by less
 constexpr double little_overlap = 0.1;  // the run is undisturbed if other programs use at most this share of its cores
 
 double used_s(int who) {

@@ -18,7 +18,7 @@ struct CoreTimes {
   double own_s = 0;
   std::chrono::steady_clock::time_point at = {};
 };
-/// Reads /proc/stat; `cores` is 0 if this reading fails.
+/// Reads the affinity mask and /proc/stat. `cores` is 0 if either cannot be read.
 CoreTimes core_times();
 /// The number of cores that other programs used on average between two readings; 0 if a reading failed, or if the
 /// readings are of different numbers of cores.

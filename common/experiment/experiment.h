@@ -161,11 +161,11 @@ class Experiment {
   /// Does the same with at most this share of the budget that is left.
   void measure(std::vector<Trial> trials, double share);
   /// Measures each pair as A B A' (baseline, contender, baseline again), interleaved. Duels with a case that has no
-  /// timed and correct result are left out.
+  /// timed and correct result are left out. A replay of a finding measures the finding's pair instead of `duels`. With
+  /// several processes (--processes) this function also measures the cases of the claims again.
   void compare(const std::vector<Duel>& duels);
-  /// Compares in this process, with at most this share of the budget that is left, for a body that asks for duels step
-  /// by step. In a replay of a finding this function still measures all of `duels`, but compare() without a share
-  /// measures the finding's pair instead.
+  /// Measures each pair in this process only, with at most this share of the budget that is left. A body that asks for
+  /// duels step by step calls this function. Even a replay of a finding measures all of `duels` here.
   void compare(const std::vector<Duel>& duels, double share);
   /// Whether the run wants a conclusion about this hypothesis. A replay of a finding wants only the finding's
   /// hypothesis; --only verify and a replay of a measurement want no conclusion.

@@ -94,7 +94,7 @@ TEST(InputsTest, AllKeysOfABlockHaveTheSameSignature) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "each block must have its own signature";
+  EXPECT_EQ(seen.size(), 2u * 2 * 4) << "several blocks have the same signature";
 }
 
 // In most rows the needle outweighs all other keys together. The weight of a needle differs from row to row, because
@@ -147,7 +147,7 @@ TEST(InputsTest, QueriesWithoutKeysHaveNoNeedle) {
 
 class FlashInputsTest : public test::OnDevice<testing::Test> {};
 
-TEST_F(FlashInputsTest, TheOracleAnswersOnceForEachName) {
+TEST_F(FlashInputsTest, TheOracleRunsOnceForEachName) {
   FlashInputs inputs(test::device(), config_of(20), 7, "");
   const ReferenceRows& plain = inputs.reference();
   EXPECT_EQ(&inputs.reference(), &plain);

@@ -92,7 +92,7 @@ TEST_P(Variants, EveryTypeAndLayout) {
 
 // The distance between the rows of K is a multiple of 4 KiB. Such rows share a set of the L1 cache, so on most CPUs the
 // tuned kernel reads a copy of these rows.
-TEST_P(Variants, RowsAtDistancesOfWholePagesOf4KiB) {
+TEST_P(Variants, RowsAMultipleOf4KiBApart) {
   for (const auto& [dtype, kv_heads] : {std::pair{DType::f32, 4}, {DType::f16, 8}, {DType::bf16, 8}}) {
     for (const bool causal : {false, true}) {
       FlashConfig config = small(GetParam());

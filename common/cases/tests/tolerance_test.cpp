@@ -1,5 +1,6 @@
-// Tests that the errors of correct kernels are at most about half of the tolerances. Also tests that a wrong block of
-// keys, anywhere in the sequence, leads to an error above the tolerance in at least one row.
+// Tests that the errors of correct kernels are at most half of the tolerances (on a cuda device: at most the
+// tolerances). Also tests that a wrong block of keys, anywhere in the sequence, leads to an error above the tolerance
+// in at least one row.
 #include "common/cases/tolerance.h"
 
 #include <gtest/gtest.h>
@@ -140,11 +141,14 @@ class WrongBlocks : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(All, WrongBlocks, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// With a wrong block, anywhere in the sequence, at least one of 8 rows is off by more than twice the tolerance. The
-// errors of a correct kernel are at most about half of the tolerance, so they cannot hide the wrong block. A check in
-// an experiment has at least 64 rows, or all rows of a smaller shape. With needles the test has 16 rows, because half
-// of these rows have nearly all their weight at one key. If only the keys come from another block, and the inputs have
-// needles, at least one row is off by more than the tolerance itself.
+// A wrong block is a block of keys that a kernel leaves out, counts twice, or replaces by the block before. A kernel
+// may also replace only the block's keys, or only the block's values. With a wrong block, anywhere in the sequence, at
+// least one row must be off by more than twice the tolerance. The errors of a correct kernel are at most about half of
+// the tolerance, so they cannot hide the wrong block. One bound is lower: if only the keys are replaced, and the inputs
+// have needles, at least one row must be off by more than the tolerance itself.
+//
+// Random inputs have 8 rows. Needles have 16 rows, because half of these rows have nearly all their weight at one key.
+// A check in an experiment has at least 64 rows, or all rows of a smaller shape.
 TEST_P(WrongBlocks, ExceedTheToleranceOfAtLeastOneRow) {
   test::Some some(3);
   for (const int64_t keys : {64, 1024, 16384, 65536}) {

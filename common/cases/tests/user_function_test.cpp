@@ -119,7 +119,7 @@ TEST_F(FunctionFileTest, AByteOrderMarkIsNoPartOfTheText) {
 TEST_F(FunctionFileTest, ACaseNamesTheTextOfItsFile) {
   std::ofstream(path("a.cpp")) << "// a";
   const std::string a = read_function(FunctionKind::mask, path("a.cpp")).text_name();
-  EXPECT_EQ(a, "file-dcd9ce46be08") << "printf '// a' | sha256sum";
+  EXPECT_EQ(a, "file-dcd9ce46be08") << "the digits must be those of: printf '// a' | sha256sum";
   const auto of_case = [&](const std::string& value, const std::string& file) {
     return function_refusal(
         [&] { function_of_case(FunctionKind::mask, "mask_function", value, "--mask-function", file); });
@@ -183,7 +183,7 @@ TEST_F(UserFunctionTest, VisiblePairsCountsNoPairThatAnotherRuleHides) {
   }
 }
 
-TEST_F(UserFunctionTest, ACompileErrorIsReportedInOneLine) {
+TEST_F(UserFunctionTest, ACompileErrorTakesAtMostTwoLines) {
   const auto message = [](const UserFunction& function) {
     return function_refusal([&] { require_compiles(device(), function); });
   };
@@ -213,7 +213,7 @@ TEST_F(UserFunctionTest, ACompileErrorIsReportedInOneLine) {
 
 using UserFunctionCudaTest = test::CudaCompilerTest;
 
-TEST_F(UserFunctionCudaTest, ACompileErrorIsReportedInOneLine) {
+TEST_F(UserFunctionCudaTest, ACompileErrorTakesAtMostTwoLines) {
   Device& device = *compiler_;
   const auto message = [&](const UserFunction& function) {
     return function_refusal([&] { require_compiles(device, function); });

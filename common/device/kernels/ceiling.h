@@ -20,7 +20,7 @@ struct ReadParams {
 
 /// `result` gets one float per thread (GPUs) or lane (cpu), so that the compiler cannot leave out the arithmetic. An
 /// iteration of ceiling_fma replaces each sum by sum * factor + addend. The compiler does not know factor and addend,
-/// so it cannot do the arithmetic itself. With |factor| < 1 the sums stay finite.
+/// so it cannot do the arithmetic at compile time. With |factor| < 1 the sums stay finite.
 struct ArithmeticParams {
   GLOBAL float* result;
   INT64 iterations;

@@ -314,7 +314,7 @@ TEST(CommandEncoderTest, CommandsDifferWhereTheirParametersDo) {
   EXPECT_EQ(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 8.0)));
   EXPECT_NE(commands_of(Arguments(7, 8.0)), commands_of(Arguments(7, 9.0)));
   EXPECT_NE(commands_of(Arguments(7)), commands_of(Arguments(7, 8.0)));
-  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list with one value is not a struct";
+  EXPECT_NE(commands_of(Arguments(7)), commands_of(7)) << "a list with one value must differ from a struct";
   EXPECT_EQ(commands_of(Arguments()).size(), 1u);
 }
 

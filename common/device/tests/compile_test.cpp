@@ -71,7 +71,7 @@ TEST(KernelSourceTest, EqualityTellsEveryDifferenceAndTheHashTellsMost) {
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(KernelSource(source)));
   KernelSource same{"path", "entry", {}, {{"h", "text"}}};
   for (const char letter : {'B', 'A'}) same.constants[std::string(1, letter)] = letter - 'A' + 1;
-  EXPECT_TRUE(source == same) << "constants may be named in any order";
+  EXPECT_TRUE(source == same) << "the order in which constants are set must not matter";
   EXPECT_EQ(KernelSourceHash()(source), KernelSourceHash()(same));
   std::vector<KernelSource> others(9, source);
   others[0].path = "other";
@@ -461,7 +461,7 @@ TEST_F(SourceTreeTest, TheHashDoesNotCoverPathsAndComments) {
   edit_kernel("inner * '/' + \"//\"[1]");
   const std::string in_quotes = source_sha256(source_);
   edit_kernel("inner * '/' + \"/*\"[1]");
-  EXPECT_NE(source_sha256(source_), in_quotes) << "text in quotes is not a comment";
+  EXPECT_NE(source_sha256(source_), in_quotes) << "the hash must cover text in quotes, which is no comment";
 }
 
 // The test adds Metal's words (GLOBAL, LOCAL, CONSTANT, INT64) and lines under #ifdef __METAL_VERSION__ to a header.

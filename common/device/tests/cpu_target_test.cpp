@@ -82,10 +82,11 @@ TEST(CpuTargetTest, KernelsHaveTheInstructionsOfTheirTarget) {
     }
     return count;
   };
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "x86-64-v2 has no multiply-add";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4) << "an iteration of 16 floats takes four vectors of 4";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "an iteration of 16 floats takes two vectors of 8";
-  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "an iteration of 16 floats takes one vector";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v2")), 0) << "code for x86-64-v2 must have no multiply-add";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("neoverse-n1")), 4)
+      << "an iteration of 16 floats must take four vectors of 4";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3")), 2) << "an iteration of 16 floats must take two vectors of 8";
+  EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake")), 1) << "an iteration of 16 floats must take one vector";
   // a.within(b) is `a` without the features that `b` lacks.
   EXPECT_EQ(multiply_adds(CpuTarget::named("cascadelake").within(CpuTarget::named("x86-64-v3"))), 2);
   EXPECT_EQ(multiply_adds(CpuTarget::named("x86-64-v3").within(CpuTarget::named("cascadelake"))), 2);
@@ -99,7 +100,8 @@ TEST(CpuTargetTest, CompilesForAnotherArchitecture) {
   EXPECT_THROW(CpuTarget::named("neoverse-n1").within(CpuTarget::named("x86-64-v3")), BadInput);
 }
 
-// target.within(host) is the family's target with only those features that this host has. Such code must run here.
+// target.within(host) is the family's target with only those features that this host has. Code for this target must run
+// on this host.
 TEST(CpuTargetTest, RunsCodeForTheFeaturesThatAFamilyAndThisHostShare) {
   const auto device = Device::open("cpu:threads=1");
   for (const char* family : {"x86-64-v2", "x86-64-v4", "znver4", "graniterapids", "neoverse-n1", "neoverse-v2"}) {

@@ -1,4 +1,4 @@
-// What only the cpu device must do, Device::open() with bad specs, and tests whose kernels are written for the cpu.
+// Tests the cpu device with kernels that are written for the cpu, and Device::open() with bad specs.
 // any_device_test.cpp tests what all devices must do.
 #include "common/device/device.h"
 
@@ -85,7 +85,7 @@ TEST_F(DeviceTest, TellsWhatItIs) {
   EXPECT_EQ(json.at("last_level_cache_bytes"), info.last_level_cache_bytes);
 }
 
-TEST_F(DeviceTest, TakesAThreadForEachCoreItMayRunOn) {
+TEST_F(DeviceTest, TakesNoMoreThreadsThanCoresItMayRunOn) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
   EXPECT_LE(Device::open("cpu")->info().units, static_cast<unsigned>(CPU_COUNT(&all)));

@@ -1,5 +1,5 @@
-// What only the cuda device must do. any_device_test.cpp tests what all devices must do. Tests that cause faults on
-// purpose have Fault in their names. Tests that need a device at its usual speed have Timing in their names. So
+// Tests what only the cuda device must do. any_device_test.cpp tests what all devices must do. Tests that cause faults
+// on purpose have Fault in their names. Tests that need a device at its usual speed have Timing in their names. So
 // compute-sanitizer can leave both out: --gtest_filter='-*Fault*:*Timing*'.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -70,7 +70,7 @@ TEST(CudaOpenTest, RefusesBadSpecs) {
   for (const char* spec : {"cuda:", "cuda:-1", "cuda:x", "cuda:0x", "cuda:0,1", "cuda: 0", "cuda:99999999999"}) {
     try {
       Device::open(spec);
-      ADD_FAILURE() << spec;
+      ADD_FAILURE() << "nothing was thrown for '" << spec << "'";
     } catch (const BadInput& error) {
       EXPECT_NE(std::string(error.what()).find(fmt::format("'{}'", spec)), std::string::npos) << error.what();
     } catch (const DeviceMissing& error) {

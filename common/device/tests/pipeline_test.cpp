@@ -128,7 +128,7 @@ TEST_F(PipelineCacheTest, CompilesWithItsOptions) {
   PipelineCache(device_, folder_.path()).get(source_number(1));
   EXPECT_FALSE(device_.last_options.precompile_headers);
   PipelineCache traced(device_, folder_.path(), {.precompile_headers = true, .trace_phases = true});
-  EXPECT_EQ(traced.get(source_number(1)).origin, "disk") << "options do not change the code";
+  EXPECT_EQ(traced.get(source_number(1)).origin, "disk") << "a cache with other options must find the entry";
   EXPECT_EQ(traced.get(source_number(2)).origin, "compiled");
   EXPECT_TRUE(device_.last_options.precompile_headers);
   EXPECT_TRUE(device_.last_options.trace_phases);
@@ -190,7 +190,7 @@ TEST_F(PipelineCacheTest, FindsOnDiskTheKernelsThatAnEarlierRunCompiled) {
   EXPECT_EQ(origin_in_a_new_run(source_number(2)), "compiled");
   EXPECT_EQ(device_.compiled(), 2);
   device_.identity = "compiler 2";
-  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled") << "another compiler makes other code";
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled") << "the cache must not use the code of another compiler";
 }
 
 TEST_F(PipelineCacheTest, WritesNothingWithoutAFolder) {
@@ -327,7 +327,7 @@ TEST_F(PipelineCacheTest, LeavesNoPartOfAFileOnAFullDisk) {
     EXPECT_EQ(log.lines(), 1) << log.text();
   }
   EXPECT_EQ(origin_in_a_new_run(source_number(1)), "compiled");
-  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "the disk has room again";
+  EXPECT_EQ(origin_in_a_new_run(source_number(1)), "disk") << "the cache must write again when the disk has room";
 }
 
 TEST_F(PipelineCacheTest, CompilesEachKeyOnceForEightThreads) {

@@ -1,6 +1,6 @@
-// The pool that runs the cpu device's threadgroups. Here the pool runs lambdas: a build with ThreadSanitizer checks
-// lambdas, but not kernels. A wave is one call of run(). A submission is begin(), any number of waves, and end(); after
-// end() the workers sleep.
+// Tests the pool that runs the cpu device's threadgroups. Here the pool runs lambdas: a build with ThreadSanitizer
+// checks lambdas, but not kernels. A wave is one call of run(), which calls a lambda once for each item. A submission
+// is begin(), any number of waves, and end(); after end() the workers sleep.
 #include "common/backends/cpu/pool.h"
 
 #include <gtest/gtest.h>
@@ -132,7 +132,7 @@ TEST(ThreadPoolTest, SleepsBetweenSubmissions) {
   }
 }
 
-// A caller may run the pieces one after another, or each piece on a thread of its own.
+// The pool divides a wave into pieces, and a Caller runs the pieces: one after another, or each on a thread of its own.
 TEST(ThreadPoolTest, RunsOnTheCallersThreads) {
   using Piece = void (*)(void* work, size_t number);
   struct Counts {

@@ -32,7 +32,8 @@ constexpr bool sanitizes(std::string_view name) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Returns the message of the E that `action` throws. Fails the test and returns an empty text if `action` throws no E.
+/// Returns the message of the E that `action` throws. Fails the test and returns an empty text if `action` throws
+/// nothing. Does not catch other exceptions.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {
