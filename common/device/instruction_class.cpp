@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <utility>
 
 namespace attn {
 namespace {
@@ -13,14 +15,59 @@ bool begins(std::string_view text, std::initializer_list<std::string_view> begin
 }
 bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
+// Instructions whose operand in memory has a fixed size, whatever their register is.
+constexpr std::array<std::pair<std::string_view, int>, 17> fixed_bytes{{{"broadcastb", 1},
+                                                                        {"broadcastw", 2},
+                                                                        {"broadcastd", 4},
+                                                                        {"broadcastss", 4},
+                                                                        {"broadcastq", 8},
+                                                                        {"broadcastsd", 8},
+                                                                        {"32x2", 8},
+                                                                        {"64x2", 16},
+                                                                        {"32x4", 16},
+                                                                        {"f128", 16},
+                                                                        {"i128", 16},
+                                                                        {"32x8", 32},
+                                                                        {"64x4", 32},
+                                                                        {"movhp", 8},
+                                                                        {"movlp", 8},
+                                                                        {"extrw", 2},
+                                                                        {"insrw", 2}}};
+// Instructions that convert between elements of different sizes: how many times larger than the operand in memory the
+// register is.
+constexpr std::array<std::pair<std::string_view, int>, 14> register_ratio{{{"xbw", 2},
+                                                                           {"xwd", 2},
+                                                                           {"xdq", 2},
+                                                                           {"xbd", 4},
+                                                                           {"xwq", 4},
+                                                                           {"xbq", 8},
+                                                                           {"pmovwb", 2},
+                                                                           {"pmovdw", 2},
+                                                                           {"pmovqd", 2},
+                                                                           {"pmovdb", 4},
+                                                                           {"pmovqw", 4},
+                                                                           {"pmovqb", 8},
+                                                                           {"ph2ps", 2},
+                                                                           {"ps2ph", 2}}};
+
 int bytes_of_operand(std::string_view name, std::string_view operands) {
-  const bool scalar = name.ends_with("ss") || has(operands, "{1to") || has(name, "broadcastss");
-  if (scalar) return 4;
-  if (name.ends_with("sd") || has(name, "broadcastsd")) return 8;
-  if (has(operands, "%zmm")) return 64;
-  if (has(operands, "%ymm")) return 32;
-  if (has(operands, "%xmm")) return 16;
-  return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
+  for (const auto& [part, bytes] : fixed_bytes) {
+    if (has(name, part)) return bytes;
+  }
+  if (name.ends_with("ss")) return 4;
+  if (name.ends_with("sd")) return 8;
+  if (has(operands, "{1to")) return name.ends_with("pd") || name.ends_with('q') ? 8 : 4;
+  const bool one_element = name.ends_with("movd") || name.ends_with("movq") || has(name, "pextr") || has(name, "pinsr");
+  const int vector = one_element             ? 0
+                     : has(operands, "%zmm") ? 64
+                     : has(operands, "%ymm") ? 32
+                     : has(operands, "%xmm") ? 16
+                                             : 0;
+  if (vector == 0) return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
+  for (const auto& [part, times] : register_ratio) {
+    if (has(name, part)) return vector / times;
+  }
+  return vector;
 }
 
 }  // namespace
