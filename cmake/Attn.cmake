@@ -1,5 +1,5 @@
-# Shared by the project's CMake files: warnings and sanitizers, the LLVM that compiles CPU kernels, CUDA's headers, and
-# one function per kind of target.
+# Shared by the project's CMake files: flags of compilers and linkers, functions that find LLVM, CUDA's headers and
+# PyTorch, and one function per kind of target.
 
 add_library(attn_flags INTERFACE)
 target_compile_options(attn_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
@@ -30,8 +30,8 @@ foreach(linker lld gold)
   endif()
 endforeach()
 
-# The flags of bookkeeping code. This code has no loops over elements, and no measurement waits for it. Compiling it
-# takes most of a build's time.
+# The flags of bookkeeping code: code that has no loops over elements, and for which no measurement waits. Compiling
+# this code takes most of a build's time, so the compiler optimises it little.
 add_library(attn_cold INTERFACE)
 target_compile_options(attn_cold INTERFACE -Og)
 
@@ -195,23 +195,29 @@ set(ATTN_OTHER_FORMS */tiled_scalar* */tuned_copy* */tuned_pairs* *as_floats* */
 
 # attn_add_tests(LIBRARY FOLDER [LINKS LIBRARIES...] [PROGRAMS TARGETS...] [GPU FILTER] [GPU_PARTS N] [ALONE]
 # [LONG FILTERS...] [SOME FILTERS...] [NO_DEVICE]):
-# makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. PROGRAMS
-# are programs that the tests run. A test with Timing in its name judges times, and runs while no other test runs. A
-# file cpu_*_test.cpp or cuda_*_test.cpp uses code of the device in its name; a build without this device leaves the
-# file out. Tests that a filter of LONG selects have the label `long` instead of `cpu`: `scripts/test` leaves them out,
-# `scripts/test --all` runs them, with all their cases. Tests that ATTN_OTHER_FORMS selects have this label too. A test
-# that a filter of SOME selects runs some of its cases (common/testing/some.h). For each of these tests ctest has a
-# second test, NAME.all, with the label `long`, that runs all cases. Tests of a suite whose name begins with Metal run
-# one odd shape for each kernel and type, and have the label `metal`. Tests of a suite whose name begins with MetalFull
-# run more shapes, and have the label `metal_full`; only `scripts/test --all` runs them. ctest begins with the tests
-# that run programs or read all recorded runs, because these tests take longest.
+# makes one GoogleTest binary, LIBRARY_test, of FOLDER/tests/*_test.cpp. ctest knows each test of the binary. The binary
+# exits with 77 if every test that it should run was skipped. A file cpu_*_test.cpp or cuda_*_test.cpp uses code of the
+# device in its name; a build without this device leaves the file out. The device under test is the CPU, or the device
+# that ATTN_TEST_DEVICE names.
+#   PROGRAMS   programs that the tests run
+#   LONG       The tests that these filters select have the label `long` instead of `cpu`. `scripts/test` leaves them
+#              out, `scripts/test --all` runs them, with all their cases. Tests that ATTN_OTHER_FORMS selects have this
+#              label too.
+#   SOME       A test that these filters select runs some of its cases (common/testing/some.h). For each of these tests
+#              ctest has a second test, NAME.all, with the label `long`, that runs all cases.
+#   GPU        ctest also runs the tests that this filter selects with a GPU as the device under test. For ctest these
+#              are N tests (GPU_PARTS, eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the
+#              selected tests. ctest begins with the libraries that have the most parts.
+#   ALONE      no other test runs while one of the tests gpu.* runs
+#   NO_DEVICE  the binary is linked without the compiler of GPU kernels (testing/cuda_compiler.h)
 #
-# The device under test is the CPU, or the device that ATTN_TEST_DEVICE names. A suite whose name begins with Gpu needs
-# a GPU. GPU is a filter: ctest also runs the tests that this filter selects with a GPU as the device under test. For
-# ctest these are N tests (eight by default), gpu.LIBRARY_test.1 to N, each of which runs a part of the selected tests.
-# ctest begins with the libraries that have the most parts. With ALONE, no other test runs while one of the tests gpu.*
-# runs. The binary exits with 77 if every test that it should run was skipped. With NO_DEVICE, the binary is linked
-# without the compiler of GPU kernels (testing/cuda_compiler.h).
+# Names of tests and suites decide more:
+#   Timing in the name of a test     The test judges times, and runs while no other test runs.
+#   Gpu begins a suite's name        The tests need a GPU.
+#   Metal begins a suite's name      The tests run one odd shape for each kernel and type. Label: `metal`.
+#   MetalFull begins a suite's name  The tests run more shapes. Label: `metal_full`. Only `scripts/test --all` runs
+#                                    these tests.
+# ctest begins with the tests that run programs or read all recorded runs, because these tests take longest.
 function(attn_add_tests library folder)
   cmake_parse_arguments(ARG "ALONE;NO_DEVICE" "GPU;GPU_PARTS" "LINKS;PROGRAMS;LONG;SOME" ${ARGN})
   file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/tests/*_test.cpp)

@@ -118,8 +118,8 @@ ATTN_API void attn_close(attn_engine* engine);
 ATTN_API attn_status attn_save_archive(attn_engine* engine, const char* path);
 /* The number of prepared launches that the engine holds, each for the calls of one configuration. */
 ATTN_API size_t attn_prepared(attn_engine* engine);
-/* The number of launches of attention (attn_flash, attn_decode, attn_prefill) that the engine has put on streams: one
- * for each call that has rows. A replay of a CUDA graph launches without the engine, so the replay does not count. */
+/* The number of calls of attn_flash, attn_decode and attn_prefill whose work the engine has put on streams. A call
+ * without rows has no work. A replay of a CUDA graph launches without the engine, so the replay does not count. */
 ATTN_API uint64_t attn_launches(attn_engine* engine);
 /* Runs a kernel that does nothing. The time that this takes is the cost of a call without the work of a kernel. */
 ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
@@ -132,8 +132,9 @@ ATTN_API attn_status attn_empty(attn_engine* engine, void* stream);
  * options let it see. If a query sees no key, its output is zeros, and its lse is its head's sink, or -infinity without
  * sinks. Windows and prefixes may be larger than the sequence, up to INT64_MAX.
  *
- * Tables are dense, and on the tensors' device; NULL means no table. The call copies them in the order of the stream,
- * before the kernel runs. So the engine holds a copy of a bias for each stream and shape in use. */
+ * Every option that is a tensor, except mask and lse, is a table. Tables are dense, and on the device of q; NULL means
+ * no table. The call copies them in the order of the stream, before the kernel runs. So the engine holds a copy of a
+ * bias for each stream and shape in use. */
 typedef struct {
   size_t struct_bytes; /* sizeof(attn_flash_options) */
   attn_layout layout;

@@ -54,10 +54,11 @@ constexpr int64_t elements(std::initializer_list<int64_t> sizes) {
 /// Returns the number of elements in a row of FlashCall::bias for `keys` keys. Rows are padded to a multiple of 4.
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 3) / 4 * 4; }
 
-/// Turns off options that change nothing: a window that reaches all keys; a prefix whose keys all queries see anyway;
-/// window_right in causal attention without a prefix; causal if the prefix has all keys. So these options need no
-/// separate kernel. Each window, prefix and number of global tokens that stays on is below the larger of the numbers of
-/// queries and keys. The call must have passed check(), and must have at least one key.
+/// Turns off options that change nothing: a window that reaches all keys; windows if all keys are global tokens;
+/// global tokens without a window; a prefix whose keys all queries see anyway; window_right in causal attention without
+/// a prefix; causal if the prefix has all keys. So these options need no separate kernel. Each window, prefix and
+/// number of global tokens that stays on is below the larger of the numbers of queries and keys. The call must have
+/// passed check(), and must have at least one key.
 void simplify(FlashCall& call);
 
 }  // namespace attn

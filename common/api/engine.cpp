@@ -18,7 +18,7 @@ Engine::Engine(std::string spec, EngineOptions options) : spec_(std::move(spec))
 }
 
 // After a fork the child has none of the parent's other threads. A lock that such a thread held at the fork stays
-// locked in the child. So neither a call in the child nor the destructor touches the old state.
+// locked in the child. So the child neither uses the locks of the old state nor deletes this state.
 Engine::~Engine() {
   const State* const own = state_.load();
   if (own->born == forks.load(std::memory_order_relaxed)) delete own;

@@ -147,8 +147,8 @@ class Engine {
   /// recently used launches. It keeps captured launches.
   size_t prepared();
   size_t prepared_bytes();
-  /// Returns the number of launches of attention (flash, decode, prefill) that the engine has put on streams. A replay
-  /// of a CUDA graph launches without the engine.
+  /// Returns the number of calls of flash(), decode() and prefill() whose work the engine has put on streams. A replay
+  /// of a CUDA graph launches without the engine, so the replay does not count.
   uint64_t launches();
   /// Writes an archive of all loaded kernels, for EngineOptions::archive. Throws BadInput if the file cannot be
   /// written.

@@ -98,7 +98,7 @@ inline void refuse_where(const std::string& unable) {
   if (!unable.empty()) throw BadInput(unable);
 }
 
-/// Returns the tensors of attention, in the form of a launch (AttentionTensors or DecodeTensors).
+/// Returns the call's tensors as a launch takes them: Tensors is AttentionTensors or DecodeTensors.
 template <typename Tensors, typename Call>
 Tensors tensors_of(const Call& call, const void* hook_data) {
   Tensors tensors;
@@ -385,7 +385,7 @@ class Engine::State {
   std::mutex preparing, mutex;  // mutex guards all members below, and data that a launch keeps between its runs
   CommandEncoder encoder;
   std::unordered_map<Key, std::unique_ptr<Prepared>, KeyHash> ready;
-  uint64_t calls = 0, launches = 0;  // launches: of attention
+  uint64_t calls = 0, launches = 0;  // launches: what Engine::launches() returns
 
  private:
   const Kernel& kernel(const std::string& entry, FunctionConstants constants) {

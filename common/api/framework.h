@@ -1,5 +1,5 @@
-// A C++ program adds attention to a framework without a change of the framework: WithAttention<B> is B with attention.
-// WithAttention<B> derives from B, so it has all members of B. B satisfies the concept Framework.
+// Adds attention to a framework of a C++ program without a change of the framework. The framework is a class B that
+// satisfies the concept Framework. WithAttention<B> derives from B and has one more operation, attention.
 #pragma once
 
 #include <concepts>
@@ -9,7 +9,10 @@
 
 namespace attn {
 
-/// The parts of Framework. Each part has a name, which a compiler's message shows.
+// Framework consists of the four concepts below. If B does not satisfy one of them, the compiler's
+// message shows the concept's name.
+
+/// Tensor is the type of the framework's tensors.
 template <typename B>
 concept HasTensors = requires { typename B::Tensor; };
 /// view() describes a tensor for the engine, without a copy.

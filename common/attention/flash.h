@@ -35,7 +35,7 @@ struct FlashConfig {
   /// head_dim], and a hook that replaces kernels/pages.h says where in these tensors a key lies.
   int64_t page_size = 0, pool_pages = 0;
 
-  /// Returns into how many tiles the query rows of a head are cut.
+  /// Returns the number of tiles of a head.
   int64_t row_tiles() const { return divided_up(shape.q_len, block_r); }
   /// Whether both configurations have the same AttentionShape, and tensors of the same types and layout. Pages are not
   /// compared.

@@ -48,7 +48,7 @@ enum class Rotation { none, queries, all };
 ///   all       all sequences and heads share lists
 ///   sequence  each sequence has lists of its own: the mask depends on the sequence
 ///   head      each head of each sequence has lists of its own: the mask depends on the head
-/// A mask that allows one scope also allows the scopes that come after it in this list.
+/// If a mask allows `all`, it also allows `sequence` and `head`. If it allows `sequence`, it also allows `head`.
 enum class ListScope { none, all, sequence, head };
 
 /// The hooks of one launch of attention: their texts for the kernel, the data and constants that these texts need, and

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <initializer_list>
-#include <utility>
 
 namespace attn {
 namespace {
@@ -14,59 +12,30 @@ bool begins(std::string_view text, std::initializer_list<std::string_view> begin
   return std::any_of(beginnings.begin(), beginnings.end(), [&](std::string_view one) { return text.starts_with(one); });
 }
 bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
-
-// Instructions whose operand in memory has a fixed size, whatever their register is.
-constexpr std::array<std::pair<std::string_view, int>, 17> fixed_bytes{{{"broadcastb", 1},
-                                                                        {"broadcastw", 2},
-                                                                        {"broadcastd", 4},
-                                                                        {"broadcastss", 4},
-                                                                        {"broadcastq", 8},
-                                                                        {"broadcastsd", 8},
-                                                                        {"32x2", 8},
-                                                                        {"64x2", 16},
-                                                                        {"32x4", 16},
-                                                                        {"f128", 16},
-                                                                        {"i128", 16},
-                                                                        {"32x8", 32},
-                                                                        {"64x4", 32},
-                                                                        {"movhp", 8},
-                                                                        {"movlp", 8},
-                                                                        {"extrw", 2},
-                                                                        {"insrw", 2}}};
-// Instructions that convert between elements of different sizes: how many times larger than the operand in memory the
-// register is.
-constexpr std::array<std::pair<std::string_view, int>, 14> register_ratio{{{"xbw", 2},
-                                                                           {"xwd", 2},
-                                                                           {"xdq", 2},
-                                                                           {"xbd", 4},
-                                                                           {"xwq", 4},
-                                                                           {"xbq", 8},
-                                                                           {"pmovwb", 2},
-                                                                           {"pmovdw", 2},
-                                                                           {"pmovqd", 2},
-                                                                           {"pmovdb", 4},
-                                                                           {"pmovqw", 4},
-                                                                           {"pmovqb", 8},
-                                                                           {"ph2ps", 2},
-                                                                           {"ps2ph", 2}}};
+bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return has(text, part); });
+}
 
 int bytes_of_operand(std::string_view name, std::string_view operands) {
-  for (const auto& [part, bytes] : fixed_bytes) {
-    if (has(name, part)) return bytes;
-  }
+  // Broadcasts, inserts, extracts and moves of halves: the name says the size.
+  if (has_any(name, {"broadcastb"})) return 1;
+  if (has_any(name, {"broadcastw", "extrw", "insrw"})) return 2;
+  if (has_any(name, {"broadcastd", "broadcastss"})) return 4;
+  if (has_any(name, {"broadcastq", "broadcastsd", "32x2", "movhp", "movlp"})) return 8;
+  if (has_any(name, {"32x4", "64x2", "f128", "i128"})) return 16;
+  if (has_any(name, {"32x8", "64x4"})) return 32;
   if (name.ends_with("ss")) return 4;
   if (name.ends_with("sd")) return 8;
   if (has(operands, "{1to")) return name.ends_with("pd") || name.ends_with('q') ? 8 : 4;
-  const bool one_element = name.ends_with("movd") || name.ends_with("movq") || has(name, "pextr") || has(name, "pinsr");
-  const int vector = one_element             ? 0
-                     : has(operands, "%zmm") ? 64
-                     : has(operands, "%ymm") ? 32
-                     : has(operands, "%xmm") ? 16
-                                             : 0;
-  if (vector == 0) return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
-  for (const auto& [part, times] : register_ratio) {
-    if (has(name, part)) return vector / times;
+  const bool one_element = name.ends_with("movd") || name.ends_with("movq") || has_any(name, {"pextr", "pinsr"});
+  const int vector = has(operands, "%zmm") ? 64 : has(operands, "%ymm") ? 32 : has(operands, "%xmm") ? 16 : 0;
+  if (vector == 0 || one_element) {
+    return name.ends_with('q') ? 8 : name.ends_with('w') ? 2 : name.ends_with('b') ? 1 : 4;
   }
+  // Conversions: the elements in memory are smaller than the elements of the register.
+  if (has_any(name, {"xbw", "xwd", "xdq", "pmovwb", "pmovdw", "pmovqd", "ph2ps", "ps2ph"})) return vector / 2;
+  if (has_any(name, {"xbd", "xwq", "pmovdb", "pmovqw"})) return vector / 4;
+  if (has_any(name, {"xbq", "pmovqb"})) return vector / 8;
   return vector;
 }
 

@@ -47,6 +47,7 @@ void log_into(const std::string& cache_folder) {
   std::call_once(once, [&] { set_logger(file_logger(folder.empty() ? folder : folder + "/log.txt")); });
 }
 
+/// Runs the action. Returns the status of its exception, and keeps the exception's message for attn_message().
 template <typename Action>
 attn_status guarded(const Action& action) noexcept {
   const auto said = [](attn_status status, const char* message) {

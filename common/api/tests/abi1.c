@@ -62,7 +62,7 @@ int main(void) {
     (&v[0][0])[i] = (float)(i * 5 % 29) / 14 - 1;
   }
   const DLTensor tq = tensor(&q[0][0]), tk = tensor(&k[0][0]), tv = tensor(&v[0][0]), to = tensor(&o[0][0]);
-  if (attn_abi_version() != ATTN_ABI_VERSION) return failed("another ATTN_ABI_VERSION");
+  if (attn_abi_version() != ATTN_ABI_VERSION) return failed("the library has another ATTN_ABI_VERSION");
   attn_engine* engine = NULL;
   if (attn_open("cpu:threads=1", NULL, &engine) != ATTN_OK) return failed("attn_open");
 
@@ -75,7 +75,7 @@ int main(void) {
   flash.soft_cap = 1001;
   if (attn_flash(engine, NULL, &tq, &tk, &tv, &to, &flash) != ATTN_BAD_INPUT ||
       !strstr(attn_message(), "soft_cap 1001"))
-    return failed("a soft_cap of 1001");
+    return failed("attn_flash did not refuse a soft_cap of 1001");
 
   attn_rope_options rope = ATTN_ROPE_OPTIONS;
   rope.scaling = ATTN_ROPE_YARN;

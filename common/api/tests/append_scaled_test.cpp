@@ -58,8 +58,8 @@ struct Cached {
 
 class DeviceAppendTest : public test::EngineOnDevice {
  protected:
-  /// Runs a call. Returns the first error; an empty text if there is none. new_nan: an element of each new tensor is
-  /// NaN, and only the caches are checked.
+  /// Runs a call. Returns the first error; an empty text if there is none. With new_nan each sequence has one NaN in
+  /// new_k and one in new_v, and only the caches are checked.
   std::string error_of(const AppendCase& given, bool new_nan = false) {
     const int64_t rows = given.q_len, width = given.width, page = given.page == 0 ? capacity : given.page;
     const int64_t max_pages = divided_up(capacity, page), pages = batch * max_pages;

@@ -88,14 +88,14 @@ TEST(EngineTest, ServesShapesTypesAndLayouts) {
   }
 }
 
-TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForAllLengthsOfACache) {
+TEST(EngineTest, PreparesOneLaunchForAShapeAndOneForOneQueryOverUpTo512Keys) {
   Engine engine("cpu:threads=1");
   for (int turn = 0; turn < 3; ++turn) {
     QKVO tensors(2, 2, 40, 40);
     engine.flash(tensors.call());
   }
   EXPECT_EQ(engine.prepared(), 1u);
-  for (const int64_t keys : {100, 101, 400}) {  // the cache grows from call to call
+  for (const int64_t keys : {100, 101, 400}) {
     QKVO tensors(2, 2, 1, keys);
     engine.flash(tensors.call());
     EXPECT_LT(tensors.error(), 1e-5) << keys;
@@ -111,7 +111,7 @@ TEST(EngineTest, RefusesWhatNoKernelTakes) {
     change(call);
     try {
       engine.flash(call);
-      FAIL() << part;
+      FAIL() << "not refused: " << part;
     } catch (const BadInput& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
@@ -412,10 +412,10 @@ TEST_F(AttnTest, AnArchiveNeedsNoCompiler) {
   ASSERT_EQ(attn_open("cpu:threads=1", &options, &shipped), ATTN_OK) << attn_message();
   ASSERT_EQ(attn_flash(shipped, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OK) << attn_message();
   attn_close(shipped);
-  EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "the engine must compile no kernel";
+  EXPECT_TRUE(std::filesystem::is_empty(nothing)) << "the engine compiled a kernel that the archive should have";
 }
 
-/// A program that uses the library.
+/// Runs attn_example, a program that uses the library.
 class LibraryTest : public test::ProgramTest {
  protected:
   LibraryTest() : ProgramTest("attn_example") {}

@@ -38,6 +38,7 @@ class EngineOnDevice : public testing::Test {
     std::byte* const data = tensor.data.empty() ? nullptr : on_device(tensor.data);
     return {data, tensor.dtype, tensor.batch, tensor.heads, tensor.seq, tensor.dim, tensor.strides()};
   }
+  /// Returns a dense bhsd tensor on the device with random elements.
   TensorView drawn(int64_t batch, int64_t heads, int64_t tokens, int64_t width, uint64_t stream,
                    DType dtype = DType::f32) {
     return on_device(random_tensor(batch, heads, tokens, width, dtype, Layout::bhsd, 1, stream));

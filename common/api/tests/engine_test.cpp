@@ -62,12 +62,12 @@ TEST_F(DeviceEngineTest, WindowsAndPrefixesOfAnySize) {
     call.prefix = size;
     same(call, [](int64_t, int64_t) { return true; }, "prefix");
   }
-  EXPECT_EQ(engine_->prepared(), 3u) << "one launch for each of: all keys, a window to the right, causal";
+  EXPECT_EQ(engine_->prepared(), 3u) << "wanted: one launch without a mask, one with window_right, one with causal";
 }
 
-/// A call with few rows runs the decoding kernel, at each width that this kernel takes on the device. So a cache that
-/// grows needs no new launch.
-TEST_F(DeviceEngineTest, FewRowsAreDecodedAtEachWidthThatTheDeviceTakes) {
+/// If the decoding kernel takes the width, a call with few rows runs this kernel. Its launch serves both numbers of
+/// keys; without decoding each number of keys needs its own launch.
+TEST_F(DeviceEngineTest, FewRowsAreDecodedIfDecodingTakesTheirWidth) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t width : {24, 256, 512}) {
       const DecodeConfig config{.shape = {2, 6, 2, 3, 512, width, true}, .dtype = dtype, .cache_dtype = dtype};

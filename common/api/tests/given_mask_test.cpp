@@ -171,7 +171,7 @@ TEST_F(DeviceMaskTest, EachMask) {
   }
 }
 
-TEST_F(DeviceMaskTest, SizesThatNoTileDivides) {
+TEST_F(DeviceMaskTest, ManySizesAndWidths) {
   test::Some some(11);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const auto& [q_len, kv_len] :
@@ -246,8 +246,8 @@ TEST_F(DeviceMaskTest, OneLaunchForAllStrides) {
   EXPECT_EQ(engine_->prepared(), prepared + 1);
 }
 
-// NaN in K and infinity in V, at keys that no query sees, leave all outputs finite.
-TEST_F(DeviceMaskTest, HiddenKeysMayHoldAnything) {
+// Keys that no query sees have NaN in K and infinity in V. All outputs must be finite.
+TEST_F(DeviceMaskTest, HiddenKeysMayHoldNanAndInfinity) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Tensor k = random_tensor(1, 2, 200, 64, dtype, Layout::bhsd, 1, 1);
     Tensor v = random_tensor(1, 2, 200, 64, dtype, Layout::bhsd, 1, 2);

@@ -406,7 +406,7 @@ TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
                   .o = drawn(4, q_heads, 1, width, 3),
                   .starts = on_device(some_starts)});
   const size_t prepared = engine_->prepared();
-  for (const int64_t keys : {200, 450}) {  // a cache that grows needs no new launch
+  for (const int64_t keys : {200, 450}) {  // one launch serves up to 512 keys
     engine_->flash({.q = drawn(4, q_heads, 1, width, 0),
                     .k = drawn(4, kv_heads, keys, width, 1),
                     .v = drawn(4, kv_heads, keys, width, 2),
@@ -416,7 +416,7 @@ TEST_F(DeviceModifiersTest, FewQueriesTakeTheModifiersOfDecoding) {
   EXPECT_EQ(engine_->prepared(), prepared);
 }
 
-/// A call with a bias and few queries runs the decoding kernel, and a cache that grows needs no new launch.
+/// A call with a bias and few queries runs the decoding kernel. One launch serves up to 512 keys.
 TEST_F(DeviceModifiersTest, FewQueriesTakeABias) {
   test::Some some(5);
   for (const char* axes : {"k", "bk", "hk", "bhqk", "qk", "h"}) {
@@ -477,7 +477,7 @@ TEST_F(DeviceModifiersTest, EachModifierOverACache) {
   }
 }
 
-TEST_F(DeviceModifiersTest, AllModifiersOverEveryCache) {
+TEST_F(DeviceModifiersTest, AllModifiersOverManyCaches) {
   test::Some some(11);
   const std::vector<CacheCase> cases = {
       {.q_len = 1, .page = 0},
@@ -522,8 +522,8 @@ TEST_F(DeviceModifiersTest, SequencesOverALargeCacheOf8BitsTakeTurns) {
 
 // The new tokens of the second sequence begin in an earlier block of keys than the block with the sequence's start.
 TEST_F(DeviceModifiersTest, NewTokensBeforeTheStartAreStored) {
-  for (const auto& [name, starts] :
-       {std::pair{"at the end", std::vector{37, 130, 1, 0}}, {"at the last", {36, 129, 0, 0}}}) {
+  for (const auto& [name, starts] : {std::pair{"starts after the last keys", std::vector{37, 130, 1, 0}},
+                                     {"starts at the last keys", {36, 129, 0, 0}}}) {
     const Rules rules{.starts = starts};
     for (const int64_t page : {0, 16}) {
       EXPECT_LT(over_cache(rules, {.page = page, .appends = true}), 1e-4) << name;
