@@ -16,7 +16,7 @@ struct UserFunction {
   std::string text;
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
-  bool guarded = false;  // a user's file: functions may lack the context, and kernels are KernelSource::guarded
+  bool guarded = false;  // a user's file: functions may omit the context, and kernels are KernelSource::guarded
 
   /// Returns the text as kernels include it, in float or in double. A #line makes compilers report the line numbers of
   /// the user's text. Different functions have different headers.

@@ -309,8 +309,8 @@ struct Tile {
 
   // Computes the scores of the block's keys from `begin` to `keys`, with the score hook and the masks, into
   // scores[key][query]. Raises new_maximum to the largest score of each query. Without ASK_AHEAD and without a pages
-  // hook, the call for panel i also prefetches cache line i of each row of V in the following BLOCK_C keys, so that a
-  // later copy finds these rows in a cache.
+  // hook, the call for panel i also prefetches cache line i of each row of V of the next block, so that a later copy
+  // finds these rows in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
@@ -412,8 +412,8 @@ struct Tile {
 
   // For SCALE_LATE: scores times the factor unit * log4_e are in base 4. If the product of the shift and this factor is
   // beyond largest_product in any lane of a vector, this function subtracts the shift from all scores of the vector,
-  // and sets the shift to 0. Otherwise softmax() would compute score * factor - product by a multiply-add, and the
-  // rounding error of the product would be too large.
+  // and sets the shift to 0. Without the subtraction, softmax() would compute score * factor - product by a
+  // multiply-add, and the rounding error of the product would be too large.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);
