@@ -35,9 +35,9 @@ struct RopeNtk {
 };
 /// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
 /// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
-/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. With
-/// `truncate` the ramp begins and ends at whole indices. Cosines and sines are multiplied by attention_factor. If it is
-/// 0, the factor is the default of the library transformers: 0.1 ln(factor) + 1 or, if neither mscale nor
+/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. With `truncate`
+/// the ramp begins and ends at whole indices. Cosines and sines are multiplied by attention_factor. If attention_factor
+/// is 0, they are multiplied by the default of the library transformers: 0.1 ln(factor) + 1 or, if neither mscale nor
 /// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;

@@ -20,9 +20,9 @@
 //                                                  block's last register tile, if that tile reaches beyond the block
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take one
-// score at a time, the scores of one key and the VECTOR_WIDTH queries of a vector (SCORE_ROW), or the scores of a
-// register tile.
+// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook takes one
+// score at a time (SCORE_ELEMENT), the scores of one key and VECTOR_WIDTH queries (SCORE_ROW), or the scores of a
+// register tile (SCORE_TILE).
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows to the first, so that the long tiles do not
 // come at the end.

@@ -153,7 +153,7 @@ TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// ---- numbers of any size
+// ---- large numbers
 
 Tensor constant(const Tensor& like, double value) {
   Tensor tensor = like;
@@ -161,8 +161,8 @@ Tensor constant(const Tensor& like, double value) {
   return tensor;
 }
 
-// Equal scores have equal weights, also if the scores are large.
-TEST_P(HiddenVariants, EqualScoresOfAnySize) {
+// Equal scores must get equal weights.
+TEST_P(HiddenVariants, LargeEqualScores) {
   const Tested setup = more_queries();
   const bool wide = setup.config.dtype != DType::f16;
   Tensors tensors = test::random_tensors(setup.config);
@@ -281,7 +281,7 @@ TEST_P(HiddenVariants, ValuesWhoseSumsOverflow) {
 // The test writes garbage (a huge number, infinity or NaN) into one key's row of K or V: into one element in the first
 // batch entry, and into half or all of the row's elements in the second batch entry. An output row that does not see
 // this key does not change. A NaN reaches all output rows that see this key.
-TEST_P(HiddenVariants, GarbageReachesOnlyTheRowsThatSeeIt) {
+TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = more_queries();
   const AttentionShape& shape = setup.config.shape;
   const double huge = setup.config.dtype == DType::f16 ? 6e4 : 1e36;
@@ -369,7 +369,7 @@ TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
   }
 }
 
-TEST_P(HiddenVariants, SinksOfAnySize) {
+TEST_P(HiddenVariants, FiniteInfiniteAndNaNSinks) {
   const Tested setup = more_queries();
   for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
     for (Hooks hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {
