@@ -106,7 +106,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
-  // One pointer serves three rows, at multiples of row_step from it. Pointers to all rows would not fit the registers.
+  // Each pointer serves its own row and the next two rows. Pointers to all rows would not fit the registers.
   const char* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
