@@ -61,8 +61,8 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// Throws BadInput for a configuration whose values are out of range. rope_frequencies(), rope_attention_factor() and
-/// rope_table() call this function.
+/// Throws BadInput for an invalid configuration. rope_frequencies(), rope_attention_factor() and rope_table() call this
+/// function.
 void rope_check_config(const RopeConfig& config);
 
 /// Returns the angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.

@@ -301,7 +301,7 @@ TEST_F(RopeTest, FarPositions) {
 }
 
 TEST_F(RopeTest, MoreTilesThanAGridHas) {
-  if (!on_cuda) GTEST_SKIP() << "only a GPU limits the size of a grid";
+  if (!on_cuda) GTEST_SKIP() << "only CUDA limits grid.y to 65535";
   RopeCase test{.config = rope_of(512, 510), .shape = {}};
   test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
   const Launch launch = rope_plan(test.config, test.shape, device().info()).launches.front();
@@ -380,7 +380,7 @@ std::string refusal(const Call& call) {
   return "not refused";
 }
 
-TEST_F(RopeTest, RefusesConfigurationsOutOfRange) {
+TEST_F(RopeTest, RefusesInvalidConfigurations) {
   const auto refused = [](auto change) {
     RopeConfig config = rope_of(64, 64);
     change(config);
@@ -426,7 +426,7 @@ TEST_F(RopeTest, RefusesConfigurationsOutOfRange) {
             "rope: rotary_dim=2: with NTK it must be more than 2");
 }
 
-TEST_F(RopeTest, RefusesSizesOutOfRange) {
+TEST_F(RopeTest, RefusesInvalidSizes) {
   const auto refused = [](const RopeShape& shape) {
     return refusal([&] { rope_plan(rope_of(64, 64), shape, device().info()); });
   };
