@@ -144,7 +144,7 @@ typedef struct {
   double scale;
   /* cap tanh(score / cap), with a cap from 0.001 to 1000; 0: none. This option was a 64-bit integer before. Programs
    * that were compiled with the integer go on working: its bits, read as a double, are a number between 0 and 2^-1022,
-   * and the library takes such a number for an integer */
+   * and the library reads the bits of such a number as an integer */
   double soft_cap;
   /* how many keys before its own key a query sees; -1: all */
   int64_t window_left;

@@ -30,8 +30,8 @@ Launch attention_launch(const FlashConfig& config, const DeviceInfo& device, con
                         std::set<std::string> run_time = {});
 
 /// Returns a plan of one launch of the kernel. The plan's work counts the flops of the pairs that the shape does not
-/// mask, and the bytes of each tensor once. Pairs that only hooks hide count too. Plan::unable says why the device
-/// cannot run the launch.
+/// mask, and the bytes of each tensor once. Pairs that only hooks hide count too. If the device cannot run the launch,
+/// the plan has no launch, and Plan::unable says why.
 Plan attention_plan(const FlashConfig& config, const DeviceInfo& device, const AttentionHooks* hook = nullptr,
                     std::set<std::string> run_time = {});
 

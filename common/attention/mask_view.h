@@ -6,8 +6,8 @@
 namespace attn {
 
 /// A mask [batch, q_heads, q_len, kv_len] on the device, a byte for each pair of a query and a key: the query sees the
-/// key if the byte is not 0. Each size may also be 1; all positions along that axis then share bytes, as they do along
-/// an axis with stride 0. Strides are in bytes. There is no mask if `data` is null.
+/// key if the byte is not 0. Along an axis whose size is 1 or whose stride is 0, all positions have the same bytes.
+/// Strides are in bytes. If `data` is null, there is no mask.
 struct MaskView {
   const unsigned char* data = nullptr;
   int64_t sizes[4] = {};

@@ -24,7 +24,7 @@ struct Modifiers {
 #include "common/attention/options.def"
   bool starts = false;    // each sequence has a first key; the keys before it are padding
   bool tree = false;      // a table says which new tokens each new token sees; for decoding
-  int64_t ragged = 0;     // several sequences lie one after the other. 1: not causal; 2: causal; 0: off
+  int64_t ragged = 0;     // several sequences lie one after the other (cu_seqlens_q). 0: off; 1: not causal; 2: causal
   int64_t documents = 0;  // keys of a document, on average; 0: there are no documents
   /// The axes that the bias tensor has: some letters of "bhqk" (batch, head, query, key). All positions along an axis
   /// that the tensor lacks have the same bias. "none": no bias.
@@ -38,7 +38,7 @@ struct Modifiers {
   /// seen, and do not count. 0: all blocks are seen.
   int64_t block_sparse = 0;
   bool window_by_mask = false;  // the mask hook decides the window pair by pair, and the keys hook has no window
-  bool lists = true;            // if the mask hook has a rule, tiles walk lists of key blocks
+  bool lists = true;            // if mask() is true, tiles walk lists of key blocks
   bool mask_bits = false;       // a caller's mask gives the lists, and a bit for each pair (given_mask.h)
 
   bool changes_scores() const { return alibi || soft_cap != 0 || bias != "none" || tree; }
@@ -46,7 +46,7 @@ struct Modifiers {
   /// Returns the value of the kernels' constant BIAS (kernels/modifiers/modifiers.h).
   int bias_kind() const;
   bool window() const { return window_left >= 0 || window_right >= 0; }
-  /// Whether the mask hook has a rule. A caller's mask (mask_bits) does not count.
+  /// Whether a modifier needs the mask hook. A caller's mask (mask_bits) does not count.
   bool mask() const { return global_tokens > 0 || block_sparse > 0 || window_by_mask; }
   /// Whether the modifiers change the kernel. Launches that rotate Q and K before the kernel do not change it.
   bool change_kernel() const;

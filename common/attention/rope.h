@@ -35,10 +35,10 @@ struct RopeNtk {
 };
 /// Peng et al. 2023. The frequency of a pair that makes fewer than beta_slow full rotations over original_length is
 /// divided by `factor`. A pair that makes more than beta_fast rotations keeps its frequency. Between these two groups
-/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. The ramp begins
-/// and ends at whole indices unless `truncate` is off. Cosines and sines are multiplied by attention_factor; 0
-/// stands for the default of the library transformers: if neither mscale nor mscale_all_dim is 0, (0.1 mscale
-/// ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), else 0.1 ln(factor) + 1.
+/// the multiplier of the frequency is a linear ramp over the pairs' indices, from 1 to 1 / `factor`. With `truncate`
+/// the ramp begins and ends at whole indices. Cosines and sines are multiplied by attention_factor. If attention_factor
+/// is 0, they are multiplied by the default of the library transformers: 0.1 ln(factor) + 1 or, if neither mscale nor
+/// mscale_all_dim is 0, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1).
 struct RopeYarn {
   double factor, original_length, beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;
   bool truncate = true;
@@ -61,8 +61,8 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// The functions from here to rope_table() throw BadInput for a configuration that the comments above do not allow.
-
+/// Throws BadInput for an invalid configuration. rope_frequencies(), rope_attention_factor() and rope_table() call this
+/// function.
 void rope_check_config(const RopeConfig& config);
 
 /// Returns the angle of each of the rotary_dim / 2 pairs, in radians per position: theta^(-2i / rotary_dim), scaled.

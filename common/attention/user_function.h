@@ -16,10 +16,10 @@ struct UserFunction {
   std::string text;
   int64_t work = -1;  // the value of WORK in the text; negative: there is no WORK
   FunctionKind kind = FunctionKind::score;
-  bool guarded = false;  // a user's file: functions may lack the context, and kernels are KernelSource::guarded
+  bool guarded = false;  // a user's file: functions may omit the context, and kernels are KernelSource::guarded
 
-  /// Returns the text as kernels include it, in float or in double. A #line makes compilers report the line numbers of
-  /// the user's text. Different functions have different headers.
+  /// Returns the text as kernels include it: math functions in float or in double, a #line that makes compilers report
+  /// the line numbers of the user's text, and the user's text. Different functions have different headers.
   std::string header(bool in_double = false) const;
   /// Returns a name that only this text has: "file-" and the first 12 hex digits of the text's SHA-256.
   std::string text_name() const;

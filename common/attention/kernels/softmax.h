@@ -28,8 +28,9 @@ constexpr float largest_product = 2048;
 
 /// Computes 4^x for x <= 0, by a polynomial of degree DEGREE. With DEGREE 5 the relative error is 2e-7, with DEGREE 3
 /// 8e-5. DEGREE 3 is for weights that are rounded to 16 bits anyway. The result is exactly 0 for x below -63.25, and
-/// NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds x to the nearest n / 2. The lowest bits of the sum are n + 127,
-/// the exponent of 2^n = 4^(n / 2). A minimax polynomial gives 4^rest, where the rest of x is in [-1/4, 1/4].
+/// NaN for NaN. Adding 1.5 * 2^22 + 127 / 2 to x rounds x to the nearest n / 2. The lowest bits of the sum are then
+/// n + 127, the biased exponent of 2^n = 4^(n / 2). The rest of x is in [-1/4, 1/4], and a minimax polynomial gives
+/// 4^rest.
 template <int DEGREE = 5, typename V>
 INLINE V exp4(V x) {
   static_assert(DEGREE == 3 || DEGREE == 5);

@@ -63,7 +63,7 @@ extern "C" void flash_forward(const Params* params, const Threadgroup* group) {
   float* maximum = memory + layout.maximum;
   float* sum = memory + layout.sum;
 
-  // copy_rows() writes element(load, row, d) to place d of row `row`. load(d) reads element d of the tensor's row.
+  // Writes element(load, row, d) to element d of row `row` of `to`. load(d) reads element d of this row of the tensor.
   const auto copy_rows = [](float* to, const void* tensor, long long from, long long row_stride, int count,
                             const auto& element) {
     for (int row = 0; row < count; ++row) {

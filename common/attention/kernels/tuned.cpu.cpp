@@ -20,9 +20,9 @@
 //                                                  block's last register tile, if that tile reaches beyond the block
 //   v_block [BLOCK_C][row_words]                   floats, or [BLOCK_C / 2] rows of pairs
 //
-// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook may take one
-// score at a time, the scores of one key and the VECTOR_WIDTH queries of a vector (SCORE_ROW), or the scores of a
-// register tile.
+// The kernel takes all hooks; pages.h and rotate.h say which constants these two hooks need. A score hook takes one
+// score at a time (SCORE_ELEMENT), the scores of one key and VECTOR_WIDTH queries (SCORE_ROW), or the scores of a
+// register tile (SCORE_TILE).
 //
 // Grid: (query tiles, q_heads, batch). Causal tiles run from the last rows to the first, so that the long tiles do not
 // come at the end.
@@ -106,7 +106,7 @@ NOINLINE void multiply_add_tile(float* rows, const Floats* factor, const char* a
           load<Floats>(rows + r * PANEL + v * VECTOR_WIDTH) * factor[v];
     }
   }
-  // One pointer serves three rows, at multiples of row_step from it. Pointers to all rows would not fit the registers.
+  // Each pointer serves its own row and the next two rows. Pointers to all rows would not fit the registers.
   const char* group[(ROWS + 2) / 3];
   UNROLL for (int g = 0; g < (ROWS + 2) / 3; ++g) group[g] = a + 3 * g * row_step;
 #pragma clang loop unroll_count(2)
@@ -309,8 +309,8 @@ struct Tile {
 
   // Computes the scores of the block's keys from `begin` to `keys`, with the score hook and the masks, into
   // scores[key][query]. Raises new_maximum to the largest score of each query. Without ASK_AHEAD and without a pages
-  // hook, the call for panel i also prefetches cache line i of each row of V in the following BLOCK_C keys, so that a
-  // later copy finds these rows in a cache.
+  // hook, the call for panel i also prefetches cache line i of each row of V of the next block, so that a later copy
+  // finds these rows in a cache.
   INLINE void compute_scores(int panel, int first_key, int begin, int keys, int block_keys, bool masked,
                              Floats (&new_maximum)[VECTORS]) {
     const ScoreContext context = this->context();
@@ -412,8 +412,8 @@ struct Tile {
 
   // For SCALE_LATE: scores times the factor unit * log4_e are in base 4. If the product of the shift and this factor is
   // beyond largest_product in any lane of a vector, this function subtracts the shift from all scores of the vector,
-  // and sets the shift to 0. Otherwise softmax() would compute score * factor - product by a multiply-add, and the
-  // rounding error of the product would be too large.
+  // and sets the shift to 0. Without the subtraction, softmax() would compute score * factor - product by a
+  // multiply-add, and the rounding error of the product would be too large.
   INLINE void shift_large(int begin, int keys, Floats (&shift)[VECTORS]) {
     UNROLL for (int v = 0; v < VECTORS; ++v) {
       const Floats product = in_base_4(shift[v]);

@@ -5,7 +5,7 @@
 
 /// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. A block of K and a block of V
 /// are [block_c][row], in elements. If 32 KB do not hold both blocks, the blocks take turns in one buffer. Q has a
-/// place of its own, [block_r][row], only if a lane has no registers for its part of Q.
+/// buffer of its own, [block_r][row], only if a lane has no registers for its part of Q.
 struct MetalTunedLayout {
   int row;           // elements of a row in threadgroup memory: 16 bytes more than head_dim, against bank conflicts
   int threads;       // a simdgroup has 8 rows

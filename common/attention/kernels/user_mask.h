@@ -1,5 +1,5 @@
-// A user's mask function. In this file every pair is seen. The text that replaces this file (KernelSource::includes)
-// has the functions of math.h first, then a #line, then the user's text. Kernels include this file within a namespace.
+// A user's mask function. In this file every pair is seen. UserFunction::header() returns the text that replaces this
+// file (KernelSource::includes). Kernels include this file within a namespace.
 bool visible(int /*q*/, int /*k*/, const ScoreContext& /*context*/) { return true; }
 
 /// Whether the user's text defines a function `keys`, which returns the range of keys that a row may see. Without this

@@ -213,7 +213,8 @@ constexpr int KV_PANEL_BYTES = BLOCK_C * PANEL_ROW_BYTES;
 constexpr int KV_BYTES = layout.kv_bytes;
 static_assert(ROTATE_LEAVES_KEYS, "tensor copies bring K as it is");
 static_assert(!PING_PONG || CONSUMERS > 1);
-// Threadgroups of a multiprocessor. Half of its registers cannot hold accumulators of more than 128 columns.
+// Threadgroups of a multiprocessor. Half of a multiprocessor's registers cannot hold accumulators of more than 128
+// columns.
 constexpr int THREADGROUPS = CONSUMERS == 1 && DIM <= 128 ? 2 : 1;
 constexpr bool FOLD = FOLD_SCALE && (SCORE_IS_IDENTITY || LINEAR);
 // Whether scaling a score and subtracting the shift take one rounding; shifts are then in base 2. store() finds rows
@@ -691,7 +692,8 @@ struct Consumer {
     }
   }
 
-  // Splits slope / scale into a sum of three parts. A part is what the earlier parts leave, rounded to the type of Q.
+  // Splits slope / scale into a sum of three parts. Each part is the rest that the earlier parts leave, rounded to the
+  // type of Q.
   DEVICE void split_slope(float of_key) {
     slope = of_key * log2_e;
     float rest = of_key / p.attention.scale, parts[3];
@@ -705,8 +707,8 @@ struct Consumer {
     slope_parts[2] = slope_parts[3] = 0;
   }
 
-  // Replaces this consumer's rows of Q by the results of the rotate hook, four columns and their partners at a time.
-  // Neighbouring threads take neighbouring columns of a row, so that they read whole lines of the tables.
+  // Replaces this consumer's rows of Q by the results of the rotate hook, four columns and their partners (rotate.h) at
+  // a time. Neighbouring threads take neighbouring columns of a row, so that they read whole lines of the tables.
   DEVICE void rotate_queries(const WgmmaTile& tile) {
     struct Four {
       float value[4];
@@ -1001,7 +1003,7 @@ extern "C" __global__ void __launch_bounds__((1 + CONSUMERS) * WARPGROUP, THREAD
   } else {
     take_registers<CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : (THREADGROUPS == 2 ? 232 : 240) - looks_up>();
     Consumer(p, uniform(warpgroup - 1)).run();
-    // This call has a Consumer of its own, so that it does not change how run() compiles.
+    // This call has a Consumer of its own, because sharing run()'s Consumer would change how run() compiles.
     Consumer(p, threadIdx.x / WARPGROUP - 1).write_kept_rows();
   }
 }

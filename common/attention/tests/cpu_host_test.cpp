@@ -1,7 +1,7 @@
-// Compiles the kernels of the cpu for hosts of several families, with the constants and the instructions of each
-// family. One test also runs kernels, for the families that have this machine's architecture. For this test the kernels
-// are compiled without the instructions that this machine lacks: the compiler splits vectors of any width into vectors
-// that this machine has.
+// Compiles attention's kernels of the cpu for several families of hosts (LLVM's names: x86-64-v3, znver4, ...), with
+// the constants and the instructions of each family. One test also runs kernels, for the families that have this
+// machine's architecture. For this test the kernels are compiled without the instructions that this machine lacks: the
+// compiler splits vectors of any width into vectors that this machine has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

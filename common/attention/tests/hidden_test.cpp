@@ -1,8 +1,9 @@
 // A causal mask or a hook (a text that replaces a header of the kernel) hides pairs of a query and a key. The comments
 // of common/attention/kernels/attention.h say what follows for the outputs. Most tests compare kernels with the oracle,
-// on the device under test. In some cases rows see no key in the first or last blocks. In other cases scores or values
-// are almost too large for f32. In other cases Q, K, V, scores or sinks have NaN or infinity: a NaN or an infinity may
-// reach only the rows that see it.
+// on the device under test, in one of these cases:
+//   - rows see no key in the first or last blocks
+//   - scores or values are almost too large for f32
+//   - Q, K, V, scores or sinks have NaN or infinity: a NaN or an infinity may reach only the rows that see it
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -152,7 +153,7 @@ TEST_P(HiddenVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// ---- numbers of any size
+// ---- large numbers
 
 Tensor constant(const Tensor& like, double value) {
   Tensor tensor = like;
@@ -160,8 +161,8 @@ Tensor constant(const Tensor& like, double value) {
   return tensor;
 }
 
-// Equal scores have equal weights, also if the scores are large.
-TEST_P(HiddenVariants, EqualScoresOfAnySize) {
+// Equal scores must get equal weights.
+TEST_P(HiddenVariants, LargeEqualScores) {
   const Tested setup = more_queries();
   const bool wide = setup.config.dtype != DType::f16;
   Tensors tensors = test::random_tensors(setup.config);
@@ -265,8 +266,8 @@ TEST_P(HiddenVariants, AFiniteBiasIsAddedInF32) {
   EXPECT_EQ(wrong(setup, test::random_tensors(setup.config), hooks), "");
 }
 
-// Sums of weighted values may overflow before they are divided by the sum of the weights.
-TEST_P(HiddenVariants, ValuesOfAnySize) {
+// The sums of weighted values overflow before they are divided by the sum of the weights.
+TEST_P(HiddenVariants, ValuesWhoseSumsOverflow) {
   Tested setup = more_queries();
   if (setup.config.dtype == DType::f16) GTEST_SKIP() << "sums of f16 values do not overflow f32";
   setup.config.out_dtype = setup.config.dtype;
@@ -277,9 +278,9 @@ TEST_P(HiddenVariants, ValuesOfAnySize) {
 
 // ---- NaN and infinity, seen and not seen
 
-// The test writes a huge number, infinity or NaN into one element of a row of K or V, and in the other batch entry into
-// half or all of the row's elements. An output row that does not see this key does not change. A NaN reaches all output
-// rows that see this key.
+// The test writes garbage (a huge number, infinity or NaN) into one key's row of K or V: into one element in the first
+// batch entry, and into half or all of the row's elements in the second batch entry. An output row that does not see
+// this key does not change. A NaN reaches all output rows that see this key.
 TEST_P(HiddenVariants, GarbageReachesTheRowsThatSeeIt) {
   const Tested setup = more_queries();
   const AttentionShape& shape = setup.config.shape;
@@ -334,8 +335,7 @@ TEST_P(HiddenVariants, ANaNInVCountsHoweverSmallTheWeightOfItsKey) {
   EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "");
 }
 
-// All bits of a NaN may be set, the sign bit too.
-TEST_P(HiddenVariants, NaNOfAnyBits) {
+TEST_P(HiddenVariants, NaNWithAllBitsSet) {
   const Tested setup = more_queries();
   const size_t element = size_bytes(setup.config.dtype);
   for (const bool in_v : {false, true}) {
@@ -369,7 +369,7 @@ TEST_P(HiddenVariants, AScoreHookReturnsInfinityOrNaN) {
   }
 }
 
-TEST_P(HiddenVariants, SinksOfAnySize) {
+TEST_P(HiddenVariants, FiniteInfiniteAndNaNSinks) {
   const Tested setup = more_queries();
   for (const double sink : {1.5, -infinity, 1e38, -1e38, 2e4, infinity, nan_value}) {
     for (Hooks hooks : ways_to_hide(setup.config.shape, takes_score_hooks())) {

@@ -86,8 +86,8 @@ TEST_P(HooksTest, KeysHooksAgreeWithTheOracle) {
   }
 }
 
-// The tiles have 64 rows or more, so groups of rows of one tile can see different blocks of keys. Such a group has, for
-// example, the rows of one warp of mma_sync. There are more queries than rows of a tile.
+// The tiles have 64 rows or more, so a group of rows of a tile (for example, the rows of one warp of mma_sync) can see
+// other blocks of keys than the tile's other rows. There are more queries than rows of a tile.
 TEST_P(HooksTest, KeysOfLargerTiles) {
   test::Some some(7);
   for (const char* name : {"window_left", "window_both", "documents", "lengths"}) {
@@ -174,7 +174,7 @@ TEST_P(HooksTest, BlocksThatNoRowSeesAreNotRead) {
 // ---- where keys lie
 
 // On the cpu the strides of rows, heads and batch entries may be any number of elements, also an odd number. On a GPU
-// mma_sync and wgmma take only multiples of 16 bytes, so there all strides here are multiples of 8 elements.
+// mma_sync and wgmma take only multiples of 16 bytes, so on a GPU all strides of this test are multiples of 8 elements.
 TEST_P(HooksTest, RowsAnyDistanceApart) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const bool causal : {false, true}) {

@@ -204,7 +204,7 @@ inline Attended run(const std::string& name, const Tested& tested, const Tensors
   const Launch kernel = kernel_of(name, tested, includes);
   const Pipeline& pipeline = cache.get(kernel.source);
   CommandEncoder encoder;
-  // `encode` owns the data that the kernel reads on the device.
+  // `encode` keeps further data of the launch on the device, such as a list of tiles.
   const auto encode = FlashOperation::of(device().info()).encode_function(device(), config, kernel, *pipeline.kernel);
   encode(encoder, params);
   device().submit(encoder);

@@ -165,8 +165,8 @@ class MaskVariants : public test::OnPath<KernelPath> {
 INSTANTIATE_TEST_SUITE_P(All, MaskVariants, testing::ValuesIn(paths()),
                          [](const auto& test) { return test.param.name; });
 
-// Unless $ATTN_TEST_ALL is set, kernels in f32 other than `tuned` run every mask, and the other kernels run every
-// second mask. Each of these masks then runs with every shape, either with or without causal attention.
+// If $ATTN_TEST_ALL is set, every kernel runs every mask, with and without causal attention. If not, `tuned` and the
+// kernels of 16-bit types run only every second mask, and a mask runs either with or without causal attention.
 TEST_P(MaskVariants, OddShapes) {
   const bool every_mask = path().dtype == DType::f32 && std::string_view(path().variant) != "tuned";
   test::Some some(every_mask ? 1 : 2);
@@ -199,8 +199,8 @@ TEST_P(MaskVariants, RowsThatBeginOrEndWithoutKeysAtManyScales) {
   }
 }
 
-// The tiles have many rows, so groups of rows of one tile can see different blocks of keys. Such a group has, for
-// example, the rows of one warp of mma_sync. There are more queries than rows of a tile.
+// The tiles have many rows, so a group of rows of a tile (for example, the rows of one warp of mma_sync) can see other
+// blocks of keys than the tile's other rows. There are more queries than rows of a tile.
 TEST_P(MaskVariants, LargerTiles) {
   test::Some some(5);
   for (const char* name : {"stripes", "tokens", "blocks"}) {
@@ -266,10 +266,9 @@ std::string wrong_list(const FlashConfig& config, const Mask& mask, PipelineCach
     device().download(&count, lists.counts + number, sizeof count);
     std::vector<int> list(static_cast<size_t>(lists.capacity));
     device().download(list.data(), lists.entries + number * lists.capacity, list.size() * sizeof(int));
-    if (count == 0 && list[0] != 1)
-      return "a list without entries must have the number 1 (block 0, masked) in its memory";
+    if (count == 0 && list[0] != 1) return "the memory of an empty list does not begin with 1 (block 0, masked)";
     if (count < 0 || count > lists.capacity)
-      return fmt::format("a list has {} entries; the most are {}", count, lists.capacity);
+      return fmt::format("a list has {} entries, not 0 to {}", count, lists.capacity);
     list.resize(static_cast<size_t>(count));
     const std::vector<int> expected = expected_list(config, mask, row.batch, row.head, first);
     if (list != expected) {
@@ -364,7 +363,7 @@ using MaskCudaCompileTest = test::CudaCompilerTest;
 
 // The kernels have the default tiles of the shapes. Only mma_sync without lists may spill registers. The compiler must
 // not warn, for example that it serialises wgmma instructions.
-TEST_F(MaskCudaCompileTest, NeitherSpillsNorSerialises) {
+TEST_F(MaskCudaCompileTest, OnlyMmaSyncWithoutListsMaySpill) {
   for (const char* variant : {"naive", "mma_sync", "wgmma"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
       for (const bool causal : {false, true}) {

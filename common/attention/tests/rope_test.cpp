@@ -284,7 +284,7 @@ TEST_F(RopeTest, LengthsHeadsAndLayouts) {
   }
 }
 
-// The elements are f32, because f32 has the smallest tolerance: a small error of an angle exceeds the tolerance.
+// The elements are f32, which has the smallest tolerance. So the test notices a small error of an angle.
 TEST_F(RopeTest, FarPositions) {
   for (const RopePairing pairing : rope_pairings) {
     RopeCase test{.config = rope_of(128, 128, pairing), .shape = {}};
@@ -301,7 +301,7 @@ TEST_F(RopeTest, FarPositions) {
 }
 
 TEST_F(RopeTest, MoreTilesThanAGridHas) {
-  if (!on_cuda) GTEST_SKIP() << "only the grid of a GPU has this limit";
+  if (!on_cuda) GTEST_SKIP() << "only CUDA limits grid.y to 65535";
   RopeCase test{.config = rope_of(512, 510), .shape = {}};
   test.shape = {.batch = 1, .q_heads = 1, .kv_heads = 0, .rows = 65600, .dtype = DType::bf16};
   const Launch launch = rope_plan(test.config, test.shape, device().info()).launches.front();
@@ -380,7 +380,7 @@ std::string refusal(const Call& call) {
   return "not refused";
 }
 
-TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
+TEST_F(RopeTest, RefusesInvalidConfigurations) {
   const auto refused = [](auto change) {
     RopeConfig config = rope_of(64, 64);
     change(config);
@@ -426,7 +426,7 @@ TEST_F(RopeTest, RefusesConfigurationsThatCannotBe) {
             "rope: rotary_dim=2: with NTK it must be more than 2");
 }
 
-TEST_F(RopeTest, RefusesShapesThatCannotBe) {
+TEST_F(RopeTest, RefusesInvalidSizes) {
   const auto refused = [](const RopeShape& shape) {
     return refusal([&] { rope_plan(rope_of(64, 64), shape, device().info()); });
   };
@@ -466,7 +466,7 @@ TEST_F(RopeTest, RefusesTensorsThatTheKernelWouldReadWrongly) {
   EXPECT_EQ(odd, on_cuda ? "rope: a stride of 193 elements: its bytes must be a multiple of 16" : "not refused");
 }
 
-TEST_F(RopeTest, ThePlanCountsBytesOnce) {
+TEST_F(RopeTest, ThePlanCountsOneReadAndOneWriteOfEachTensor) {
   const RopeShape shape{.batch = 2, .q_heads = 8, .kv_heads = 2, .rows = 100, .dtype = DType::bf16};
   const Plan plan = rope_plan(rope_of(128, 64), shape, device().info());
   EXPECT_EQ(plan.work.bytes, 2.0 * 2 * 10 * 100 * 128 * 2);

@@ -60,10 +60,11 @@ TEST(ScheduleTest, EveryRowIsInOneTileWithAllTheKeysThatItSees) {
 }
 
 TEST(ScheduleTest, CausalTilesGetShorterWithinASection) {
-  // A section has the tiles of as many heads as fit with their K and V into an eighth of the last-level cache. The last
-  // section has at least three tiles for every multiprocessor. With 16-bit elements and head_dim 128, the 4096 tokens
-  // of K and V take 2 MiB for each head, so three heads fit. A head has 22 tiles, so the last section has 18 heads. The
-  // other 46 heads make one section of one head, which comes first, and 15 sections of three heads.
+  // A causal schedule is a sequence of sections. A section has the tiles of as many heads as fit with their K and V
+  // into an eighth of the last-level cache. The last section has at least three tiles for every multiprocessor. With
+  // 16-bit elements and head_dim 128, the 4096 tokens of K and V take 2 MiB for each head, so three heads fit. A head
+  // has 22 tiles, so the last section has 18 heads. The other 46 heads make one section of one head, which comes first,
+  // and 15 sections of three heads.
   const std::vector<WgmmaTile> tiles = wgmma_schedule(config(1, 64, 64, 4096, 4096, true, 192, 64), gpu());
   std::vector<int> sections;  // heads of each section
   int heads = 0;

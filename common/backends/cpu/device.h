@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// "cpu" uses a thread for each core that the affinity mask and the control group's quota allow to this process;
+/// "cpu" uses a thread for each core that the affinity mask and the control group's quota allow this process to use;
 /// "cpu:threads=N" uses N threads. Kernels run with denormal floats flushed to zero, also on the calling thread. Throws
 /// BadInput for any other spec.
 std::unique_ptr<Device> open_cpu_device(std::string_view spec);

@@ -39,9 +39,9 @@ bool uses_bf16_dot(const FlashConfig& config, const DeviceInfo& device, const At
 bool intel_512(const DeviceInfo& device) { return device.simd_width == 16 && !device.arch.starts_with("znver"); }
 
 // The register tile has `rows` rows of `vectors` vectors each. An element of a vector belongs to a query. A row belongs
-// to a key (for scores) or to a column of V (for outputs). The tile leaves a quarter of the registers to operands. A
-// tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four multiply-adds.
-// But a tile of four vectors has registers for fewer rows, and leaves less of the L1 cache to K and V.
+// to a key (for scores) or to a column of V (for outputs). The default tile leaves at least a quarter of the registers
+// to operands. A tile of four vectors takes fewer micro-operations than a tile of two, because a broadcast serves four
+// multiply-adds. But a tile of four vectors has registers for fewer rows, and leaves less of the L1 cache to K and V.
 // common/attention/kernels/log.md says which tile is faster on which core.
 struct RegisterTile {
   int64_t vectors, rows;
