@@ -74,7 +74,7 @@ typedef enum {
   ATTN_BAD_INPUT = 1,     /* arguments are not allowed; the message says what is allowed */
   ATTN_NO_DEVICE = 2,     /* the device, or a library that the device needs, is missing */
   ATTN_NOT_COMPILED = 3,  /* a kernel does not compile or load */
-  ATTN_OUT_OF_MEMORY = 4, /* the device has too little memory */
+  ATTN_OUT_OF_MEMORY = 4, /* the device or the host has too little memory */
   ATTN_DEVICE_LOST = 5,   /* a kernel faulted or hung; only a new process can use the device */
   ATTN_FAILED = 6         /* any other error: a bug, or the stream is captured and the call cannot be captured */
 } attn_status;

@@ -353,7 +353,7 @@ def prepared(like):
 
 
 def launches(like):
-    """The number of launches of attention on the device of an array (attn_launches)."""
+    """The number of calls of attention that the engine has launched on the device of an array (attn_launches)."""
     return _lib.attn_launches(_engine_and_stream(like)[0])
 
 

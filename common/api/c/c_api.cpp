@@ -9,6 +9,7 @@
 #include <exception>
 #include <initializer_list>
 #include <mutex>
+#include <new>
 #include <string>
 #include <type_traits>
 
@@ -71,6 +72,8 @@ attn_status guarded(const Action& action) noexcept {
     return said(ATTN_OUT_OF_MEMORY, error.what());
   } catch (const DeviceLost& error) {
     return said(ATTN_DEVICE_LOST, error.what());
+  } catch (const std::bad_alloc&) {
+    return said(ATTN_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {
     return said(ATTN_FAILED, error.what());
   }
@@ -142,6 +145,7 @@ TensorView view(const attn_engine& engine, const char* name, const DLTensor* ten
   if (strides[3] != 1 && shape[3] > 1 && dense[0] > 0 && shape[0] > 0) {
     refuse(fmt::format("{}: a stride of {} along the last dimension is not allowed; 1 is", name, strides[3]));
   }
+  if (shape[3] == 0) refuse(fmt::format("{}: a last dimension of 0 is not allowed", name));
   found.data = address(*tensor);
   found.dtype = dtype_of(name, tensor->dtype);
   found.batch = shape[0];

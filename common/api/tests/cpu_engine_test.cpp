@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -373,6 +374,22 @@ TEST_F(AttnTest, ChecksCaches) {
   options.sines = nullptr;
   options.new_k = &q;
   EXPECT_EQ(decode(), "new_k and new_v must both be given or both be missing");
+  DLTensor flat = q;
+  int64_t shape[] = {q.shape[0], q.shape[1], q.shape[2], 0};
+  flat.shape = shape;
+  options.new_k = options.new_v = &flat;
+  EXPECT_EQ(decode(), "new_k: a last dimension of 0 is not allowed");
+}
+
+TEST_F(AttnTest, SaysThatTheHostHasNoMemory) {
+  attn_open_options options{};
+  options.struct_bytes = sizeof options;
+  options.run_pieces = [](void*, size_t, void (*)(void*, size_t), void*) { throw std::bad_alloc(); };
+  attn_engine* engine = nullptr;
+  ASSERT_EQ(attn_open("cpu:threads=4", &options, &engine), ATTN_OK) << attn_message();
+  EXPECT_EQ(attn_flash(engine, nullptr, &q_, &k_, &v_, &o_, nullptr), ATTN_OUT_OF_MEMORY);
+  EXPECT_EQ(std::string(attn_message()), "the host has no memory left");
+  attn_close(engine);
 }
 
 TEST_F(AttnTest, RunsOnTheProgramsThreads) {
