@@ -161,6 +161,7 @@ void Engine::prefill(const CacheCall& call, void* stream) {
   const auto encode_part = [&](Prepared& ready, CommandEncoder& encoder, const CacheCall& part) {
     const DecodeTensors tensors = cache_tensors(part, own.staged(encoder, ready, modifiers_of_part(part)));
     const PrefillData data = ready.prefill->data(tensors);
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): other padding only copies the data once more
     if (!ready.has_known || std::memcmp(&data, &ready.known, sizeof data) != 0) {
       StageParams params{};
       params.block = static_cast<unsigned char*>(ready.memory.data());

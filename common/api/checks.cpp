@@ -354,6 +354,22 @@ void check_sequences(const char* name, const int* starts, int64_t sequences, int
   }
 }
 
+// Throws BadInput if two entries of the table that get new tokens name the same page. lengths and table must have
+// passed their checks.
+void check_appended_pages(const CacheCall& call) {
+  std::vector<int32_t> pages;
+  for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
+    const int64_t length = call.lengths[row], first = std::max<int64_t>(length - call.q.tokens, 0) / call.k.tokens;
+    const int32_t* const of_row = call.table + row * call.max_pages;
+    pages.insert(pages.end(), of_row + first, of_row + (length + call.k.tokens - 1) / call.k.tokens);
+  }
+  std::sort(pages.begin(), pages.end());
+  const auto twice = std::adjacent_find(pages.begin(), pages.end());
+  require(twice == pages.end(),
+          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
+          twice == pages.end() ? 0 : *twice);
+}
+
 }  // namespace
 
 bool check(const FlashCall& call, bool gpu) {
@@ -434,22 +450,6 @@ void check_cache_values(const CacheCall& call) {
   if (!call.table) return check_values("lengths", call.lengths, call.q.batch, 0, capacity_of(call));
   validate_page_table({call.table, sequences * static_cast<size_t>(call.max_pages)}, {call.lengths, sequences},
                       call.k.tokens, call.k.batch);
-}
-
-/// Throws BadInput if two entries of the table that get new tokens name the same page. lengths and table must have
-/// passed their checks.
-void check_appended_pages(const CacheCall& call) {
-  std::vector<int32_t> pages;
-  for (int64_t row = 0; call.table && row < call.q.batch; ++row) {
-    const int64_t length = call.lengths[row], first = std::max<int64_t>(length - call.q.tokens, 0) / call.k.tokens;
-    const int32_t* const of_row = call.table + row * call.max_pages;
-    pages.insert(pages.end(), of_row + first, of_row + (length + call.k.tokens - 1) / call.k.tokens);
-  }
-  std::sort(pages.begin(), pages.end());
-  const auto twice = std::adjacent_find(pages.begin(), pages.end());
-  require(twice == pages.end(),
-          "table: tokens are appended to page {} twice; each entry that gets tokens must name a page of its own",
-          twice == pages.end() ? 0 : *twice);
 }
 
 void check_new_scales(const CacheCall& call) {

@@ -223,7 +223,7 @@ class ModifierBlock {
   /// Returns the parameters of the kernel `stage`, which copies the call's tables to the block.
   StageParams staged(const ModifiedCall& call) const {
     constexpr int most = 0
-#define ATTN_TABLE(element, name, ...) +1
+#define ATTN_TABLE(element, name, ...) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 #define ATTN_OPTIONS_OF_FLASH
 #include "common/attention/options.def"
         ;

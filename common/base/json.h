@@ -6,7 +6,7 @@
 // In nlohmann/json.hpp, the body of the function `operator "" _json` calls a parser. Each file with this header would
 // compile that parser, which takes more than half a second. The macro makes the body part of a template that nobody
 // uses, and leaves the function without a body.
-// NOLINTNEXTLINE(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 #define _json(text, size) \
   _json(text, size);      \
   template <typename>     \

@@ -37,8 +37,8 @@ if importlib.util.find_spec("torch"):
         from attn_proto.explaining import explain  # noqa: E402, F401
 
     def launches(device="cpu"):
-        """Returns the number of attention calls that this process has launched on the device. A replay of a CUDA graph does
-        not count."""
+        """Returns the number of attention calls that this process has launched on the device. A replay of a CUDA graph
+        does not count."""
         return torch.ops.attn.launches(torch.empty(0, device=device))
 
     def save_archive(path, device="cpu"):

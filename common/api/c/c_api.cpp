@@ -38,7 +38,7 @@ enum Code : uint8_t { code_int = 0, code_unsigned = 1, code_float = 2, code_bflo
 
 thread_local std::string last_message;
 
-[[noreturn]] void refuse(std::string message) { throw BadInput(std::move(message)); }
+[[noreturn]] void refuse(const std::string& message) { throw BadInput(message); }
 
 /// Sends the messages of all engines to log.txt in the cache folder of the process's first engine. So the library
 /// writes nothing to the terminal.

@@ -59,7 +59,7 @@ struct QKVO {
     const ReferenceRows want = reference_attention(shape, q, k, v, all_rows(shape));
     double most = 0;
     for (size_t row = 0; row < want.rows.size(); ++row) {
-      const auto [batch, head, query] = want.rows[row];
+      const auto& [batch, head, query] = want.rows[row];
       for (int64_t d = 0; d < 64; ++d) {
         const double got = o.at(batch, head, query, d);
         most = std::isnan(got) ? INFINITY : std::max(most, std::abs(got - want.o[row * 64 + static_cast<size_t>(d)]));
@@ -208,7 +208,7 @@ DLTensor described(Tensor& tensor, int64_t (&shape)[4]) {
 class AttnTest : public testing::Test {
  protected:
   AttnTest() { EXPECT_EQ(attn_open("cpu:threads=1", nullptr, &engine_), ATTN_OK) << attn_message(); }
-  ~AttnTest() override { attn_close(engine_); }
+  void TearDown() override { attn_close(engine_); }
 
   QKVO tensors_{4, 2, 40, 40};
   int64_t shapes_[4][4];
