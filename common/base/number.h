@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "common/base/error.h"
 
@@ -20,7 +22,9 @@ std::optional<Number> to_number(std::string_view text) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  if (!(value - value == 0)) return std::nullopt;  // nan and inf
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!std::isfinite(value)) return std::nullopt;
+  }
   return value;
 }
 

@@ -108,7 +108,8 @@ TEST(RopeFormulas, TheTableHasCosinesAndSinesOfAllPositions) {
   ASSERT_EQ(table.cosines.size(), 1400u);
   ASSERT_EQ(table.sines.size(), 1400u);
   for (size_t i = 0; i < 1400; ++i) {
-    const double angle = static_cast<double>(i / 2) * frequencies[i % 2];
+    const size_t position = i / 2;
+    const double angle = static_cast<double>(position) * frequencies[i % 2];
     EXPECT_NEAR(table.cosines[i], factor * std::cos(angle), 1e-7);
     EXPECT_NEAR(table.sines[i], factor * std::sin(angle), 1e-7);
   }

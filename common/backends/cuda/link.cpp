@@ -41,7 +41,7 @@ std::string link_cubin(const NvJitLink& linker, const KernelSource& source, cons
   std::string cubin = linked ? text(linker.cubin_bytes, linker.get_cubin) : std::string();
   if (cubin.empty()) {
     throw CompileError(source.key(), std::string("the fragments do not link:\n") +
-                                         text(linker.error_bytes, linker.get_errors).c_str());
+                                         text(linker.error_bytes, linker.get_errors).c_str());  // NOLINT: up to its first 0
   }
   return cubin;
 }
