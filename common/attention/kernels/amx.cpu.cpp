@@ -2,9 +2,9 @@
 // peak rate of AMX is 16 times the peak rate of f32 vector multiply-adds. (Intel 64 and IA-32 Architectures Software
 // Developer's Manual, volume 1, chapter 18.)
 //
-// One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. A product of
-// tiles adds 16 x 32 values times 32 x 16 values to 16 x 16 sums. Four tiles of sums, and two tiles of each operand,
-// fill the eight registers:
+// One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. One AMX
+// instruction multiplies 16 x 32 values by 32 x 16 values, and adds the product to 16 x 16 sums. Four tiles of sums,
+// and two tiles of each operand, fill the eight tile registers. The kernel computes two products:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
 // The first operand is stored by rows. The second operand consists of words of 32 bits: a word has two values of one
@@ -12,15 +12,15 @@
 // word. A word of V has elements of one column, from two neighbouring keys. K and V are copied in this form once for
 // each block of keys; all BLOCK_R rows use the copies. In the softmax a vector has 16 scores of one query row.
 //
-// Threadgroup memory. AmxLayout has the offsets, the distances between rows, and ROWS, DIM and KEYS, which are
-// multiples of 32. Products also read elements of q, k and v beyond the last query, head_dim and the last key; these
-// elements are zero:
+// Threadgroup memory. AmxLayout has the offsets and the distances between rows. ROWS, DIM and KEYS are AmxLayout's
+// rows, dim and keys: BLOCK_R, HEAD_DIM and BLOCK_C, rounded up to multiples of 32.
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
 //   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the 16 sums of a row are added up at the end
 //   scores  f32 [32][KEYS], weights bf16 [32][KEYS]
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
+// Products also read elements of q, k and v beyond the last query, head_dim and the last key. These elements are zero.
 //
 // The kernel takes no score hook, rotate hook or before hook. Grid: (query tiles, q_heads, batch). Causal tiles run
 // from the last rows to the first.
@@ -165,13 +165,13 @@ struct Tile {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
 
-  // Returns how many of the `keys` keys from `first_key` on lie before the end of the query's range.
+  // Returns how many of the keys [first_key, first_key + keys) lie before the end of the query's range.
   INLINE int keys_seen(int query, int first_key, int keys) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return keys;
     const int seen = keys_of(query).end - first_key;
     return seen < 0 ? 0 : min(seen, keys);
   }
-  // Returns how many of the `keys` keys from `first_key` on lie before the first key of the query's range.
+  // Returns how many of the keys [first_key, first_key + keys) lie before the first key of the query's range.
   INLINE int keys_before(int query, int first_key, int keys) const {
     if (KEYS_BEGIN_AT_ZERO) return 0;
     const int before = keys_of(query).begin - first_key;
@@ -205,7 +205,7 @@ struct Tile {
     }
   }
 
-  // Returns 16 words of a row of K from `word` on. Words beyond head_dim are zero.
+  // Returns the 16 words of a row of K that begin at number `word`. Words beyond head_dim are zero.
   INLINE Words words_of(const unsigned short* row, int word) const {
     if (word + LANES <= HEAD_DIM / 2) return load<Words>(row + 2 * word);
     Words words = {};
@@ -243,7 +243,7 @@ struct Tile {
     }
   }
 
-  // Computes the scores and weights of 32 rows of the tile, from row `first` on, with the block of keys. Adds the
+  // Computes the scores and weights of 32 rows of the tile, from row `first` on, for the block of keys. Adds the
   // weighted values to the outputs.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
@@ -253,8 +253,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The maxima of all rows come first. The weights of a row wait for the row's maximum. If the weights came right
-    // after this maximum, they would delay the maximum of the next row.
+    // The first loop finds the maxima of all rows, and the second loop computes the weights. In one loop, the weights
+    // of a row would wait for the row's maximum, and would delay the maximum of the next row.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -268,17 +268,17 @@ struct Tile {
     }
   }
 
-  // Hides scores of a block's keys from `begin` to `end` according to the mask hook. A row without a query is masked
-  // like the last query.
+  // Hides the scores of the block's keys [begin, end) that the mask hook hides. A row without a query is masked like
+  // the last query.
   INLINE void mask(int row, float* s, int first_key, int begin, int end) const {
     for (int key = begin; key < end; ++key) {
       if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = hidden_score;
     }
   }
 
-  // Of the block's keys from `begin` to `keys`, a row sees the keys from `hidden` to `visible`. This function hides the
-  // other keys. If the seen keys raise the row's maximum, the function scales down the outputs and sums that the row
-  // has so far.
+  // Of the block's keys [begin, keys), a row sees at most the keys [hidden, visible). This function hides the other
+  // keys. If the seen keys raise the row's maximum, the function scales down the outputs and sums that the row has so
+  // far.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};

@@ -7,7 +7,7 @@
 /// rounded up to a multiple of 32, so that tiles are computed in pairs. The rows of a matrix lie an odd number of cache
 /// lines apart, so that the 16 rows of a tile fall into different cache sets.
 struct AmxLayout {
-  static constexpr long long pair = 32;  // rows or columns of two tiles; also the bf16 values in a row of one tile
+  static constexpr long long pair = 32;  // rows or f32 columns of two tiles; also the bf16 values in a row of one tile
   static constexpr long long odd_lines(long long bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
 
   long long dim, rows, keys;

@@ -16,12 +16,13 @@ struct TensorStrides {
 /// O = softmax(scale Q K^T) V. q, o: [batch, q_heads, q_len, HEAD_DIM]; k, v: [batch, kv_heads, kv_len, HEAD_DIM];
 /// lse: [batch, q_heads, q_len], f32, natural log; may be null. The strides give the layout.
 ///
-/// The keys hook, the mask hook, or a score of -infinity after the score hook hides a pair of a query and a key. The
-/// weight of a hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are
-/// NaN, infinity or 1e36. Every other pair is seen, and its score counts, however large or small the score is. A row
-/// that sees no key is 0, and its log-sum-exp is -infinity, or the sink. A row that sees a score of NaN or +infinity is
-/// NaN, and its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the rows that see
-/// its key.
+/// Hooks are functions of a kernel that an experiment may replace. A pair of a query and a key is hidden if the keys
+/// hook (keys.h) or the mask hook (mask.h) hides it, or if the score hook (score.h) returns -infinity. The weight of a
+/// hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are NaN,
+/// infinity or 1e36. Every other pair is seen, and its score counts, however large or small the score is. A row that
+/// sees no key is 0, and its log-sum-exp is -infinity, or the sink of its head (sink.h). A row that sees a score of NaN
+/// or +infinity is NaN, and its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the
+/// rows that see its key.
 struct AttentionParams {
   const GLOBAL void *q, *k, *v;
   GLOBAL void* o;
@@ -30,7 +31,7 @@ struct AttentionParams {
   int batch, q_heads, kv_heads, q_len, kv_len;
   float scale;
   const GLOBAL void* score_data;  // data of the hooks, or null
-  int pages;                      // how many pages K and V have, if a hook gives places on pages; else the largest int
+  int pages;  // how many pages K and V have, if a pages hook (pages.h) uses pages; else the largest int
 };
 
 /// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
@@ -67,8 +68,8 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have the page `place.batch`. A table of pages can hold any number, so the page may not exist. If no
-/// hook gives places on pages, the result is true.
+/// Whether K and V have the page `place.batch`. The page may not exist, because a table of pages can hold any number.
+/// Without pages the result is true.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -1,4 +1,5 @@
-// A row of the attention that AttentionParams describe, with all hooks, in CUDA: the argument of write_exact_row().
+// AttentionRow, the argument of write_exact_row() in CUDA: a row of the attention that AttentionParams describe, with
+// all hooks that change the row's result.
 #pragma once
 
 #include "common/attention/kernels/exact_row.h"

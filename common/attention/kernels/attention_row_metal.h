@@ -1,4 +1,5 @@
-// A row of the attention that AttentionParams describe, with all hooks, in the Metal dialect.
+// AttentionRow in the Metal dialect: a row of the attention that AttentionParams describe, with all hooks that change
+// the row's result.
 #pragma once
 
 #include "common/attention/kernels/exact_row_metal.h"

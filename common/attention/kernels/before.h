@@ -1,6 +1,6 @@
-// The before hook is work that the threadgroups of a launch do together before any of them reads K and V, for example
-// writing a part of K and V. This file does nothing. An experiment replaces this file by another text
-// (KernelSource::includes["common/attention/kernels/before.h"]).
+// The before hook is work that the threadgroups of a launch do together before any of them reads K and V. For example,
+// the hook writes a part of K and V. The hook in this file does nothing. An experiment replaces this file by another
+// text (KernelSource::includes["common/attention/kernels/before.h"]).
 //
 // Three kernels take this hook: `wgmma` and `mma_sync` on a GPU, `tuned` on the CPU. On a GPU all THREADS threads of a
 // threadgroup call the hook together. `wgmma` reads K and V by tensor copies (TMA), so the hook must end with a fence
@@ -11,9 +11,9 @@
 
 #include "common/attention/kernels/attention.h"
 
-/// A text that replaces this file defines it as 0.
+/// Other before hooks define this macro as 0.
 #define BEFORE_IS_NONE 1
 
-/// memory: threadgroup memory on a GPU, 16 bytes or more; the Threadgroup on the cpu.
+/// memory: on a GPU, 16 bytes or more of threadgroup memory; on the cpu, the Threadgroup.
 template <int THREADS, typename Memory>
 static inline void before_all(const AttentionParams& /*params*/, const Memory& /*memory*/) {}

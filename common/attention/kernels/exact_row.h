@@ -16,16 +16,17 @@
 /// shift with one rounding.
 constexpr float most_folded_shift = 67108864.0f;
 
-/// Returns false if a row must be computed anew because of its shift, which is in base 2. The shift may be too large
-/// for one rounding. A row whose shift is lowest_score and whose sum is 0 has seen no key, or only keys whose scores
-/// became -infinity when they were multiplied by scale_log2 (the scale times log2(e)). A finite score can become
-/// -infinity only if scale_log2 is above 1. So for such a row the function returns false if scale_log2 is above 1.
+/// Returns false if a row must be computed anew because of its shift, which is in base 2. `total` is the sum of the
+/// row's weights. A shift beyond most_folded_shift is too large for one rounding. If the shift is lowest_score and the
+/// sum is 0, there are two possible reasons. Either the row has seen no key, and is right. Or the multiplication by
+/// scale_log2 (the scale times log2(e)) has turned all scores of the row into -infinity. A finite score can become
+/// -infinity only if scale_log2 is above 1, so the function then returns false.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
 }
 
-/// A row begins with its sink as its shift. Returns the weight of the sink at this shift. The weight is 0 if there is
+/// A row begins with its sink as its shift. This function returns the weight of the sink at this shift: 0 if there is
 /// no sink, NaN if the sink is +infinity or NaN, and else 1. A weight of NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
@@ -38,9 +39,8 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. While the function computes
-/// scores, each lane has one of 32 keys at a time. While the function computes outputs, each lane has every 32nd column
-/// of O. `row` has
+/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. Of each 32 keys, each lane
+/// computes one key's score. Each lane computes every 32nd column of O. `row` has
 ///   KeyRange keys                        the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V

@@ -1,6 +1,6 @@
-// Computes a row of O in the cpu dialect as attention.h defines it, key by key, with sums in double. A kernel includes
-// the score hook before this file. This file calls the score hook without including it, because a hook must not be
-// included twice.
+// Computes a row of O in the cpu dialect as attention.h defines the row, key by key, with sums in double. This file
+// calls the score hook, and does not include it, because a hook must not be included twice. So a kernel includes the
+// score hook before this file.
 #pragma once
 
 #include "common/attention/kernels/softmax.h"
@@ -9,7 +9,7 @@
 #define SCORE_GRAIN SCORE_ELEMENT
 #endif
 
-/// Applies the score hook to one score, also if the hook takes many scores at once.
+/// Applies the score hook to one score, even if the hook takes many scores at once.
 INLINE float hooked_score(float s, int query, int key, const ScoreContext& context) {
 #if defined(VECTOR_WIDTH_VALUE) && SCORE_GRAIN == SCORE_ROW
   float lanes[VECTOR_WIDTH] = {s};

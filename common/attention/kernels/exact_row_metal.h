@@ -45,8 +45,8 @@ struct Dot {
 
 INLINE float power_of_e(float x) { return fast::exp2(x * log2_e); }
 
-/// A softmax that is not divided yet: the weight of a score s is e^(s - maximum). `strange`: some score was NaN or
-/// +infinity, so the row is NaN.
+/// The state of a row's online softmax. The weight of a score s is e^(s - maximum), and `sum` is the sum of the
+/// weights. `strange`: some score was NaN or +infinity, so the row is NaN.
 struct Softmax {
   float maximum = lowest_score, sum = 0;
   bool strange = false;
@@ -64,7 +64,7 @@ struct Softmax {
   }
 };
 
-/// Joins the lanes' parts of a row's softmax. All lanes get the result.
+/// Each lane has taken some of a row's scores. Returns the softmax of all these scores, to every lane.
 INLINE Softmax joined(Softmax own) {
   Softmax all;
   all.maximum = simd_max(own.maximum);
@@ -90,7 +90,7 @@ INLINE void store_lse(device float* to, float maximum, float sum, bool strange) 
 ///   float value_of(int key, int d)       an element of V
 ///   float sink()                         -infinity: there is no sink
 ///   void store(int d, float, bool nan), store_lse(float maximum, float sum, bool nan)
-/// A lane keeps the sums of HEAD_DIM / 32 columns, rounded up.
+/// A lane computes HEAD_DIM / 32 columns of O, rounded up.
 template <typename Row>
 static NOINLINE void write_exact_row(thread const Row& row, uint lane) {
   constexpr int COLUMNS = (HEAD_DIM + SIMD - 1) / SIMD;

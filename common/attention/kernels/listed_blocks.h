@@ -1,11 +1,12 @@
-// How the cpu's kernels walk a tile's list of key blocks.
+// The walk of a tile's list of key blocks (mask_lists.h), for kernels of the cpu dialect.
 #pragma once
 
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
 #include "common/kernel/cpu.h"
 
-/// The blocks in the list of a tile. Without MASK_LISTS there is no list, and `masked` is true for all blocks.
+/// The blocks in the list of a tile. Without MASK_LISTS there is no list: kernels do not call next(), and `masked`
+/// stays true.
 struct ListedBlocks {
   MaskList list = {};
   int taken = 0;

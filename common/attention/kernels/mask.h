@@ -3,11 +3,12 @@
 // file by another text (KernelSource::includes["common/attention/kernels/mask.h"]) for rules that are no range: windows
 // with global tokens, blocks of a table, a user's function.
 //
-// With another text, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list of key blocks,
-// which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about every pair.
+// If another text replaces this file, kernels with tiles have the function constant MASK_LISTS. 1: a tile walks a list
+// of key blocks, which another kernel has made (mask_lists.h). 0: a tile walks its rows' range of keys, and asks about
+// every pair.
 //
-// A kernel asks only about rows and keys that exist. A hook may hide all keys of a row (attention.h says what such a
-// row gives).
+// A kernel asks only about rows and keys that exist. A hook may hide all keys of a row (attention.h says what the
+// results of a row without keys are).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,8 +1,8 @@
-// Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup makes one list, and the bits of the
-// list's rows.
+// Makes the lists of key blocks and the bits of a caller's mask (mask_bits.h). A threadgroup makes one list, and the
+// bits of the list's rows.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, sequences). If all heads or all
-// sequences share lists, the grid has 1 in their place.
+// The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, sequences). If all heads share
+// lists, the grid has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences.
 #include "common/attention/kernels/mask_bits.h"
 
 #include "common/attention/kernels/keys.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int BITS = BLOCK_C / 4;  // of a word
 constexpr unsigned long long FULL = BITS == 64 ? ~0ull : (1ull << BITS % 64) - 1;
-constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;
+constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;  // whether a hook may hide pairs
 using MaskWord = MaskWordOf<mask_word_bytes(BLOCK_C)>::type;
 static_assert(BLOCK_C % 16 == 0 && BLOCK_C <= 256);
 

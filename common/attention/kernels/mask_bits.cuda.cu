@@ -1,8 +1,9 @@
-// Makes the lists and the bits of a caller's mask (mask_bits.h). A threadgroup looks at one block of one list. Of the
-// threadgroups of a list, the last to end puts the list together.
+// Makes the lists of key blocks and the bits of a caller's mask (mask_bits.h). A threadgroup makes the bits of one
+// block of keys for the rows of one list. The threadgroup of a list that finishes last makes the list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks, heads, sequences). If all heads or
-// all sequences share lists, the grid has 1 in their place. 256 threads.
+// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks of a sequence, heads, sequences).
+// If all heads share lists, the grid has 1 instead of the heads; if all sequences share lists, it has 1 instead of the
+// sequences. 256 threads.
 //
 // Checked: mask_bits[BLOCK_C=128,BLOCK_R=128,CAUSAL=0] without spills
 // Checked: mask_bits[BLOCK_C=112,BLOCK_R=128,CAUSAL=1] without spills
@@ -15,17 +16,17 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;
-constexpr int BITS = BLOCK_C / 4;     // of a word
+constexpr bool RULES = CAUSAL || !KEYS_ARE_DEFAULT || !MASK_IS_NONE;  // whether a hook may hide pairs
+constexpr int BITS = BLOCK_C / 4;                                     // of a word
 constexpr int AT_ONCE = WARP / BITS;  // rows that a warp reads at once; BITS lanes read a row
 constexpr int STEP = THREADS / WARP * AT_ONCE;
-constexpr int AHEAD = RULES ? 1 : 4;  // how often a lane reads before it uses what it has read
+constexpr int AHEAD = RULES ? 1 : 4;  // rows that a lane reads before it uses the first of them
 constexpr unsigned FULL = BITS == 32 ? ~0u : (1u << BITS % 32) - 1;
 using MaskWord = MaskWordOf<mask_word_bytes(BLOCK_C)>::type;
 static_assert(BLOCK_C % 16 == 0 && BLOCK_C <= 128);
 
-/// Looks at four keys of a row: `key`, key + 2, key + 4 and key + 6. Returns a bit for each. EIGHTS: the eight bytes
-/// that include these keys are read at once, and all the keys exist.
+/// Returns four bits. Bit i says whether the mask's byte of key + 2 i is not 0. EIGHTS: all these keys exist, and the
+/// function reads the eight bytes that include theirs at once.
 template <bool EIGHTS>
 DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key) {
   unsigned seen = 0;
@@ -44,8 +45,8 @@ DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key)
   return seen;
 }
 
-/// Returns the bits of `seen`, as look() gives them, without the pairs that the hooks hide. The loop is not unrolled,
-/// because a rule may be long.
+/// `seen` is a result of look(). Returns `seen` without the bits of pairs that the hooks hide. The loop is not
+/// unrolled, because the code of visible() may be long.
 DEVICE unsigned without_hidden(unsigned seen, int query, int key, const ScoreContext& context) {
   const KeyRange range = visible_keys(query, context);
 #pragma unroll 1
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_bits(const __grid_con
   const int first_row = max(first_query, 0), end_row = min(first_query + int{BLOCK_R}, p.q_len);
   const int first_key = block * int{BLOCK_C};
   bool some = false, all = true, outside = false;
-  // Block 0 always gets its bits: a tile whose list is empty asks for them.
+  // Block 0 always gets its bits: `wgmma` reads them for a tile whose list is empty.
   if constexpr (CAUSAL || !KEYS_ARE_DEFAULT) {
     outside = block > 0 && (first_key >= visible_keys(end_row - 1, context).end ||
                             first_key + int{BLOCK_C} <= visible_keys(first_row, context).begin);
@@ -118,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mask_bits(const __grid_con
   some = __syncthreads_or(some);
   all = __syncthreads_and(all);
 
-  // Until the list is put together, entry `block` says which pairs of the block take part: 0 none, 1 all, 2 some.
+  // Until the last threadgroup makes the list, entry `block` says which pairs of the block take part: 0 none, 1 all, 2
+  // some.
   const long long list = number_of_list(p.lists, batch, head, first_query);
   volatile int* const entries = p.lists.entries + list * p.lists.capacity;
   if (threadIdx.x == 0) {

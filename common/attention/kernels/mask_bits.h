@@ -1,6 +1,6 @@
 // A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the bytes, and asks the
 // mask hook only about pairs whose byte is not 0. The kernel writes the lists of key blocks that attention walks
-// (mask_lists.h), and a bit for each pair. The host and kernels include this file, so it includes only headers of
+// (mask_lists.h), and a bit for each pair. Host and kernels include this file, so this file includes only headers of
 // kernels.
 #pragma once
 
@@ -12,7 +12,7 @@
 /// one thread has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0.
 /// Words of blocks that are not in the list of the row's tile may be anything.
 struct MaskBits {
-  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; a size is 1 if all sequences, or heads, share words
+  GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; 1 instead of sequences, or heads, that share words
   INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share words
 };
 
@@ -60,5 +60,5 @@ struct MaskBitsParams {
   INT64 strides[4];                  // of the mask's batch, head, query and key, in bytes
   MaskLists lists;
   MaskBits bits;
-  GLOBAL unsigned* finished;  // on a GPU: for each list, how many threadgroups are done; 0 before and after a launch
+  GLOBAL unsigned* finished;  // on a GPU: of each list, how many threadgroups are done; 0 before and after a launch
 };

@@ -7,15 +7,15 @@
 
 /// Each tile of BLOCK_R rows has a list. Tiles with the same rows in different heads or sequences may share a list. The
 /// list has, in ascending order, the blocks of BLOCK_C keys in which some pair takes part. An entry is twice the
-/// block's number, plus 1 if the block's pairs must be masked. The pairs must be masked if not all keys of the block
-/// exist, or if not all pairs of these keys and the tile's rows take part. In a list whose count is 0, the first entry
-/// is still 1: block 0, masked.
+/// block's number, plus 1 if a kernel must mask the block's pairs. A kernel must mask the pairs if the block reaches
+/// beyond the last key, or if some pair of the block's keys and the tile's rows does not take part. If a list's count
+/// is 0, the first entry is still 1: block 0, masked.
 struct MaskLists {
   GLOBAL int* counts;     // how many entries each list has
   GLOBAL int* entries;    // [lists][capacity]
   int capacity;           // key blocks of a sequence
   int rows;               // of a tile
-  int first_query;        // where a head's first tile begins: FlashOperation::first_query(), at most 0
+  int first_query;        // the first row of a head's first tile: FlashOperation::first_query(), at most 0
   int of_batch, of_head;  // how many lists lie from one sequence, or head, to the next; 0 if they share lists
 };
 
@@ -34,15 +34,15 @@ static inline MaskList list_of(const LOCAL MaskLists& lists, int batch, int head
   return {lists.entries + list * lists.capacity, lists.counts[list]};
 }
 
-/// Parameters of the kernel `mask_blocks`, which makes the lists by asking the hooks about pairs. Its grid is (tiles,
-/// heads, sequences). If all heads or all sequences share lists, the grid has 1 in their place.
+/// Parameters of the kernel `mask_blocks`, which makes the lists by asking the hooks about pairs.
 struct MaskBlocksParams {
   int q_heads, q_len, kv_len;
   const GLOBAL void* data;  // of the hooks
   MaskLists lists;
 };
 
-/// Parameters of a kernel that walks lists. ParamsWithLists::type is WithLists<Params>, or Params if LISTS is false.
+/// The parameters of a kernel that walks lists: Params, and the lists. ParamsWithLists::type is WithLists<Params> if
+/// LISTS is true, else Params.
 template <typename Params>
 struct WithLists : Params {
   MaskLists lists;

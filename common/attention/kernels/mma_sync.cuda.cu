@@ -16,15 +16,16 @@
 // by tile (a thread's scores of two query rows, 8 rows apart). The rotate hook rotates Q and K in threadgroup memory.
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R and BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
-// OUT_TYPE, FOLD_SCALE (1: the scale is at least 1e-10, and is applied inside the exponential).
+// OUT_TYPE, FOLD_SCALE (1: the scale is at least 1e-10; without a score hook the scale is then applied inside the
+// exponential).
 // Grid: (tiles of BLOCK_R rows, q_heads, batch); with CAUSAL the tiles start from the last rows. Threads and
 // threadgroup memory: MmaSyncLayout.
 //
-// The tiles, BLOCK_R x BLOCK_C, that the host chooses on a Hopper for launches of many tiles:
+// The tiles, BLOCK_R x BLOCK_C, that the host chooses for launches of many tiles, if their threadgroup memory fits:
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// Tiles of 192 rows leave room for only one threadgroup on a multiprocessor. While that threadgroup waits, the
-// multiprocessor is idle.
+// The host does not choose 192 rows: only one threadgroup then fits on a multiprocessor. While this threadgroup waits,
+// the multiprocessor is idle.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -154,15 +155,15 @@ struct Warp {
   // Returns the keys that a row sees. A row beyond the last query gets the range of the last query.
   DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
 
-  // Returns the end of the keys that rows up to `query` see.
+  // Returns the end of the keys that the rows up to `query` see.
   DEVICE int keys_seen(int query) const {
     if (KEYS_ARE_DEFAULT && !CAUSAL) return p.kv_len;
     return max(0, min(p.kv_len, keys_of(query).end));
   }
-  // Returns the first key that rows from `query` on see.
+  // Returns the first key that the rows from `query` on see.
   DEVICE int keys_before(int query) const { return KEYS_BEGIN_AT_ZERO ? 0 : max(0, keys_of(query).begin); }
 
-  // Returns the number of a block of keys. With lists, `block` is a place in the list of the threadgroup's tile.
+  // Returns the number of a block of keys. With lists, `block` is an index in the threadgroup's list of blocks.
   DEVICE int number_of(int block) const { return MASK_LISTS ? lists_of(p).entries[list + block] >> 1 : block; }
 
   // ---- copies, by all threads of the threadgroup
@@ -230,8 +231,8 @@ struct Warp {
     }
   }
 
-  // Copies a block of K and V. Without a pages hook the block begins at k_rows and v_rows: with lists, these pointers
-  // are found anew for each block; without lists, each copy moves them back by BLOCK_C rows, to the next block.
+  // Copies a block of K and V. Without a pages hook, this thread's copies begin at k_rows and v_rows. With lists, each
+  // call first sets these pointers. Without lists, each call moves them back by BLOCK_C rows, to the next block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
     const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
@@ -396,7 +397,7 @@ struct Warp {
     }
   }
 
-  // Hides scores according to the mask hook.
+  // Hides the scores that the mask hook hides.
   DEVICE void mask_pairs(int tile) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = -infinity();
@@ -475,8 +476,8 @@ struct Warp {
   // ---- the whole kernel
 
   DEVICE void run() {
-    // A row with a sink begins with the sink as its shift. At this shift the sink's weight is 1. Only one of the row's
-    // four threads begins its part of the row's sum with this weight.
+    // A row with a sink begins with the sink as its shift. first_weight() is the sink's weight at this shift. Four
+    // threads each sum a part of the row's weights; only one of them begins with the sink's weight.
     const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -488,7 +489,7 @@ struct Warp {
     const int last = first_query + first_row + 16 * TILES - 1;
     const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
     const int all_begin = keys_before(last), some_begin = keys_before(first_query + first_row);
-    // Blocks are walked towards the first key.
+    // The loop walks from `block` down to last_block.
     const int last_block = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
     if constexpr (MASK_LISTS) {
@@ -533,8 +534,7 @@ struct Warp {
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // Computes rows of the warp anew, one by one. Four threads hold a row; the row is computed anew if one of them has
-  // set the row's bit.
+  // Computes rows of the warp anew, one by one: the rows whose bit is set in `anew` of some thread.
   DEVICE void write_rows_anew(unsigned anew) const {
 #pragma unroll 1
     for (int i = 0; i < 16 * TILES; ++i) {
@@ -544,8 +544,8 @@ struct Warp {
     }
   }
 
-  // Writes this thread's part of a row of O, divided by the row's sum, and the row's log-sum-exp. Returns false if the
-  // row must be computed anew (exact_row.h).
+  // Divides this thread's part of a row of O by the row's sum, and writes it. Also writes the row's log-sum-exp.
+  // Returns false if the row must be computed anew (exact_row.h).
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;

@@ -4,12 +4,12 @@
 
 #include "common/attention/kernels/round_up.h"
 
-/// Threads of a threadgroup, and threadgroup memory in bytes; in_type is an ElementType. Q, K and V lie in this memory
-/// as [rows][row_bytes].
+/// The threads of a threadgroup, and the layout of threadgroup memory, in bytes. Q, K and V lie in this memory as
+/// [rows][row_bytes]. in_type is an ElementType.
 struct MmaSyncLayout {
   static constexpr long long stages = 2;  // buffers for blocks of K, and as many for blocks of V
 
-  long long dim;        // head_dim, rounded up to whole matrix products, which take 32 bytes of a row each
+  long long dim;        // head_dim, rounded up to a multiple of 32 bytes: one matrix product takes 32 bytes of a row
   long long row_bytes;  // an odd multiple of 16: 16 bytes of each of 8 neighbouring rows share no bank
   long long warp_rows;  // rows of a warp: 16, or 32 if registers allow 32, so that keys are read half as often
   long long threads;

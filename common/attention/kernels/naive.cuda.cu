@@ -1,6 +1,6 @@
-// Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. FlashOperation::variants() names `naive` first, and the fastest variant last. `naive` reads K and V anew
-// for every row, and holds a whole row of scores. keys.h says which rows are NaN because a page or a length is wrong.
+// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
+// then the weighted sum of V. So the kernel reads K and V anew for every row, and holds a whole row of scores. keys.h
+// says which rows are NaN because a page or a length is wrong.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.
@@ -43,7 +43,7 @@ DEVICE float reduce(float value, Combine combine) {
     __syncthreads();
   }
   value = values[0];
-  __syncthreads();  // before the next call writes values[]
+  __syncthreads();  // the next call writes values[]
   return value;
 }
 
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const long long v = batch * p.v_strides.batch + kv_head * p.v_strides.head;
   const long long o = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
 
-  (void)CAUSAL;  // a keys hook need not read CAUSAL
+  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));

@@ -1,9 +1,9 @@
-// Variant `naive`: attention as in a textbook, one query row at a time: all scores, their softmax, then the weighted
-// sum of V. FlashOperation::variants() names `naive` first, and the fastest variant last. `naive` reads K and V anew
-// for every row, and holds a whole row of scores. The kernel has not run on Apple hardware yet.
+// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
+// then the weighted sum of V. So the kernel reads K and V anew for every row, and holds a whole row of scores.
+// The kernel has not run on Apple hardware yet.
 //
 // The kernel takes all hooks except before.h. Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
-// Threadgroup memory, in floats: scores [kv_len], then three numbers of each simdgroup. At most 8180 keys fit 32 KB.
+// Threadgroup memory, in floats: scores [kv_len], then three numbers of each simdgroup. 32 KB hold at most 8180 keys.
 // Grid: (q_len, q_heads, batch); naive_threads threads. Accumulators of a lane: 1.
 #include "common/attention/kernels/attention_row_metal.h"
 #include "common/attention/kernels/naive.h"
@@ -15,7 +15,7 @@ kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup
                           uint3 group [[threadgroup_position_in_grid]],
                           uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  (void)CAUSAL;  // a keys hook need not read CAUSAL
+  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const AttentionRow row(p, static_cast<int>(group.z), static_cast<int>(group.y), static_cast<int>(group.x));
   const int thread_number = static_cast<int>(thread_index);
   threadgroup float* const maxima = scores + p.kv_len;

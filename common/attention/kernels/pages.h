@@ -5,9 +5,10 @@
 // Unless PAGES_ARE_DEFAULT, a kernel asks only for keys from 0 to kv_len - 1, and loads only rows of keys that exist.
 // With KEYS_END_EARLY (keys.h) only keys before end_of_keys() exist.
 //
-// With another text, `tuned` on the cpu must be compiled with COPY_K=1. `wgmma` copies boxes of whole pages, or of
-// BLOCK_C keys if a page has more keys. If FlashConfig::page_size is set, the host makes the tensor maps of K and V for
-// these boxes. Then KeyPlace::batch is the page, and KeyPlace::row is the key's place on the page.
+// If another text replaces this file, `tuned` on the cpu must be compiled with COPY_K=1. `wgmma` copies boxes of a
+// tensor map: whole pages, or BLOCK_C keys if a page has more keys. If FlashConfig::page_size is set, the host makes
+// the tensor maps of K and V for these boxes. Then KeyPlace::batch must be the page, and KeyPlace::row the key's row on
+// the page.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

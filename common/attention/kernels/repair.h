@@ -1,10 +1,10 @@
-// Computes a row anew if the code for tiles of the cpu dialect gets the row wrong. A tile multiplies the values of a
-// hidden key by a weight of 0. The product is NaN if a value is infinite or NaN. A tile also divides sums that may have
-// overflowed. In both cases some output is not finite. The kernels look for such an output, with one operation for each
+// Computes a row anew if a tile of a cpu kernel gets the row wrong. A tile multiplies the values of a hidden key by a
+// weight of 0. The product is NaN if a value is infinite or NaN. A tile also divides sums that may have overflowed.
+// Each fault leaves an output that is not finite. The kernels look for such outputs, with one operation for each
 // output.
 //
 // This file calls the hooks, and does not include them, because a hook must not be included twice. So a kernel includes
-// the hooks first.
+// the hooks before this file.
 #pragma once
 
 #include "common/attention/kernels/exact_row_cpu.h"

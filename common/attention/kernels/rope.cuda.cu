@@ -1,10 +1,10 @@
-// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. The kernel is
-// memory-bound. So a thread first starts to load two groups of GROUP elements from each of rope_heads heads, and
-// computes the angles while the loads run. The heads share the angles.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A group is GROUP
+// neighbouring elements of a row. A unit is the two groups of a row that one thread takes. The two groups hold GROUP
+// pairs: each group has one element of every pair, or each group has whole pairs. The last units of a row have the
+// elements beyond ROTARY_DIM, which the kernel only copies.
 //
-// A unit is two groups of a row that one thread takes. The two groups hold GROUP pairs: each group has one element of
-// every pair, or each group has whole pairs. The last units have the elements beyond ROTARY_DIM, which the kernel only
-// copies.
+// The kernel is memory-bound. So a thread first starts to load its unit from each of rope_heads heads, and computes the
+// angles while the loads run. The heads share the angles.
 //
 // Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
 // 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(rope_threads) rope_rotate(const __g
   const bool turns = unit < TURNED_UNITS;
   if (!turns && t.in == t.out) return;
 
-  // Where the unit's groups begin in a row. The last copied unit may have the same group twice.
+  // The first elements of the unit's groups. The last unit that is copied may have the same group twice.
   int a = unit * GROUP, b = a + HALF;
   if (INTERLEAVED && GROUP == 1) a = 2 * unit, b = a + 1;
   if (!turns) {

@@ -27,7 +27,7 @@ struct RopeParams {
   const GLOBAL float *cosines, *sines;
   // Without TABLE: turns per position, in units of 2^-64.
   const GLOBAL unsigned INT64* frequencies;
-  float factor;  // on the cosines and sines that come from frequencies
+  float factor;  // without TABLE: multiplies cosines and sines
   int rows;
   int tile_rows;  // rows that a threadgroup rotates
 };
@@ -39,8 +39,8 @@ struct RopeAngle {
   float cosine, sine;
 };
 
-/// Returns cosine and sine of `turns` / 2^32 turns, within 1e-7. The arguments of the minimax polynomials are angles
-/// from the nearest quarter turn.
+/// Returns cosine and sine of `turns` / 2^32 turns, within 1e-7, by minimax polynomials of the angle from the nearest
+/// quarter turn.
 inline RopeAngle rope_angle(unsigned turns) {
   const unsigned quarter = (turns + (1u << 29)) >> 30;
   const float v = static_cast<float>(static_cast<int>(turns - (quarter << 30))) * 0x1p-30f;  // -1/2 to 1/2

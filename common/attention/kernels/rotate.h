@@ -5,11 +5,11 @@
 // load(d) gives the elements of the row from d on, as many as the kernel works on at once: 4 in the tiles of `tuned` on
 // the cpu and of `wgmma`; 1 in other kernels, and for a row that is computed anew. d is a multiple of this number. The
 // result of load() is a float, or a type that consists of 4 floats, one after the other. The result of the hook has the
-// same type. load() always gives elements as they were before the rotation, also elements before d.
+// same type. Elements from load() are never rotated, not even elements before d.
 //
-// With another text, `tuned` on the cpu must be compiled with COPY_K=1 and BF16_DOT=0. `mma_sync` and `wgmma` round the
-// hook's results to the type of Q and K. `wgmma` takes only hooks that leave keys as they are. amx.cpu.cpp takes only
-// this file.
+// If another text replaces this file, `tuned` on the cpu must be compiled with COPY_K=1 and BF16_DOT=0. `mma_sync` and
+// `wgmma` round the hook's results to the type of Q and K. `wgmma` takes only hooks that leave keys as they are.
+// amx.cpu.cpp takes only the hook of this file.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -18,10 +18,10 @@
 #define ROTATE_IS_IDENTITY 1
 /// Whether rotate_key leaves keys as they are.
 #define ROTATE_LEAVES_KEYS 1
-/// For `wgmma`, which rotates rows in place. The results of the four columns from d on depend on these columns and on
-/// their partners, the four columns from rotate_partner(d) on. The partners may be the same columns; the partner of the
-/// partner is d. So a row has rotate_units() units: unit `number` is the four columns from rotate_unit(number) on, and
-/// their partners.
+/// For `wgmma`, which rotates rows in place, a row consists of rotate_units() units. Unit `number` has the four columns
+/// from d = rotate_unit(number) on, and their partners, the four columns from rotate_partner(d) on. The results of a
+/// unit depend only on the columns of this unit. The partners may be the same four columns; else rotate_partner() of
+/// the partner is d.
 static constexpr int rotate_units() { return HEAD_DIM / 4; }
 static constexpr int rotate_unit(int number) { return 4 * number; }
 static constexpr int rotate_partner(int d) { return d; }

@@ -5,8 +5,8 @@
 // row sees.
 //
 // A hook defines `score`. This function may take q and k as float, which is exact up to 2^24 and saves `wgmma`
-// conversions. If the hook also defines SCORE_GRAIN, some kernels hand it many scores at once, to be changed in place
-// (`tuned` on the cpu; `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
+// conversions. If the hook also defines SCORE_GRAIN, some kernels hand many scores at once to another function of the
+// hook, which changes them in place (`tuned` on the cpu; `mma_sync` on the GPU; `wgmma` for SCORE_TILE):
 //   SCORE_ROW   void score_row(float* s, int q, int k, const ScoreContext&)
 //               cpu: VECTOR_WIDTH queries from q on, of key k; GPU: BLOCK_C / 4 keys of query q, number i is key
 //               k + i / 2 * 8 + i % 2
@@ -18,9 +18,9 @@
 //   SCORE_IN, SCORE_OUT  with SCORE_TILE on a GPU: factors that score_tile leaves to the kernel. The kernel multiplies
 //                        scores by SCORE_IN before score_tile and by SCORE_OUT after it, together with its own factors.
 //   SCORE_IS_BOUNDED     true: the hook's scores stay below 10^30 for any input
-//   SCORE_AHEAD          with a struct ScoreAhead: its read(int q, int k, const ScoreContext&) reads from memory the
-//                        numbers that a thread needs. `wgmma` calls read() before the scores are there, and hands the
-//                        struct to score_tile as its last argument.
+//   SCORE_AHEAD          with SCORE_TILE and a struct ScoreAhead: its read(int q, int k, const ScoreContext&) reads
+//                        from memory the numbers that a thread needs. `wgmma` calls read() before the scores are
+//                        computed, and hands the struct to score_tile as its last argument.
 //   SCORE_IS_LINEAR      true: the hook only adds slope * (k - own), where own = q + kv_len - q_len is the query's own
 //                        key. The hook then defines float score_slope(const ScoreContext&) in addition to `score`. If
 //                        the host knows that the hook is linear (ScoreChange in ../hook.h), `wgmma` adds the term by

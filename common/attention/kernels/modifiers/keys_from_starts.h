@@ -1,5 +1,5 @@
-// The ranges of keys.h, without padding at the start of a sequence. A table gives the first key of each sequence; the
-// keys before the first key are padding.
+// The ranges of keys.h without the padding at the start of a sequence. A table says how many keys of each sequence are
+// padding.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,9 +1,9 @@
 // A query sees the keys in its range (keys.h) that all rules allow. As in keys.h, a query's own key is the key at its
 // position.
-//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h, with WINDOW_BY_MASK or GLOBAL_TOKENS
+//   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK or GLOBAL_TOKENS
 //   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
 //                               own key is one of these first keys (Beltagy et al. 2020, Longformer)
-//   BLOCK_SPARSE                the blocks of 128 x 128 positions whose bit is set in a table
+//   BLOCK_SPARSE                the blocks of 128 own keys x 128 keys whose bit is set in a table
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -40,9 +40,9 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// Returns the address of the bias of a query for key 0. If BIAS is not BIAS_OF_KEYS, there is one element for all keys.
-// A tile may reach beyond the last key (bias_slack). A tile may also reach beyond the last query: any row will do for a
-// query that does not exist.
+// Returns the address of the bias of a query for key 0. With BIAS_OF_ROWS this element is for all keys. A tile may
+// reach beyond the last key (bias_slack). A tile may also reach beyond the last query: a query that does not exist gets
+// the row of an existing query.
 static inline const GLOBAL float* bias_row(int q, const ScoreContext& context) {
   const GLOBAL ModifierData& data = modifiers_of(context);
   const GLOBAL INT64* const strides = data.bias_strides;
@@ -69,17 +69,17 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
 // The hook takes scores by tile. ALiBi then costs each score a multiply-add, slope * (columns from the first key) + the
-// term of the first key, and an addition. The kernel multiplies its own factors by the factors of the soft cap. The
-// bias is read two keys at a time.
+// term of the first key, and an addition. The kernel combines the soft cap's factors with its own factors. The bias is
+// read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
 #define SCORE_OUT (ALIBI || BIAS ? 1.0f : static_cast<float>(SOFT_CAP))
 #endif
-// The elements of the bias that a thread adds to its scores of a tile. `wgmma` reads them while earlier products run.
 #if BIAS_VALUE
 #define SCORE_AHEAD
 #endif
+// The elements of the bias that a thread adds to its scores of a tile. `wgmma` reads them while earlier products run.
 struct ScoreAhead {
   float2 pairs[2][BLOCK_C / 8];  // BIAS_OF_KEYS: for two rows, keys k + 8 i and k + 8 i + 1
   float of_row[2];               // BIAS_OF_ROWS: the element of each row

@@ -1,6 +1,6 @@
 // RoPE's rotation of rows, for rotate hooks. Constants: ROTARY_DIM (a multiple of 8), INTERLEAVED (1: pair i is
 // elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Rotated elements are rounded to the type of Q and K,
-// as the kernel rope_rotate rounds them.
+// as in the kernel rope_rotate.
 #pragma once
 
 #ifdef __METAL_VERSION__
@@ -42,7 +42,8 @@ struct AngleTable {
   }
 };
 
-// Returns the row's elements from d on, rotated. `key` is the number of the key at the row's position.
+// Returns what load(d) returns, the row's elements from d on, but rotated. `key` is the number of the key at the row's
+// position.
 template <typename Load>
 static inline auto turned(Load load, int key, int d, const AngleTable& cosine_table, const AngleTable& sine_table) {
   auto turned = load(d);
@@ -51,7 +52,7 @@ static inline auto turned(Load load, int key, int d, const AngleTable& cosine_ta
     auto other = load(INTERLEAVED && count == 1 ? d ^ 1 : rotate_partner(d));
     float* const x = reinterpret_cast<float*>(&turned);
     const float* const y = reinterpret_cast<const float*>(&other);
-    // The angles of all pairs, loaded at once.
+    // The cosines or the sines of all these pairs, loaded at once.
     constexpr int pairs = INTERLEAVED && count > 1 ? count / 2 : count;
     struct alignas(pairs * sizeof(float)) Angles {
       float of[pairs];
