@@ -37,6 +37,7 @@ constexpr constant int threadgroup_limit_bytes = 32768;  // of threadgroup memor
 
 INLINE bool is_finite(float x) { return (as_type<uint>(x) & 0x7f800000u) != 0x7f800000u; }
 INLINE bool is_nan(float x) { return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u; }
+INLINE bool is_zero(float x) { return (as_type<uint>(x) & 0x7fffffffu) == 0; }
 INLINE bool is_minus_infinity(float x) { return as_type<uint>(x) == 0xff800000u; }
 INLINE float not_a_number() { return as_type<float>(0x7fc00000u); }
 

@@ -28,7 +28,7 @@ struct Dot {
   void add(float a, float b) {
     if (is_finite(a) && is_finite(b)) {
       sum += a * b;
-    } else if (is_nan(a) || is_nan(b) || a == 0 || b == 0) {
+    } else if (is_nan(a) || is_nan(b) || is_zero(a) || is_zero(b)) {
       nan = true;
     } else if ((as_type<uint>(a) ^ as_type<uint>(b)) >> 31) {
       minus = true;
@@ -37,8 +37,8 @@ struct Dot {
     }
   }
   float times(float factor) const {
-    if (nan || (plus && minus)) return not_a_number();
-    if (!plus && !minus) return sum * factor;
+    if (!nan && !plus && !minus) return sum * factor;
+    if (nan || (plus && minus) || factor == 0) return not_a_number();
     return as_type<float>((minus == factor < 0) ? 0x7f800000u : 0xff800000u);
   }
 };

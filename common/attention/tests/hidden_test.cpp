@@ -335,6 +335,17 @@ TEST_P(HiddenVariants, ANaNInVCountsHoweverSmallTheWeightOfItsKey) {
   EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "");
 }
 
+// 0 * infinity is NaN, so the rows that see the key are NaN.
+TEST_P(HiddenVariants, AnInfinityInKAtAScaleOf0) {
+  Tested setup = more_queries();
+  setup.config.shape.scale = 0;
+  for (const double garbage : {infinity, -infinity}) {
+    Tensors tensors = test::random_tensors(setup.config);
+    tensors.k.set(0, 0, 3, 5, garbage);
+    EXPECT_EQ(wrong(setup, tensors, {.name = "full"}), "") << garbage;
+  }
+}
+
 TEST_P(HiddenVariants, NaNWithAllBitsSet) {
   const Tested setup = more_queries();
   const size_t element = size_bytes(setup.config.dtype);
