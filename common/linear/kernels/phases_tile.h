@@ -105,9 +105,9 @@ DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(g
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
 /// For GATE_HEAD and GATE_TOKEN, called by one warp. Calls take(t, sum) for each token t from 0 to CHUNK - 1. `sum` is
-/// the sum of the decays of tokens 0 to t; with BACKWARDS it is the sum of the decays of the tokens
-/// after t. Sums are in double, so that their differences are accurate. Tokens after the chunk's last token do not
-/// decay. Returns the sum of all decays.
+/// the sum of the decays of tokens 0 to t; with BACKWARDS it is the sum of the decays of the tokens after t. Sums are
+/// in double, so that their differences are accurate. Tokens after the chunk's last token do not decay. Returns the sum
+/// of all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;
