@@ -2,8 +2,9 @@
 //
 // Teams of warps share a block of keys. A team has all rows of the tile and its own keys, which no other team reads. So
 // within a tile a team waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
-// copies of 16 bytes. A thread looks up the pages of its copies one block ahead. Copies for the next tile begin before
-// the present tile ends. At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al. 2023).
+// copies of 16 bytes. A thread looks up the pages of its rows of K and V one block ahead. Copies for the next tile
+// begin before the present tile ends. At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al.
+// 2023).
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
 // instructions than a conversion to bf16. With a cache of 8 bits the kernel also converts Q of bf16 to f16, and divides
@@ -59,9 +60,9 @@ static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTAR
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-// If a result of a tile is not finite, the worker marks the tile (keep_for_later()), and computes the tile's rows anew
-// after its last block. A marked tile is a kept tile. some_lost: the table has named a page that the cache does not
-// have; from then on this worker's sums are NaN. some_kept: this worker has marked a tile.
+// If a result of a tile is not finite, the worker marks the tile (keep_for_later()). After its last block the worker
+// computes the rows of marked tiles anew. A marked tile is a kept tile. some_lost: the table has named a page that the
+// cache does not have; from then on this worker's sums are NaN. some_kept: this worker has marked a tile.
 __shared__ bool some_lost;
 __shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
