@@ -1,4 +1,4 @@
-// The launch that appends new tokens to a cache of 8 bits.
+// The launch that appends new tokens to a cache whose elements have 8 bits.
 #include "common/paged/kernels/append_scaled.h"
 
 #include "common/attention/flash.h"

@@ -103,8 +103,8 @@ struct DecodeTensors {
   const int* table = nullptr;        // [batch, max_pages]: pages of a sequence; null for a contiguous cache
   int64_t max_pages = 0;
   int64_t pages = 0;  // pages of k and v; on a GPU, a row of O that sees a key on a page outside 0 to pages - 1 is NaN
-  const float *k_scales = nullptr,
-              *v_scales = nullptr;  // finite; of a cache of 8 bits: [pages, kv_heads]; contiguous: [batch, kv_heads]
+  /// Scales of a cache of 8 bits, all finite: [pages, kv_heads], or [batch, kv_heads] if the cache is contiguous.
+  const float *k_scales = nullptr, *v_scales = nullptr;
   /// [batch]: tokens of a sequence, including the tokens of its queries; at most kv_len. On a GPU, if a sequence's
   /// length is negative or greater than kv_len, the sequence's rows of O are NaN, and no token is appended to it.
   const int* lengths = nullptr;
@@ -118,7 +118,7 @@ struct DecodeTensors {
   const float *cosines = nullptr, *sines = nullptr;  // [positions, rotary_dim / 2] (rope_table()), from position 0 on
 };
 
-/// cache_view() returns the cache, new_tokens() the new tokens, as kernels' parameters.
+/// These functions return the kernels' parameters for the cache and for the new tokens.
 KvCacheView cache_view(const DecodeTensors& tensors);
 NewTokens new_tokens(const DecodeTensors& tensors);
 
@@ -161,7 +161,7 @@ class AppendScaledLaunch {
 
 /// Whether an AppendScaledLaunch comes before the launch that attends.
 inline bool appends_first(const DecodeConfig& config) { return config.appends && has_scales(config.cache_dtype); }
-/// Returns the configuration of the launch that attends.
+/// Returns the configuration of the launch that attends: after an AppendScaledLaunch it neither appends nor rotates.
 DecodeConfig attending(const DecodeConfig& config);
 /// Adds the launch "append" to a plan of decoding or of prefill, before the other launches.
 void append_first(Plan& plan, const DecodeConfig& config, const DeviceInfo& device);

@@ -13,8 +13,8 @@
 // to S_t.
 //
 // Function constants: HEAD_DIM, VALUE_DIM, GATE, NORMALISED, CAUSAL, IN_TYPE (of q, k, v), OUT_TYPE (of o), and CHUNK
-// if the kernel works in chunks. A kernel gets only the constants that it reads; with any other constant the kernel
-// does not compile.
+// if the kernel works in chunks. A kernel gets only those of these constants that it reads, and may have further
+// constants. On the cpu a constant that the kernel does not read is a compile error.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -41,8 +41,8 @@ struct LinearParams {
   /// a null final tensor is not written.
   const GLOBAL float *initial_state, *initial_key_sum;
   GLOBAL float *final_state, *final_key_sum;
-  /// For sequences of unlike lengths, which lie one after the other in batch 0: an array [sequences + 1] with the first
-  /// row of each sequence, then the number of all rows. Null: sequence s is batch s, and has `tokens` rows.
+  /// For sequences of unlike lengths, which lie one after the other in batch 0: [sequences + 1], the first row of each
+  /// sequence, then the number of all rows. Null: sequence s is batch s, and has `tokens` rows.
   const GLOBAL int* starts;
   int sequences, heads;
   int tokens;  // of the longest sequence
@@ -69,8 +69,8 @@ struct ChunkParams : LinearParams {
   int chunks;
   GLOBAL float* states;    // [chunks, heads, HEAD_DIM, VALUE_DIM]
   GLOBAL float* key_sums;  // if NORMALISED: [chunks, heads, HEAD_DIM], for z what `states` is for S
-  GLOBAL float*
-      decays;  // with a gate: logarithms of chunks' decays, [chunks, heads, 1], or [chunks, heads, HEAD_DIM] by channel
+  /// With a gate: logarithms of chunks' decays, [chunks, heads, 1], or with GATE_CHANNEL [chunks, heads, HEAD_DIM].
+  GLOBAL float* decays;
 };
 
 /// Parameters of scans, and of fused kernels except Hopper's. A sequence's chunks are cut into spans of span_chunks

@@ -1,7 +1,7 @@
 // Decoupled look-back on the cpu (Merrill and Garland 2016): a threadgroup computes the state before its span from what
 // the threadgroups of earlier spans have published. Each of these threadgroups publishes what its span adds to the
-// state, or the state after its span. Look-back goes from a span to the span before it. It ends at the first span that
-// it finds with a published state after the span, or at the sequence's first span.
+// state, or the state after its span. Look-back visits the earlier spans, the nearest first. It ends at a span whose
+// threadgroup has published the state after the span, or at the sequence's first span.
 #pragma once
 
 #include "common/kernel/cpu.h"

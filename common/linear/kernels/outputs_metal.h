@@ -2,10 +2,11 @@
 //
 // A simdgroup computes the 8 tokens, and waits for no other simdgroup. Its lanes load their elements of q, k and v
 // straight from device memory (fragment_row() in common/kernel/metal.h). The simdgroup takes groups of 8 keys, from its
-// own group back to the chunk's first group, and then the state before the chunk. Each key of an earlier group decays
-// to the end of its group; queries decay from there (`since`). So no factor is above 1. In its own group each query
-// takes the keys up to itself one by one. A product of matrices would multiply later values by 0, and the product is
-// NaN if a value is not finite.
+// own group back to the chunk's first group, and then the state before the chunk. For an earlier group the decay from a
+// key to a query has two factors. The key is multiplied by the decay from itself to the end of its group, and the query
+// by the decay from there to itself (`since`). So no factor is above 1. In its own group each query takes the keys up
+// to itself one by one. A product of matrices would multiply later values by 0, and the product is NaN if such a value
+// is not finite.
 //
 // Function constants: the constants of tokens_metal.h, CAUSAL, NORMALISED, OUT_TYPE. A lane has COLUMNS * 2
 // accumulators (COLUMNS of write_outputs()), and with GATE_CHANNEL HEAD_DIM / 4 floats of Since.
@@ -36,9 +37,9 @@ struct Since {
 };
 
 /// Writes the outputs of tokens `first` to `first` + 7 of a chunk of `rows` tokens, which begins at token 0 of
-/// `tokens`; none from token `rows` on. Writes COLUMNS * 8 columns from `first_column` on; none from VALUE_DIM on.
-/// `state` is the state before the chunk, from column `first_column` on; without CAUSAL it is the state after the last
-/// token.
+/// `tokens`, in COLUMNS * 8 columns from `first_column` on. Tokens from `rows` on and columns from VALUE_DIM on are
+/// left out. `state` is the state before the chunk, from column `first_column` on; without CAUSAL it is the state after
+/// the last token.
 template <int COLUMNS, typename State, typename KeySums>
 INLINE void write_outputs(thread const Tokens& tokens, int rows, int first, int first_column, State state,
                           int state_row, KeySums key_sums, uint lane) {

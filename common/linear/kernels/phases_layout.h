@@ -11,8 +11,8 @@ constexpr int phases_threads = 128;
 /// these bytes, less 1024.
 constexpr long long phases_most_bytes = 232448;
 
-/// Returns the bytes from row to row, an odd multiple of 16, so that 16 bytes in the same columns of eight successive
-/// rows share no bank.
+/// Returns the bytes from one row to the next. The number is an odd multiple of 16, so a read of the same 16-byte
+/// column of eight successive rows has no bank conflict.
 constexpr long long odd_row_bytes(long long columns, int element_bytes) {
   return (columns * element_bytes / 16 | 1) * 16;
 }
@@ -187,8 +187,8 @@ struct CudaRecurrentLayout {
 
   int slices;  // of a state
   int rows;    // of a thread
-  // Offsets in bytes. For each token: q, k and decays, [16 * rows] each (one decay unless by channel); v [columns];
-  // `parts`, what each warp adds to o [columns]; `sums`, what each warp adds to o's divisor.
+  // Offsets in bytes. For each token of a block: q, k and decays, [16 * rows] each (one decay unless by channel); v
+  // [columns]; `parts`, what each warp adds to o [columns]; `sums`, what each warp adds to o's divisor.
   long long q, k, decays, v, parts, sums, bytes;
 
   constexpr CudaRecurrentLayout(int head_dim, int value_dim, int gate)

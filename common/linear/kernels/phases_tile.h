@@ -59,8 +59,8 @@ DEVICE void copy_tile(unsigned char* tile, const char* from, long long stride, i
   }
 }
 
-/// Replaces each element x in the first UNITS * 16 bytes of a row by f(x) * weight(row), rounded to IN_TYPE; by 0 from
-/// row `rows` on.
+/// Replaces each element x in the first UNITS * 16 bytes of a row by feature(x) * weight(row), rounded to IN_TYPE. In
+/// rows from `rows` on, replaces each element by 0.
 template <int ROWS, int UNITS, int ROW_BYTES, typename Weight>
 DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, Weight weight) {
 #pragma unroll 2
@@ -78,7 +78,7 @@ DEVICE void map_tile(unsigned char* tile, int rows, const void* feature_data, We
   }
 }
 
-/// load_pair() loads, and store_pair() stores, two elements next to each other.
+/// Loads two neighbouring elements; store_pair() stores two.
 DEVICE float2 load_pair(const unsigned char* at) {
   if constexpr (IN_TYPE == F32) {
     return *reinterpret_cast<const float2*>(at);
@@ -104,10 +104,10 @@ DEVICE float2 decay_log2(float2 gate) { return {decay_log2(gate.x), decay_log2(g
 
 DEVICE float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
 
-/// For GATE_HEAD and GATE_TOKEN. One warp calls this function. The function calls take(t, sum) for each token t of the
-/// chunk. `sum` is the sum of the decays of tokens 0 to t; with BACKWARDS it is the sum of the decays of the tokens
-/// after t. Sums are in double, so that their differences are accurate. Tokens after the chunk's last token do not
-/// decay. Returns the sum of all decays.
+/// For GATE_HEAD and GATE_TOKEN, called by one warp. Calls take(t, sum) for each token t from 0 to CHUNK - 1. `sum` is
+/// the sum of the decays of tokens 0 to t; with BACKWARDS it is the sum of the decays of the tokens after t. Sums are
+/// in double, so that their differences are accurate. Tokens after the chunk's last token do not decay. Returns the sum
+/// of all decays.
 template <bool BACKWARDS, typename Take>
 DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int head, Take take) {
   const int lane = threadIdx.x % WARP;
@@ -128,7 +128,8 @@ DEVICE double scalar_decays(const LinearParams& p, const ChunkPlace& place, int 
   return before;
 }
 
-/// Returns the sum of the decays of the sixteen rows of a slice, for a pair of columns. `gates` is [rows, COLUMNS].
+/// A slice is 16 rows. Returns the sum of the decays of a slice's rows, for a pair of columns. `gates` is [rows,
+/// COLUMNS].
 template <int COLUMNS>
 DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
   float2 sum{};
@@ -139,7 +140,7 @@ DEVICE float2 sum_of_slice(const float* gates, int slice, int pair) {
 }
 
 /// Decays the sixteen rows of a slice of K in place, for a pair of columns: each row by the gates of the slice's later
-/// rows, and by `after`. With MAPS this function applies the feature map first, and sets rows from `rows` on to 0.
+/// rows and by `after`. With MAPS the function applies the feature map first, and sets rows from `rows` on to 0.
 /// Returns `after` plus the gates of all sixteen rows.
 template <int COLUMNS, int ROW_BYTES, bool MAPS>
 DEVICE float2 decay_slice(unsigned char* k, const float* gates, int slice, int pair, float2 after, int rows,

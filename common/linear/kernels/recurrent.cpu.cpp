@@ -19,8 +19,8 @@ namespace math {
 constexpr RecurrentLayout layout(HEAD_DIM, VALUE_DIM, TOKENS);
 constexpr int lanes = VALUE_DIM % VECTOR_WIDTH == 0 ? VECTOR_WIDTH : 8;
 using Floats = Vector<float, lanes>;
-// Returns how many vectors of a row a loop computes at once: at most `most`, and a divisor of the row's vectors. With a
-// quarter of the registers as `most`, registers also hold as many vectors of values and of outputs.
+// Returns how many vectors of a row a loop computes at once: at most `most`, and a divisor of the row's vectors. `most`
+// is a quarter of the registers, because the registers also hold as many vectors of values, and as many of outputs.
 constexpr int vectors_of(int most) {
   int vectors = VALUE_DIM / lanes;
   while (vectors > most) vectors = vectors % 2 == 0 ? vectors / 2 : 1;
@@ -51,8 +51,7 @@ struct State {
   }
 };
 
-/// Computes BLOCK columns, from column e on, for one token. With PAST_CACHES the stores bypass the caches, because the
-/// states are larger than the caches.
+/// Computes BLOCK columns, from column e on, for one token. With PAST_CACHES the stores bypass the caches.
 template <bool PAST_CACHES>
 INLINE void one_token(const State& s, int e) {
   Floats values[VECTORS], out[VECTORS] = {};
@@ -138,8 +137,8 @@ extern "C" void recurrent(const LinearParams* params, const Threadgroup* group) 
         decays[t] = math::expf(GATE == GATE_HEAD ? p.gate[head] : p.gate[offset(p.gate_strides, begin + t)]);
       }
     }
-    // The source and the destination of the state: the initial and final states, or between two groups of TOKENS tokens
-    // threadgroup memory.
+    // The first group of tokens reads the initial state, and the last group writes the final state. Between two groups
+    // the state lies in threadgroup memory.
     const float* const from = first ? p.initial_state ? p.initial_state + index * VALUE_DIM : nullptr : state;
     const float* const from_sums = first ? p.initial_key_sum ? p.initial_key_sum + index : nullptr : sums;
     float* const to = last ? p.final_state ? p.final_state + index * VALUE_DIM : nullptr : state;

@@ -1,4 +1,4 @@
-// The layout that host and kernel of the cpu's recurrent form share. This file includes only headers of kernels.
+// The layout that host and kernel of the cpu's `recurrent` share. This file includes only headers of kernels.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

@@ -10,13 +10,13 @@
 //   scan_lookback  (with DELAY in place of PASS) in one pass, by decoupled look-back (Merrill and Garland 2016). Each
 //                  span of a sequence, except the first and the last, first publishes its sum: what the span adds to
 //                  the state. Then the span combines the published sums of the spans before it, back to the nearest
-//                  span that has published the state after itself. Let d1 be the logarithm of a span's decay and S1 its
-//                  sum, and d2 and S2 the logarithm and the sum of the next span. Both spans together have d1 + d2 and
-//                  exp(d2) S1 + S2. Registers hold the first held_chunks chunks of a span. A span that publishes its
+//                  span that has published the state after itself. Two successive spans with the sums S1 and S2, and
+//                  with the logarithms d1 and d2 of their decays, together have the sum exp(d2) S1 + S2 and the
+//                  logarithm d1 + d2. Registers hold the first held_chunks chunks of a span. A span that publishes its
 //                  sum reads its other chunks twice.
-// With look-back a threadgroup draws a ticket from a counter. The ticket gives the number of its span. So all spans for
-// which the threadgroup waits have begun. A flag also has the number of the launch that set it (Board), so no flag has
-// to be cleared between launches. DELAY: nanoseconds that every second span waits before it sets a flag.
+// With look-back a threadgroup draws a ticket from a counter, and the ticket gives the number of its span. So all spans
+// for which the threadgroup waits have begun. A flag also has the number of the launch that set it (Board), so no flag
+// has to be cleared between launches. DELAY: nanoseconds that every second span waits before it sets a flag.
 //
 // Function constants: HEAD_DIM, VALUE_DIM (multiples of 8, at most 256), CHUNK, GATE, NORMALISED, CAUSAL, SCAN_ROWS,
 // PASS or DELAY. Grid: (sequences * spans, heads, HEAD_DIM / SCAN_ROWS), with PASS_STARTS (sequences, ...);

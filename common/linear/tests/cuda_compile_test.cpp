@@ -18,7 +18,7 @@ namespace {
 
 using LinearCudaCompileTest = test::CudaCompilerTest;
 
-TEST_F(LinearCudaCompileTest, EveryFormCompiles) {
+TEST_F(LinearCudaCompileTest, VariantsCompile) {
   using enum DType;
   struct Shape {
     DType dtype;

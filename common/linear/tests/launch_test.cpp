@@ -28,7 +28,7 @@ void expect_form_runs(const DeviceInfo& info, const std::string& variant, const 
       });
 }
 
-TEST(LinearLaunchTest, EachFormRunsItsPlan) {
+TEST(LinearLaunchTest, VariantsRunTheirPlans) {
   for (const DeviceInfo& info : {test::avx2(), test::ampere()}) {
     if (info.on_host) expect_form_runs(info, "fused", "none", 64);  // on a GPU `fused` needs tensor maps
     expect_form_runs(info, "phases", "passes", 64);

@@ -28,7 +28,7 @@ PagedKvCache cache_for(int64_t sequences) {
       {.pages = sequences * max_pages, .page_size = page_size, .max_sequences = sequences, .max_pages = max_pages});
 }
 
-// Appends one token to each of `range` sequences, and takes the changes of the table.
+// Appends one token to each of state.range(0) sequences, and takes the changes of the table.
 void decode_step(benchmark::State& state) {
   PagedKvCache cache = cache_for(state.range(0));
   const std::vector<SequenceId> ids = fill(cache, state.range(0));
@@ -45,21 +45,21 @@ void decode_step(benchmark::State& state) {
 }
 BENCHMARK(decode_step)->Arg(256)->Unit(benchmark::kMicrosecond);
 
-// Forks a sequence of `range` tokens, appends one token to the fork, so that append() asks for a copy of the last page,
-// and frees the fork.
+// Forks a sequence of state.range(0) tokens, appends one token to the fork, and frees the fork. The append asks for a
+// copy of the last page.
 void fork_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   const SequenceId parent = cache.create();
   cache.append(parent, state.range(0));
   for (auto _ : state) {
     const SequenceId child = cache.fork(parent);
-    if (!cache.append(child, 1)) state.SkipWithError("nothing is copied");
+    if (!cache.append(child, 1)) state.SkipWithError("append() on a fork returned no copy");
     cache.free(child);
   }
 }
 BENCHMARK(fork_append_free)->Arg(context + 1)->Unit(benchmark::kMicrosecond);
 
-// Makes a sequence, appends a prompt of `range` tokens, and frees the sequence.
+// Makes a sequence, appends a prompt of state.range(0) tokens, and frees the sequence.
 void create_append_free(benchmark::State& state) {
   PagedKvCache cache = cache_for(2);
   for (auto _ : state) {

@@ -140,8 +140,9 @@ int generate(const std::string& spec) {
       }
     }
     const CacheFigures figures = cache.figures();
-    fmt::print("{} tokens each on {} pages, {} of them shared, {:.0f} % of the slots empty; outputs differ by {:.2f}\n",
-               cache.length(first), figures.used_pages, figures.shared_pages, 100 * figures.waste, apart);
+    fmt::print(
+        "2 sequences of {} tokens on {} pages, {} shared; {:.0f} % of the slots empty; outputs differ by {:.2f}\n",
+        cache.length(first), figures.used_pages, figures.shared_pages, 100 * figures.waste, apart);
     const bool alike = apart < 0.02;
     if (alike != (i < 4)) return 1;
   }

@@ -8,7 +8,7 @@
 
 constexpr constant int ELEMENT_BYTES = CACHE_TYPE == F32 ? 4 : 2, UNITS = HEAD_DIM * ELEMENT_BYTES / 16;
 
-/// The byte at which a unit of a row begins.
+/// Returns the byte at which a unit of a row begins. A unit is 16 bytes.
 INLINE long byte_of(constant TensorStrides& strides, int batch, int head, int row, int unit) {
   return (batch * strides.batch + head * strides.head + row * strides.row) * ELEMENT_BYTES + unit * 16;
 }

@@ -89,7 +89,7 @@ INLINE float largest_lane(Vector<float, N> v) {
 }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
-/// blocks. The blocks have at least the keys that some query of the sequence may see.
+/// blocks. Every key that some query of the sequence may see lies in one of the blocks.
 struct Sequence {
   int batch, keys;
   KeyRange seen;
@@ -369,7 +369,7 @@ struct Worker {
     for (int i = max(min(seen.end - block.first_key, block.keys), 0); i < whole; ++i) s[i] = hidden_score;
   }
 
-  /// Turns scores into weights. If the maximum of a row grows, its outputs and its sum are scaled down.
+  /// Turns scores into weights. If the maximum of a row grows, scales the row's outputs and sum down.
   INLINE void weigh(const Block& block) {
     const int whole = (block.keys + VECTOR_WIDTH - 1) / VECTOR_WIDTH * VECTOR_WIDTH;
     for (int row = 0; row < rows; ++row) {

@@ -2,8 +2,9 @@
 //
 // Teams of warps share a block of keys. A team has all rows of the tile and its own keys, which no other team reads. So
 // within a tile a team waits for no other team. Keys go through STAGES buffers of threadgroup memory, by asynchronous
-// copies of 16 bytes. Each copy finds the page of its row. Copies for the next tile begin before the present tile ends.
-// At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al. 2023).
+// copies of 16 bytes. A thread looks up the pages of its rows of K and V one block ahead. Copies for the next tile
+// begin before the present tile ends. At a tile's end the kernel adds up the teams' sums (flash decoding: Dao et al.
+// 2023).
 //
 // Caches of 8 bits are converted to f16 on their way to the tensor cores. The conversion is exact, and takes fewer
 // instructions than a conversion to bf16. With a cache of 8 bits the kernel also converts Q of bf16 to f16, and divides
@@ -18,8 +19,8 @@
 // on the row's head.
 //
 // Function constants: HEAD_DIM (multiple of 8, or of 16 with a cache of 8 bits; at most 256), ROWS (8, 16, 32, 64),
-// BLOCK_C (multiple of 16 * KEY_WARPS), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type, or E4M3 or
-// INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
+// BLOCK_C (multiple of 16 times the number of teams), PAGE_SIZE (0: contiguous), CAUSAL, IN_TYPE, CACHE_TYPE (Q's type,
+// or E4M3 or INT8 if Q has 16 bits), OUT_TYPE, STAGES (at least 2), JOIN_LAST, THREADGROUPS (threadgroups that fit on a
 // multiprocessor), APPENDS (1 only for a cache of Q's type). With APPENDS: ROTARY_DIM (even, at most HEAD_DIM; 0:
 // nothing is rotated), INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2). Grid:
 // workers; 128 threads; DecodeLayout's threadgroup memory. Without JOIN_LAST a second launch, `decode_join`, has a
@@ -59,13 +60,14 @@ static_assert(!APPENDS || (CACHE_TYPE == IN_TYPE && ROTARY_DIM % 2 == 0 && ROTAR
 static_assert(TEAM_KEYS % 16 == 0 && (KV_BYTES == 1 || CACHE_TYPE == IN_TYPE) && (KV_BYTES > 1 || IN_TYPE != F32));
 
 extern __shared__ __align__(16) unsigned char memory[];
-// A tile is kept if its rows are to be computed anew (keep_for_later). some_lost: the table names a page that the cache
-// does not have; from then on this worker keeps its tiles. some_kept: some tiles are kept.
+// If a result of a tile is not finite, the worker marks the tile (keep_for_later()). After its last block the worker
+// computes the rows of marked tiles anew. A marked tile is a kept tile. some_lost: the table has named a page that the
+// cache does not have; from then on this worker's sums are NaN. some_kept: this worker has marked a tile.
 __shared__ bool some_lost;
 __shared__ bool some_kept;
 constexpr unsigned kept = 0x80000000;  // value of the counter `arrived` of a kept tile
 
-/// Returns 2^difference, or without FOLD e^difference. `difference` is between scores or shifts. A row's shift is the
+/// Returns 2^difference, or without FOLD e^difference, for a difference of two scores or shifts. A row's shift is the
 /// number that the softmax subtracts from the row's scores.
 DEVICE float power(float difference) { return exp2_approx(FOLD ? difference : difference * log2_e); }
 
@@ -102,7 +104,7 @@ struct Line {
     place.blocks = max((end + BLOCK_C - 1) / BLOCK_C - place.first_block, 1);
   }
 
-  // A lane's sequence; the lanes of a warp have 32 sequences.
+  // The sequence of a lane. The lanes of a warp have 32 successive sequences.
   struct Share {
     Place place;
     long long blocks;  // of the sequence, on the line
@@ -241,7 +243,8 @@ DEVICE Parts parts_of(const DecodeParams& p, const Place& place, long long block
 // worker's first part.
 DEVICE long long part_number(int worker, bool from_first_block) { return 2LL * worker + from_first_block; }
 
-/// Sums over some parts of a row: of four columns of O, and of weights; and the shift of these sums.
+/// Some parts of a row, joined: four columns of the sum of weighted V, the sum of the weights, and the shift of both
+/// sums.
 struct Joined {
   float shift = lowest_score, sum = 0, o[4] = {};
 
@@ -348,9 +351,9 @@ DEVICE void write_tile_anew(const Params& p, const Place& place) {
   }
 }
 
-/// Joins the parts of a tile, four rows at a time. All threads call this function. Each slice of the threads adds up
-/// some of the parts; then the slices' sums are added up through layout.join_bytes of threadgroup memory. Returns
-/// whether all results are finite.
+/// Joins the parts of a tile, four rows at a time, and writes the tile's rows. All threads call this function. Each
+/// slice of HEAD_DIM / 4 threads adds up some of the parts; then the slices' sums are added up through
+/// layout.join_bytes of threadgroup memory. Returns whether all results are finite.
 DEVICE bool join(const Params& p, const Line& line, const Place& place, const Parts& parts, void* scratch) {
   constexpr int units = HEAD_DIM / 4, slices = THREADS / units, rows_at_once = 4;
   static_assert(sizeof(Joined) * slices * rows_at_once * units <= layout.join_bytes);
@@ -402,8 +405,8 @@ struct Worker {
   const Params& p;
   const Line line{p};
   const int lane = threadIdx.x % WARP, quarter = lane % 4;
-  const int first_row =
-      threadIdx.x / WARP % ROW_WARPS * 16;  // of the warp's 16 rows; a thread has parts of two of them, 8 apart
+  // The first of the warp's 16 rows. A thread has parts of two of these rows, which are 8 apart.
+  const int first_row = threadIdx.x / WARP % ROW_WARPS * 16;
   const int team = threadIdx.x / TEAM_THREADS;
   const float scale_log2 = p.scale * log2_e;
 
@@ -448,7 +451,7 @@ struct Worker {
   int pages[ONE_PAGE ? 1 : COPIES];
   Place ahead;  // the next block to copy
   long long blocks_left;
-  int slot = 0;  // number of the slot (q_slot()) for the rows of Q of the tile of `ahead`
+  int slot = 0;  // q_slot(slot) is for the rows of Q of the tile of `ahead`
 
   DEVICE int unit_of(int copy) const { return threadIdx.x % TEAM_THREADS + copy * TEAM_THREADS; }
   DEVICE int first_key_of(const Place& place) const {
@@ -610,8 +613,8 @@ struct Worker {
         });
   }
 
-  // Rotates the new keys in the team's stage, and writes these keys and their values to the cache. All threads of a
-  // team call this function.
+  // Rotates the new keys in the team's stage. If the tile is the first tile of its key/value head, also writes these
+  // keys and their values to the cache. All threads of a team call this function.
   DEVICE void take_new(const Place& here, int number, int first_key) const {
     const int first = max(max(first_new(here), 0), first_key), end = min(here.keys, first_key + TEAM_KEYS);
     if (first >= end) return;
@@ -641,7 +644,7 @@ struct Worker {
 
   // ---- products
 
-  // Loads the operand A of a step: 16 rows of Q, and as many columns as 32 bytes of a row of the cache have. With a
+  // Loads the operand A of a step: 16 rows of Q, and as many columns as 32 bytes of a row of the cache hold. With a
   // cache of 8 bits these are 32 columns, for two products; this thread has columns 4 * quarter to 4 * quarter + 3 of
   // the 16 columns of a product.
   DEVICE void load_queries(unsigned (&a)[PRODUCTS][4], const unsigned char* q, int step) const {
@@ -890,14 +893,14 @@ struct Worker {
   DEVICE unsigned& arrived_at(const Place& place) const {
     return p.arrived[(static_cast<long long>(place.batch) * p.kv_heads + place.kv_head) * line.tiles + place.tile];
   }
-  // Marks a tile whose rows are to be computed anew. No worker adds to the tile's counter after that, because the
-  // tile's only worker, or the last to arrive, marks it. write_kept_tiles() computes the rows after the loop of
+  // Marks a tile whose rows are to be computed anew. The tile's only worker, or the last worker to arrive, marks the
+  // tile; so no worker adds to the tile's counter after that. write_kept_tiles() computes the rows after the loop of
   // run(): in the loop, the registers of write_tile_anew() together with the loop's registers would spill.
   DEVICE void keep_for_later(const Place& place) {
     arrived_at(place) = kept;
     some_kept = true;
   }
-  // Computes the kept tiles among `count` blocks of the line anew.
+  // Computes the kept tiles among `count` blocks of the line, from block `from` on, anew.
   DEVICE void write_kept_tiles(long long from, long long count) const {
     for (Place place = line.find(line.share_of(0), from); place.index < from + count;) {
       // Another worker that shares the tile may have computed its rows anew already.

@@ -6,10 +6,10 @@
 //
 // The work is a line: all blocks of BLOCK_C keys, ordered by sequence, then key/value head, then tile, then block. Each
 // of `workers` threadgroups, the workers, takes a share of the line; two shares differ by at most one block. So the
-// work balances for sequences of unlike lengths too (Stream-K, Osama et al. 2023, here for attention). A worker that
-// shares a tile with other workers leaves its result for the tile in memory: this result is a part. The last of these
-// workers to arrive joins the parts, or a second launch does (vLLM's PagedAttention V2). Lengths are read on the
-// device, so a captured launch also serves other lengths, up to most_keys.
+// work balances for sequences of unlike lengths too. The method is Stream-K (Osama et al. 2023), applied to attention.
+// A worker that shares a tile with other workers leaves its result for the tile in memory: this result is a part. The
+// last of these workers to arrive joins the parts, or a second launch does (as in vLLM's PagedAttention V2). Lengths
+// are read on the device, so a captured launch also serves other lengths, up to most_keys.
 //
 // With APPENDS the last q_len tokens of a sequence are not in the cache yet. The kernel takes these tokens as the
 // model's projections write them, and writes their keys and values to the cache. If ROTARY_DIM is not 0, the kernel

@@ -64,7 +64,7 @@ INLINE constant NewTokens* tokens_of(constant DecodeParams& /*params*/) { return
 INLINE constant NewTokens* tokens_of(constant FusedDecodeParams& params) { return &params.tokens; }
 
 /// A sequence and its blocks on the line of blocks (decode.h). All tiles of the sequence have the same number of
-/// blocks. The blocks have at least the keys that some query of the sequence may see.
+/// blocks. Every key that some query of the sequence may see lies in one of the blocks.
 struct Sequence {
   int batch, keys;  // keys: -1 if the sequence's length is not allowed
   KeyRange seen;
