@@ -32,7 +32,8 @@ namespace attn {
   X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN)                               \
   X(nvrtcGetLTOIRSize) X(nvrtcGetLTOIR)
 // clang-format on
-#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // NOLINT; `name` may be a macro: cuMemAlloc is cuMemAlloc_v2
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the first `name` is in a declaration
+#define ATTN_DECLARE(name) decltype(&::name) name = nullptr;  // `name` may be a macro: cuMemAlloc is cuMemAlloc_v2
 
 // NOLINTBEGIN(readability-identifier-naming): the libraries' own names
 

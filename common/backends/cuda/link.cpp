@@ -40,8 +40,8 @@ std::string link_cubin(const NvJitLink& linker, const KernelSource& source, cons
   log = text(linker.info_bytes, linker.get_info);
   std::string cubin = linked ? text(linker.cubin_bytes, linker.get_cubin) : std::string();
   if (cubin.empty()) {
-    throw CompileError(source.key(), std::string("the fragments do not link:\n") +
-                                         text(linker.error_bytes, linker.get_errors).c_str());  // NOLINT: up to its first 0
+    const std::string errors = text(linker.error_bytes, linker.get_errors);
+    throw CompileError(source.key(), "the fragments do not link:\n" + errors.substr(0, errors.find('\0')));
   }
   return cubin;
 }
