@@ -21,8 +21,8 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// Returns the steps in the order of their launches. One step rotates Q and K together if launches
-/// rotate both and q_len is kv_len.
+/// Returns the steps in the order of their launches. One step rotates Q and K together if launches rotate both and
+/// q_len is kv_len.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
 /// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
