@@ -56,8 +56,7 @@ std::vector<Results> plain_tile_and_others(const Results& group) {
   return picks;
 }
 
-// Pairs plain attention (without modifiers) with attention that has exactly the modifiers in `modifiers`, whatever
-// their values.
+// Pairs plain attention (without modifiers) with attention that has exactly `modifiers`, whatever their values.
 Pick plain_and(const Names& modifiers) {
   return [modifiers](const Results& group) {
     Results plain, modified;
@@ -74,8 +73,8 @@ Pick plain_and(const Names& modifiers) {
   };
 }
 
-// Pairs attention that has exactly the modifiers of `baseline` with attention that has exactly the modifiers of
-// `contender`. A modifier of both lists has the same value in both results.
+// Pairs attention that has exactly the modifiers `baseline` with attention that has exactly the modifiers `contender`.
+// A modifier in both lists has the same value in both results.
 Pick both(const Names& baseline, const Names& contender) {
   return [baseline, contender](const Results& group) {
     Names shared;
@@ -109,7 +108,7 @@ void describe(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// Returns the subject of a claim: the contender's modifiers with their values, then the shape.
+// Returns the contender's modifiers with their values, then the shape.
 std::string subject_of(const Evidence& evidence) {
   const Case& config = evidence.results.back()->config;
   const Names on = modifiers_on(config);
@@ -120,7 +119,6 @@ std::string tile_of(const Case& config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// Returns the claim that attention with a modifier needs no other tile than plain attention.
 Claim same_tile() {
   return {.hypothesis = {"same_tile",
                          "With a modifier, the tile that is the fastest without takes at most 1.05 of the time of the "
@@ -154,8 +152,6 @@ Claim same_tile() {
               }};
 }
 
-// Returns a claim about the ratio (time with score modifiers in the form `form`) / (time with score modifiers as
-// constants).
 Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::string& what, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = [](const Measurement& r) { return r.config.text("task") == "attention"; },
@@ -181,7 +177,6 @@ Claim by_form(const Hypothesis& hypothesis, const std::string& form, const std::
               }};
 }
 
-// Returns a claim about the ratio (time with modifiers) / (time without modifiers).
 Claim cost(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
            const std::string& what, const Advice& advice) {
   return {
@@ -200,8 +195,8 @@ Claim cost(const std::string& id, const std::string& text, double threshold, con
       .complete = describe};
 }
 
-// Returns a claim about a rule: a modifier that hides pairs of query and key. The figure is (time with the rule / time
-// without) / (pairs that the rule leaves / all pairs).
+// A rule is a modifier that hides pairs of query and key. The figure is (time with the rule / time without) / (pairs
+// with the rule / pairs without).
 Claim share(const std::string& id, const std::string& text, double threshold, const Names& modifiers,
             const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, modifiers, what, advice);
@@ -225,7 +220,6 @@ bool is_plain(const Measurement& r, const std::string& task, const std::string& 
   return config.text("task") == task && config.text("kv_heads_by") == kv_heads_by && modifiers_on(config).empty();
 }
 
-// Returns a claim about the ratio (time of one way to make a mask) / (time of another way to make the same mask).
 Claim two_ways(const std::string& id, const std::string& text, double threshold, const Names& baseline,
                const Names& contender, const std::string& what, const Advice& advice) {
   Claim claim = cost(id, text, threshold, contender, what, advice);
@@ -240,8 +234,6 @@ Claim two_ways(const std::string& id, const std::string& text, double threshold,
   return claim;
 }
 
-// Returns the claim about the ratio (time with query heads that share key/value heads) / (time with a key/value head
-// for each query head).
 Claim grouped() {
   return {
       .hypothesis = {"gqa_index", "Query heads that share keys by an index cost nothing.",
@@ -277,8 +269,8 @@ Claim grouped() {
       .complete = describe};
 }
 
-// Pairs cases that differ in the kernel that turns Q and K (applies RoPE): the fastest case whose value of the axis
-// rope is `baseline`, and each case whose value of rope is in `contender`.
+// Pairs the fastest attention with rope=`baseline` with each attention whose `rope` is in `contender`. The axis `rope`
+// tells which kernel turns Q and K (applies RoPE).
 Pick turned_by(const std::string& baseline, const std::set<std::string>& contender) {
   return [=](const Results& group) {
     Results before;
@@ -301,7 +293,6 @@ bool turns_or_is_plain(const Measurement& result) {
   return on.empty() || on == Names{"rope"};
 }
 
-// Returns a claim about the ratio (time with a value of rope in `contender`) / (time with rope=`baseline`).
 Claim turned(const std::string& id, const std::string& text, double threshold, const std::string& baseline,
              const std::set<std::string>& contender, const std::string& metric, const Advice& advice) {
   return {.hypothesis = {id, text, metric, "<=", threshold, expectation},
@@ -322,7 +313,6 @@ Claim turned(const std::string& id, const std::string& text, double threshold, c
           .complete = describe};
 }
 
-// Returns the claim about the ratio (time of the launch that turns Q and K) / (time of attention without this launch).
 Claim rope_share() {
   Claim claim =
       turned("rope_share", "To turn Q and K takes at most 0.01 % of attention.", 1e-4, "none", {},
@@ -350,7 +340,6 @@ Claim rope_share() {
   return claim;
 }
 
-// Returns the claim about the ratio (bytes/s of the launch that turns Q and K) / (bytes/s of a copy).
 Claim rope_copy() {
   return {
       .hypothesis = {"rope_copy",
@@ -376,8 +365,6 @@ Claim rope_copy() {
 
 constexpr const char* copy_origin = "published study, finding 21: a copy for each group costs 0.04 to 0.09 % on M4";
 
-// Returns the claim about the ratio (time of attention with copies of key/value heads) / (time of attention that finds
-// key/value heads by an index). The first time includes the launch that makes the copies.
 Claim copied() {
   return {
       .hypothesis = {"gqa_copy", "A copy of keys and values for each query head costs at most 0.09 %.",
@@ -404,15 +391,13 @@ Claim copied() {
 
 bool timed_hot(const Measurement& r) { return r.timing(Scope::device_hot) != nullptr; }
 
-// Returns (time of the second result) / (time of the first result), both with hot caches. ratio_of_medians() would
-// divide the cold time of a memory-bound case by the hot time of a compute-bound case.
+// ratio_of_medians() would divide the cold time of a memory-bound case by the hot time of a compute-bound case.
 Estimate ratio_of_hot(const Evidence& evidence) {
   const Timing &first = *evidence.results.at(0)->timing(Scope::device_hot),
                &second = *evidence.results.at(1)->timing(Scope::device_hot);
   return {second.median_s / first.median_s, second.ci_lo_s / first.ci_hi_s, second.ci_hi_s / first.ci_lo_s};
 }
 
-// Returns the claim about the ratio (time of the launch that copies heads) / (time of attention with an index).
 Claim copies_alone() {
   return {
       .hypothesis = {"expand_share", "The copy alone takes at most 0.09 % of the time of attention.",

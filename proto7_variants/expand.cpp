@@ -19,9 +19,8 @@ int64_t expand_row_bytes(const ExpandShape& shape) {
   return shape.head_dim * static_cast<int64_t>(size_bytes(shape.dtype));
 }
 
-/// Returns the number of rows that a threadgroup copies. On a CUDA device the threadgroup's threads load all these rows
-/// before they write them. On the cpu the rows take at most 16 KiB, so that they stay in the L1 cache until every query
-/// head of the group has its copy.
+/// Returns the number of rows that a threadgroup copies. On the cpu the rows take at most 16 KiB, so that they stay in
+/// the L1 cache until every query head of the group has its copy.
 int64_t expand_tile_rows(const ExpandShape& shape, const DeviceInfo& device) {
   if (!device.on_host) {
     const int64_t most = expand_threads / (expand_row_bytes(shape) / vector_bytes);

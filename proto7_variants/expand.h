@@ -19,7 +19,7 @@ struct ExpandShape {
   DType dtype = DType::f32;
 };
 
-/// Returns the tensor with `group` consecutive copies of each head. expanded() is the reference on the host.
+/// Returns the tensor with `group` consecutive copies of each head: the reference on the host.
 Tensor expanded(const Tensor& tensor, int64_t group);
 
 /// Returns a plan of one launch. The plan's work counts each input byte as read once and each output byte as written
@@ -37,8 +37,7 @@ struct ExpandTensors {
 /// A kernel that is loaded for one shape. The device and the pipelines must outlive this object.
 class ExpandLaunch {
  public:
-  /// Loads the kernel of the launch "expand" of `plan`. `plan` must be expand_plan() of `shape`. Throws BadInput and
-  /// CompileError.
+  /// `plan` must have the launch of expand_plan() of `shape`. Throws BadInput and CompileError.
   ExpandLaunch(Device& device, PipelineCache& pipelines, const ExpandShape& shape, const Plan& plan);
 
   void encode(CommandEncoder& encoder, const ExpandTensors& tensors) const;

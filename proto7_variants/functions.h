@@ -23,8 +23,7 @@ struct UserFunctions {
   /// Returns the functions of the files that the case names. Throws BadInput as function_of_case() does.
   static UserFunctions from(const Case& config, const Files& files);
 
-  /// Returns why these functions have no oracle when `device` is under test. Returns an empty text if there is an
-  /// oracle.
+  /// Returns why these functions have no oracle when `device` is under test, or an empty text.
   std::string unable(const DeviceInfo& device) const;
 
   /// Puts the texts of the functions into the kernel's hooks.

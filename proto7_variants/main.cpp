@@ -1,7 +1,6 @@
 // proto7_variants: what does each modifier of attention cost, if all modifiers are hooks of one kernel?
 //
-// The modifiers are ALiBi, soft cap, additive tensors, sinks, windows, global tokens, sparse blocks, prefixes,
-// documents, lengths, RoPE, shared heads and the user's functions. Each modifier runs alone, and some modifiers run
+// Modifiers are, for example, ALiBi, windows, packed documents, RoPE and functions of the user. They run alone and
 // together, in the tuned kernels of common/attention. An oracle that computes the same modifiers in double checks each
 // case. The hypotheses are in claims.cpp.
 #include "common/cases/axes.h"

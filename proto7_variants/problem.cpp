@@ -50,8 +50,7 @@ class ExpandProblem : public Problem {
   HeadCopies copies_;
 };
 
-// Returns the memory of the inputs, the inputs that RoPE has rotated, the inputs with copied heads, and the bias. A
-// case needs only the tensors of its modifiers.
+// RoPE and copies of heads each need another set of inputs.
 Memory variants_memory(const VariantsConfig& variants) {
   Memory memory = flash_memory(variants.flash, variants.modifiers.rotary.by == "none" ? 1 : 2);
   if (variants.copies_heads) {

@@ -1,6 +1,5 @@
-// One problem of proto7_variants: launches that rotate Q and K (apply RoPE), a launch that copies key/value heads, and
-// then a kernel of common/attention with the hooks of the modifiers. Without RoPE and copies only the attention kernel
-// runs. The launches before attention can also run alone.
+// A problem of proto7_variants: attention with the hooks of the modifiers. With RoPE, launches that rotate Q and K may
+// come before; with copies, a launch that copies key/value heads. The launches before attention can also run alone.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,7 @@ struct VariantsConfig {
   bool has_hooks() const { return modifiers.change_kernel() || functions.score || functions.mask; }
 };
 
-/// Returns the plan of a case: the launches that rotate Q and K, the launch that copies heads, and the launch of
-/// attention with its modifiers. With task "rope" or "expand" the plan has only the task's launches. If the case cannot
+/// Returns the plan of a case. With task "rope" or "expand" the plan has only the task's launches. If the case cannot
 /// run, the plan's `unable` is the reason. The plan's work counts the arithmetic of each pair that no modifier hides,
 /// even if the user's mask function hides the pair.
 Plan variants_plan(const VariantsConfig& config, const DeviceInfo& device);
@@ -76,7 +74,7 @@ VariantsInputs variants_inputs(Device& device, uint64_t seed, const std::string&
 
 class VariantsProblem : public Problem {
  public:
-  /// encode() runs `plan`, the plan of `config`.
+  /// `plan` must be the plan of `config`.
   VariantsProblem(Device& device, PipelineCache& pipelines, VariantsInputs inputs, const VariantsConfig& config,
                   const Plan& plan);
 
@@ -99,8 +97,7 @@ class VariantsProblem : public Problem {
   std::optional<Work> counted_;
 };
 
-/// Makes the experiment's problems. Cases of one shape share their tensors. If they also have the same modifiers, they
-/// share the oracle's results.
+/// Makes the experiment's problems. Cases that can use the same tensors or the same results of the oracle share them.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> variants_problems();
 
 }  // namespace attn

@@ -21,8 +21,8 @@ struct RotaryStep {
   int64_t first_position;
   std::string phase;
 };
-/// Returns the steps in the order of their launches. There is no step if no launch rotates Q or K. There are two steps,
-/// one for Q and one for K, if launches rotate both and q_len is not kv_len. Else there is one step.
+/// Returns the steps in the order of their launches. One step rotates Q and K together if launches rotate both and
+/// q_len is kv_len.
 std::vector<RotaryStep> rotary_steps(const Rotary& rotary, const FlashConfig& config);
 /// Returns the launches of the steps, and the sum of their work.
 Plan rotary_plan(const Rotary& rotary, const FlashConfig& config, const DeviceInfo& device);
@@ -37,11 +37,11 @@ struct RotaryInputs {
   FlashInputs raw, rotated;
 };
 
-/// The launches that rotate Q and K. They write the buffers of `rotated`. They read the buffers of `raw`, but with
-/// Rotary::in_place they read the buffers of `rotated`.
+/// The launches that rotate Q and K from the buffers of `raw` to the buffers of `rotated`, or with Rotary::in_place
+/// within the buffers of `rotated`.
 class RotaryLaunches {
  public:
-  /// `plan` is the plan of rotary_plan(). encode() encodes its launches.
+  /// `plan` must have the launches of rotary_plan().
   RotaryLaunches(Device& device, PipelineCache& pipelines, std::shared_ptr<RotaryInputs> inputs, Rotary rotary,
                  const Plan& plan);
 

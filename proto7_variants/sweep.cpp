@@ -11,8 +11,8 @@ namespace attn {
 
 namespace {
 
-// Returns the axes of shapes on which a launch takes some milliseconds, on a cpu as on a GPU. A GPU gets 32 query
-// heads, as in the published study (docs/study.md).
+// Returns the axes of shapes on which a launch takes some milliseconds. A large device gets 32 query heads, as in the
+// published study (docs/study.md).
 Block shapes_of(const DeviceInfo& device, int64_t length, const std::vector<int64_t>& dims, int64_t causal) {
   const bool large = device.operations->span.large();
   const std::string& dtype = device.operations->span.dtype;
@@ -129,8 +129,8 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {integers("starts", {1}), sequences, heads});
   };
   modifiers(2048);
-  // These blocks try tiles with a modifier and without. These blocks have every modifier's axis, so that a run whose
-  // command line names a modifier leaves these blocks out (variants_narrowing_axes()).
+  // Blocks that try tiles. They have every modifier's axis, so that a run whose command line names a modifier leaves
+  // them out (variants_narrowing_axes()).
   const auto tiles = [&](const std::vector<int64_t>& own_dims, int64_t causal, const std::vector<int64_t>& rows,
                          const std::vector<int64_t>& keys) {
     for (const Axis& modifier :
@@ -148,8 +148,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     tiles({128}, 1, large ? std::vector<int64_t>{128, 192} : std::vector<int64_t>{64, 256},
           large ? std::vector<int64_t>{64, 80, 128} : std::vector<int64_t>{64, 128});
   }
-  // These blocks vary the form of the score modifiers. The first block runs the kernel that reads all score modifiers
-  // at run time, with all score modifiers off.
+  // Blocks that vary the form of the score modifiers. In the first block all score modifiers are off.
   const auto forms = [&](const std::vector<int64_t>& own_dims, int64_t causal,
                          const std::vector<Axis>& score_modifiers) {
     add(2048, own_dims, causal, {texts("score_by", {"run_time"})});
@@ -159,7 +158,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
   };
   const Axis alibi = integers("alibi", {1}), soft_cap = integers("soft_cap", {30});
   forms({128}, 0, {alibi, soft_cap});
-  // In this block query heads share a key/value head by an index, in groups of 1, 2, 4, 8 and 32.
+  // Query heads that share key/value heads by an index.
   if (large) {
     add(2048, {128}, 1, {integers("kv_heads", {32, 16, 8, 4, 1})});
   }
@@ -170,8 +169,7 @@ Sweep variants_sweep(const std::string& profile, const DeviceInfo& device) {
     add(length, dims, 0, {texts("task", {"rope"})});
   };
   rope(2048);
-  // These blocks measure attention with copies of shared heads, and the copies alone. The groups have 1, 2, 3, 4, 7 or
-  // 8 query heads, or all query heads share one key/value head.
+  // Attention with shared heads found by an index and in copies, and the copies alone.
   const auto copies = [&](int64_t q_heads, const std::vector<int64_t>& kv_heads) {
     for (const char* task : {"attention", "expand"}) {
       add(2048, {128}, 0,

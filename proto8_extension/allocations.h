@@ -5,7 +5,7 @@
 
 namespace attn {
 
-/// Returns the number of calls of operator new (without an alignment) by all threads since the program's start.
+/// Returns the number of calls by all threads since the program's start.
 int64_t allocations();
 
 }  // namespace attn

@@ -1,4 +1,4 @@
-// The claims of proto8_extension, and how the measurements decide the claims.
+// The claims of proto8_extension, and how the measurements decide them.
 #pragma once
 
 #include <vector>

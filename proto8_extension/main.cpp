@@ -1,14 +1,7 @@
 // proto8_extension: what does it cost to call the kernels from a framework that is not forked?
 //
-// The experiment times one call of attention on each of seven paths to the device:
-// - direct: the program encodes the kernel itself;
-// - engine: the call goes through Engine;
-// - c: the call goes through the C interface, attn.h;
-// - dlpack: the call goes through attn.h, with tensors that are described anew for each call;
-// - concept: the call goes through a C++ framework to which this project adds attention;
-// - torch: the call goes through PyTorch's dispatcher;
-// - copies: the call goes through attn.h, and all tensors are copied from the host and back to the host.
-// The hypotheses are in claims.cpp.
+// The experiment times calls of attention on several paths to the device (the axis `path`), and the first call of an
+// engine. The hypotheses are in claims.cpp.
 #include <string>
 #include <vector>
 

@@ -14,9 +14,8 @@
 
 namespace attn {
 
-/// Has the device, the C++ engine (Engine) and the C engine (attn_engine). The device is opened as for a framework: the
-/// caller owns the stream, which is the default stream. The device and the engines take their compiled kernels from one
-/// folder. All cases of a run share one Host.
+/// The device is opened as for a framework: the caller owns the stream, which is the default stream. The device and the
+/// engines take their compiled kernels from one folder. All cases of a run share one Host.
 struct Host {
   Host(const std::string& spec, const std::string& cache_folder);
   ~Host();
@@ -44,7 +43,7 @@ struct Tensors {
   Buffer q, k, v, o;
 };
 
-/// Returns the reason why this build does not have the path, or an empty text if this build has it.
+/// Returns the reason why this build does not have the path, or an empty text.
 std::string path_missing(const std::string& path);
 
 /// Returns a function that launches the plan's kernel once, without Engine and attn.h. The function returns when the

@@ -22,8 +22,7 @@
 namespace attn {
 namespace {
 
-/// Returns the number of calls in a sample. The number is equal for all paths. A stream can hold this many calls
-/// without making the host wait.
+/// Returns the number of calls in a sample. A stream can hold this many calls without making the host wait.
 int64_t calls_of(const AttentionShape& shape, const DeviceInfo& device) {
   constexpr int64_t pairs_of_sample = int64_t{1} << 21, most = 256;
   if (device.has("untimed")) return 1;
@@ -52,10 +51,8 @@ Check check_outputs(Host& host, Tensors& tensors, const void* written) {
 }
 
 /// A problem that makes calls one after the other. A sample is the mean time of a call. Calls with up to `one_tile`
-/// tokens are timed until the last call returns. Longer calls are timed until the device has done all calls of the
-/// sample; a GPU works while the host makes the next call. A separate thread makes the calls, as a framework's thread
-/// would. On a GPU the thread of the measuring loop cannot make the calls, because in that thread the context of the
-/// loop's device is current.
+/// tokens are timed until the last call returns; longer calls, until the device has done all calls of the sample. A
+/// separate thread makes the calls, because on a GPU another context is current in the thread of the measuring loop.
 class CallProblem : public HostProblem {
  public:
   CallProblem(std::shared_ptr<Host> host, std::shared_ptr<Tensors> tensors, const Case& config, const Plan& plan)

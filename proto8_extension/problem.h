@@ -12,8 +12,7 @@ namespace attn {
 /// case's `path`, or if the values of the case do not fit together, the plan's `unable` says why.
 CasePlan extension_plan(const Case& config, const Setting& setting);
 
-/// Makes the experiment's problems. All cases of a run share the device and the engines. Cases of one shape share their
-/// tensors.
+/// Makes the experiment's problems. Cases of one shape share their tensors.
 std::function<std::unique_ptr<HostProblem>(Experiment&, const Case&, const CasePlan&)> extension_problems();
 
 }  // namespace attn

@@ -24,7 +24,7 @@ void complete_extension(Case& config, const DeviceInfo& device);
 /// Returns the configuration of a case's attention, with the tile that the engine chooses.
 FlashConfig extension_config(const Case& config, const DeviceInfo& device);
 
-/// Returns the claims that the answer takes its advice from. The answer is the text at the end of a run.
+/// Returns the claims from which the text at the end of a run takes its advice.
 AnswerSpec extension_answer();
 
 }  // namespace attn

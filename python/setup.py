@@ -2,7 +2,7 @@
 
 If the Python that runs this file has PyTorch, PyTorch's operators are built too. By default pip runs this file without
 PyTorch. This command runs it with PyTorch: pip install --no-build-isolation ./python. If $ATTENTION_PROTO_LIBRARIES
-names the folder `bin` of a build for that Python, setup installs that build, and builds nothing.
+names the folder `bin` of an existing build for that Python, that build is installed, and nothing is built.
 """
 
 import importlib.util

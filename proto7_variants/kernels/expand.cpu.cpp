@@ -3,7 +3,7 @@
 // and from the L1 cache for the other copies.
 //
 // Function constants: ROW_BYTES (the bytes of head_dim elements), VECTOR_BYTES (the bytes of a load or a store; divides
-// ROW_BYTES). The kernel needs no threadgroup memory. Grid: (tiles of rows, heads of K and then of V, batch).
+// ROW_BYTES). Grid: (tiles of rows, heads of K and then of V, batch).
 #include "proto7_variants/kernels/expand.h"
 
 #include "common/kernel/cpu.h"

@@ -1,6 +1,6 @@
 // Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
-// query head h and the row s. The kernel is memory-bound, so a thread first loads 16 bytes of each of expand_rows rows,
-// to have several loads in flight. Then the thread writes these bytes to the query heads of the group.
+// query head h and the row s. The kernel is memory-bound. To have several loads in flight, a thread loads 16 bytes of
+// each of expand_rows rows before it writes them.
 //
 // Function constant: ROW_BYTES (the bytes of head_dim elements, a multiple of 16). Addresses and strides are multiples
 // of 16 bytes. Grid: (tiles of rows, heads of K and then of V, batch). Threads: (tile_rows / expand_rows) * VECTORS.

@@ -1,5 +1,5 @@
-// Parameters of the kernels that copy key/value heads for each query head. The host and the kernels of every dialect
-// share this header. It includes only headers of kernels, so that kernels compile without a standard library.
+// Parameters of the kernels that copy key/value heads for each query head. Host and kernels share this header, so it
+// uses no standard library.
 #pragma once
 
 #include "common/kernel/spaces.h"

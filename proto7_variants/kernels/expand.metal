@@ -1,6 +1,5 @@
 // Copies the key/value heads of K and V for each query head: out[b, h, s] = in[b, h / group, s] for the sequence b, the
-// query head h and the row s. A thread loads 16 bytes, and writes these bytes to the query heads of the group. The
-// kernel has not run on Apple hardware yet.
+// query head h and the row s. The kernel has not run on Apple hardware yet.
 //
 // Function constant: ROW_BYTES (the bytes of head_dim elements, a multiple of 16). Addresses and strides are multiples
 // of 16 bytes. Grid: (tiles of rows, heads of K and then of V, batch). Any number of threads is allowed.

@@ -1,8 +1,7 @@
-// The user's functions (--score-function, --mask-function), each in a namespace of its own. Three files in this folder
-// call these functions: user_score.h calls the score function, user_keys.h and user_visible.h call the mask function.
-// If there is a score function, the host puts user_score.h in the place of score.h. If there is a mask function, the
-// host puts user_keys.h and user_visible.h in the place of keys.h and mask.h. The host defines USER_SCORE as 1 if there
-// is a score function, else as 0. It defines USER_MASK as 1 if there is a mask function, else as 0.
+// The user's functions (--score-function, --mask-function), each in a namespace of its own. The host replaces the hook
+// score.h by user_score.h if there is a score function, and the hooks keys.h and mask.h by user_keys.h and
+// user_visible.h if there is a mask function. The host defines USER_SCORE and USER_MASK: 1 if there is such a function,
+// else 0.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,5 +1,4 @@
-// The modifiers of keys.h leave a range of keys to each query. If the user's mask file has keys(), visible_keys() cuts
-// this range to the range that keys() returns.
+// If the user's mask file has keys(), visible_keys() cuts the modifiers' range of keys to the range of keys().
 #pragma once
 
 #define visible_keys modified_keys

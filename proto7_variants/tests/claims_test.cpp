@@ -28,9 +28,8 @@ namespace {
 
 using test::hopper;
 
-// Returns a made-up time. The time of attention is in proportion to the pairs that the mask leaves. Each modifier, RoPE
-// included, adds a tenth of this time. Without lists attention takes three times as long. Copies save a tenth. The
-// copies alone take a thousandth of the time of attention without a mask. RoPE alone takes a microsecond.
+// Returns a made-up time. The time of attention is in proportion to the pairs that the mask leaves, and each modifier
+// adds a tenth.
 double seconds_of(const Measurement& result) {
   const Case& config = result.config;
   if (config.text("task") == "expand") {
@@ -112,8 +111,7 @@ const Hypothesis& hypothesis_of(const std::vector<Claim>& claims, const Conclusi
       ->hypothesis;
 }
 
-// complete_variants() chooses the tile with the least expected time. With a window or a soft cap another tile may
-// have the least expected time.
+// With a window or a soft cap another tile may have the least expected time.
 TEST(VariantsSweep, TheTileFollowsFromTheModifiers) {
   const auto tile_of = [](int64_t head_dim, int64_t q_len, int64_t causal, const std::string& modifier, int64_t value) {
     Case config;
@@ -186,10 +184,7 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   const std::vector<Conclusion> all = conclusions_of(results);
   for (const Conclusion& conclusion : all) {
     const Hypothesis& hypothesis = hypothesis_of(claims, conclusion);
-    // In seconds_of() a modifier adds a tenth to the time. The claims about ALiBi, sinks, RoPE and branches
-    // (score_run_time) allow less. The claim about calls (score_noinline) asks for more. The figures of the other
-    // claims are within their thresholds. The copies alone take a thousandth of attention's time, and the claim
-    // expand_share allows less.
+    // The claims that the times of seconds_of() refute: they allow less, and score_noinline asks for more.
     const std::set<std::string> too_much = {"alibi",        "sinks",          "rope_before",   "rope_share",
                                             "expand_share", "score_run_time", "score_noinline"};
     const State expected = hypothesis.id == "rope_fused"      ? State::inconclusive  // the cases take equally long
@@ -210,8 +205,8 @@ TEST(VariantsFindings, VerdictsFollowFromTheFigures) {
   EXPECT_GE(all.size(), 30u);
 }
 
-// A copy is memory-bound, so the main time of a copy is its time with cold caches. The main time of attention is its
-// time with hot caches. The claim expand_share compares the times of both with hot caches.
+// A copy is memory-bound, so the main time of a copy is its time with cold caches. The claim expand_share compares
+// times with hot caches.
 TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   std::vector<Measurement> results = made_up();
   for (Measurement& result : results) {
@@ -227,7 +222,7 @@ TEST(VariantsFindings, TheShareOfACopyComparesHotWithHot) {
   for (const Conclusion& conclusion : conclusions_of(results)) {
     if (conclusion.hypothesis != "expand_share") continue;
     ++found;
-    EXPECT_LT(conclusion.estimate.value, 2.1e-3) << "the cold copy takes ten times as long";
+    EXPECT_LT(conclusion.estimate.value, 2.1e-3) << "the claim took the time of the cold copy";
   }
   EXPECT_GT(found, 0);
 }
@@ -275,8 +270,7 @@ TEST(VariantsFindings, ModifiersAreComparedAtDefaultTiles) {
   }
 }
 
-// The conclusions of one run have different keys. Two conclusions with one key would be pooled as two runs of one
-// claim.
+// Two conclusions with one key would be pooled as two runs of one claim.
 TEST(VariantsFindings, NoTwoConclusionsHaveTheSameKey) {
   const std::vector<Measurement> results = made_up();
   const std::vector<Claim> claims = variants_claims();

@@ -80,7 +80,7 @@ TEST_F(VariantsCliTest, FunctionsOfTheUsersAreComparedWithPlainAttention) {
   EXPECT_TRUE(schema_accepts({"measurements.jsonl", "findings.jsonl"}));
 
   EXPECT_EQ(run_line("--quiet --only verify --axis mask_function=" + its_mask).status, 2)
-      << "the value needs --mask-function";
+      << "a function's name was accepted without --mask-function";
 }
 
 TEST_F(VariantsCliTest, AFileThatIsNoFunctionGivesAShortMessageAndStatus2) {
@@ -190,8 +190,7 @@ TEST_F(VariantsCliTest, RunsSharedHeadsByIndexAndByCopyAndTheCopiesAlone) {
     const std::string by = record["case"]["kv_heads_by"];
     const bool alone = record["case"]["task"] == "expand";
     ++cases[alone ? "expand" : by];
-    // Attention moves lse, and Q and O of 6 heads. With an index, attention also moves K and V of 2 heads. With copies,
-    // attention also moves K and V of 6 heads. The launch that copies reads K and V of 2 heads and writes K and V of 6
+    // Attention moves Q, K, V, O and lse. The launch that copies reads K and V of 2 heads, and writes K and V of 6
     // heads.
     const double rows = 2 * 65 * 24 * 4, copies = 2 * (2 + 6) * rows;
     EXPECT_EQ(record["work"]["bytes"], alone           ? copies

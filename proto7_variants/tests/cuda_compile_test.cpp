@@ -19,8 +19,7 @@ namespace {
 
 using ModifiersCudaCompileTest = test::CudaCompilerTest;
 
-// No kernel spills registers, and matrix products overlap. If products did not overlap, the compiler would give a
-// warning.
+// The compiler warns if matrix products do not overlap.
 TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   std::vector<Modifiers> all(12);
   all[0].alibi = true;
@@ -57,9 +56,8 @@ TEST_F(ModifiersCudaCompileTest, NeitherSpillNorSerialise) {
   }
 }
 
-// Compiles two forms of score modifiers. With `score_by=run_time` the kernel has all score modifiers, and may spill
-// registers. With `score_by=noinline` the kernel calls a function. In both forms the assembler must not warn that
-// matrix products do not overlap.
+// A kernel with all score modifiers (`score_by=run_time`) may spill registers. The assembler must not warn that matrix
+// products do not overlap.
 TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   for (const char* variant : {"naive", "mma_sync", "tuned"}) {
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -81,8 +79,7 @@ TEST_F(ModifiersCudaCompileTest, FormsOfTheScoreCompileWithoutWarnings) {
   }
 }
 
-// Compiles a user's functions together with modifiers that change scores by element and by tile. One mask function has
-// keys(), another mask function does not.
+// Compiles a user's functions together with modifiers that change scores by element and by tile.
 TEST_F(ModifiersCudaCompileTest, FunctionsOfTheUsersCompileWithModifiers) {
   const UserFunction score{
       .name = "score.cpp",

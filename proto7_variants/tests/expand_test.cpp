@@ -1,5 +1,4 @@
-// Copies key/value heads on the device under test, and compares these copies bit for bit with copies that the host
-// makes.
+// Compares copies of key/value heads by the device under test bit for bit with copies by the host.
 #include "proto7_variants/expand.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
-// Most tests check that attention with modifiers agrees with the oracle. Several kernels of the device under test run
-// with each modifier, and with all modifiers together. One kernel runs with every pair of modifiers. Other tests check
-// that modifiers that are off cost nothing, and that the oracle's checks fail if a hook is broken on purpose.
+// Most tests check that attention with modifiers agrees with the oracle. Other tests check that modifiers that are off
+// cost nothing, and that the oracle's checks fail if a hook is broken on purpose.
 #include "common/attention/modifiers.h"
 
 #include <fmt/format.h>
@@ -196,8 +195,7 @@ TEST_P(KernelModifiers, ALaunchOrTheKernelRotatesRows) {
   }
 }
 
-// Returns sets of modifiers: each score modifier alone, all score modifiers, score modifiers with other modifiers, and
-// no modifiers.
+// Returns sets of modifiers. The first four sets have only score modifiers.
 std::vector<Modifiers> of_the_score() {
   std::vector<Modifiers> all(6);
   all[0].alibi = true;
@@ -244,7 +242,6 @@ TEST_P(KernelModifiers, OneKernelServesAllAtRunTime) {
   }
 }
 
-// Tests the user's functions alone, after all modifiers at once, and after each modifier.
 TEST_P(KernelModifiers, FunctionsOfTheUsersCompose) {
   const auto expect_right = [&](const Modifiers& modifiers, const UserFunctions& functions) {
     const Check check = check_of(config_, modifiers, pipelines(), functions);
@@ -478,7 +475,6 @@ TEST_P(MutatedModifiers, AreCaught) {
   EXPECT_FALSE(check_of(config, modifiers, cache).ok);
 }
 
-// Mutations of the forms of score modifiers.
 struct FormMutation {
   std::string what, form, from, to;
 };
@@ -535,11 +531,7 @@ TEST_P(MutatedFunctions, AreCaught) {
   EXPECT_FALSE(check_of(config, {}, cache, {user_score(), user_mask(true)}).ok);
 }
 
-// Mistakes in the kernels' own text:
-// - sinks: the sink is left out of the denominator, several threads of a row count the sink, the sink is not converted
-//   for exp2, or the sink is left out of the log-sum-exp;
-// - ALiBi as a part of the matrix product: keys are counted from 1, or a row has the position of another row;
-// - RoPE: queries are not rotated, or are rotated as queries of other rows.
+// Mistakes in the kernels' own text.
 struct KernelMutation {
   const char *modifier, *what, *kernel, *file, *from, *to;
 };

@@ -1,5 +1,5 @@
-// Runs the program as a user runs it, with every value of the axis `path` (the way in which the kernel is called). The
-// test checks the records. If this build cannot call the kernel in one of the ways, the record must say why.
+// Runs the program as a user runs it, with every value of the axis `path`. A path that this build lacks must be
+// skipped with the reason.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,4 @@
-"""Finds the package's files: in the folder that $ATTENTION_PROTO_LIBRARIES names, in the folder of the installed
-package, or in a build of the source tree."""
+"""Finds the package's libraries, its archive of kernels, and a compiler."""
 
 import ctypes
 import glob
@@ -38,7 +37,8 @@ def find_compiler():
 
 
 def find_archive(torch):
-    """Sets $ATTENTION_PROTO_ARCHIVE to the package's file of compiled kernels for this GPU, if the package has one."""
+    """If $ATTENTION_PROTO_ARCHIVE is not set, sets it to the package's file of compiled kernels for this GPU, if there
+    is one."""
     if not torch.cuda.is_available():
         return
     name = re.sub(r"[^A-Za-z0-9]+", "_", torch.cuda.get_device_name())

@@ -1,9 +1,8 @@
 """Describes masks of transformers by their structure: a few numbers and small tables. The kernels take the numbers and
 tables in place of a tensor with an element for each query and key.
 
-To get a mask, transformers calls mask() with a mask function, the padding and the sizes. mask() reads the structure
-from these arguments. If the kernels cannot take the structure, mask() returns the mask that transformers makes for
-PyTorch's attention: a tensor of bool. attn::flash converts this tensor to bits."""
+To get a mask, transformers calls mask(). If the kernels cannot take the mask's structure, mask() returns the mask that
+transformers makes for PyTorch's attention."""
 
 import types
 
@@ -146,8 +145,8 @@ def _cells(function):
 
 
 def _rules(function):
-    """Returns the rules of which a mask function consists, as a dictionary, or None if _rules() does not know one of the
-    rules. A query sees a key if all rules allow the key."""
+    """Returns the rules of a mask function as a dictionary, or None if one of its rules is not known here. The rule
+    "blocks" shows keys that other rules hide; a key must be allowed by all other rules."""
     if function is causal_mask_function:
         return {"causal": True}
     if function is bidirectional_mask_function:

@@ -37,8 +37,8 @@ _asked = _Asked()
 
 
 def _known(condition):
-    """Whether a condition on sizes holds. A trace serves a range of sizes. In a trace, a condition that only a part of
-    the range satisfies counts as false, so that the trace keeps the whole range."""
+    """Whether a condition on sizes holds. A trace serves a range of sizes, and keeps the whole range: a condition that
+    only a part of the range satisfies counts as false."""
     if not torch.compiler.is_compiling():
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes long to import
@@ -89,8 +89,8 @@ def _why_not(query, key, value, mask, dropout, causal, gqa):
 
 
 def _becomes_bits(mask):
-    """Whether attn::flash turns a mask into lists of key blocks and bits. attn::flash does so with a boolean mask that
-    has a row for each query and more than a few rows. Other masks are added to the scores, in float32."""
+    """Whether attn::flash turns a mask into lists of key blocks and bits. Other masks are added to the scores, in
+    float32."""
     return mask.dtype == torch.bool and mask.stride(-2) != 0 and not _known(mask.shape[-2] <= _few_queries)
 
 
@@ -102,8 +102,8 @@ def _decodes(query, key):
 
 
 def _why_slower(query, key, mask):
-    """Returns the reason why PyTorch serves a call faster than attn::flash, or None if PyTorch is not faster. The call
-    has a mask, and attn::flash supports the call."""
+    """Returns the reason why PyTorch serves a call with a mask faster than attn::flash, or None if PyTorch is not
+    faster."""
     if _known(query.shape[-2] <= _few_queries):
         return None if _decodes(query, key) else "a mask over few queries"
     if mask.is_cuda and _becomes_bits(mask):
@@ -148,9 +148,8 @@ def mask_options(mask):
 
 
 def _why_not_now(*tensors):
-    """Returns a reason why attn::flash does not take a call, or None. Unlike _why_not()'s reasons, these reasons cannot
-    be kept for later calls with equal shapes, strides and types: such calls may differ in gradients, modes and
-    addresses, and nested or sparse tensors have no strides to compare."""
+    """Returns a reason why attn::flash does not take a call, or None. Unlike _why_not()'s reasons, these reasons need
+    not hold for later calls with equal shapes, strides and types."""
     for tensor in tensors:
         if tensor.is_nested:
             return "nested tensors"
@@ -229,9 +228,8 @@ class _NotKnown(BaseException):
 
 def _ask(tensors, call, **options):
     """Gives a call to the __torch_function__ of a subclass of Tensor, a proxy or a mode, and returns the result. A
-    subclass knows the drop-in if it looks the function up in torch.nn.functional. A subclass may instead have a table
-    of the functions that it knows. A table made before enable() has only PyTorch's function. A subclass with such a
-    table is called again with PyTorch's function."""
+    subclass may have a table of the functions that it knows. A table made before enable() lacks the drop-in; a subclass
+    with such a table is called again with PyTorch's function."""
     if torch.compiler.is_compiling():
         return handle_torch_function(scaled_dot_product_attention, tensors, *call, **options)
     before, _asked.about = _asked.about, (*call, *options.values())

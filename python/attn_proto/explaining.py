@@ -45,9 +45,9 @@ def watched(model, calls, run):
 
 
 def explain(model, **inputs):
-    """Runs the model, prints a line for each call of attention, and returns the calls. Without inputs the model gets two
-    prompts of 24 tokens, of which the second one is padded on the left. If the model returns a cache, one decoding step
-    follows.
+    """Runs the model, prints a line for each call of attention, and returns the calls. Without inputs the model gets
+    two prompts of 24 tokens, of which the second one is padded on the left, and then takes one decoding step if it has
+    returned a cache.
 
     Lines that differ only in the layer are printed once, with the number of calls."""
     if not inputs and (model.main_input_name != "input_ids" or model.config.is_encoder_decoder):

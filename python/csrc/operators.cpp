@@ -1,5 +1,4 @@
-// PyTorch's operators attn::*, implemented with attn.h. An operator describes its tensors, allocates its outputs, and
-// passes PyTorch's current stream on.
+// PyTorch's operators attn::*, implemented with attn.h.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -547,8 +546,8 @@ Derivative derivative_of(const Option&) {
   return none;
 }
 
-/// The Autograd keys run this operator. It refuses tensors with backward or forward derivatives, and passes all other
-/// calls on. In a trace or under torch.func, only an operator at these keys can see whether derivatives are wanted.
+/// At the Autograd keys: refuses tensors with backward or forward derivatives. In a trace or under torch.func, only an
+/// operator at these keys can see whether derivatives are wanted.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Inference;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>
@@ -586,9 +585,8 @@ bool has_values(const Option&) {
   return false;
 }
 
-/// The Meta key runs this operator, which calls the meta function. PyTorch also chooses the Meta key if only some of
-/// the tensors are on the device meta. This operator refuses such a call, because nobody would write the result's
-/// memory.
+/// At the Meta key: calls the meta function. PyTorch also chooses this key if only some of the tensors are on the
+/// device meta. Such a call is refused, because nobody would write the result's memory.
 template <auto* OPERATOR, const char* NAME, typename Signature = std::remove_pointer_t<decltype(OPERATOR)>>
 struct Traced;
 template <auto* OPERATOR, const char* NAME, typename Result, typename... Arguments>

@@ -128,7 +128,7 @@ class Case(random.Random):
         return self.randrange(n) == 0
 
     def spoilt(self, n, why):
-        """Decides whether to make this call wrong, for the reason `why`. One call in n is made wrong."""
+        """Returns True for one call in n, which the caller must then make wrong for the reason `why`."""
         if spoil := self.one_in(n):
             self.wrong.append(why)
         return spoil

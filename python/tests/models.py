@@ -348,7 +348,7 @@ def padded(given, side):
 
 
 def scenarios(model, given):
-    """Yields the scenarios. Each is a name, and a function from a model to its outputs."""
+    """Yields for each scenario its name, and a function from a model to its outputs."""
     import torch
     from transformers import DynamicCache
 
@@ -578,7 +578,7 @@ def listed(kinds):
 
 
 def summary(results, version):
-    """The record of the page's tables: types of models by their calls' result: served, left to PyTorch, refused."""
+    """Returns the record for the page's tables: the types of models by the result of their calls."""
     def general(why):  # leaves out the sizes of the small model
         return re.sub(r"(types|widths) .*", r"\1", why)
 

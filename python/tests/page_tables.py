@@ -21,7 +21,7 @@ PAGES = {"models": ROOT / "docs/extension.md", "reports": ROOT / "docs/reports.m
 
 
 def models(found):
-    """The tables of types of models, by the result of their calls: served, left to PyTorch, refused, not tried."""
+    """The tables of types of models, by the result of their calls."""
     lines = ["| family | calls of attention | reach the kernels | others go to PyTorch, for | largest difference from eager attention, as a share of the largest output |",
              "|---|---|---|---|---|"]
     lines += [f"| {row['family']} | {row['calls']} | {row['served']} | {'; '.join(row['for'])} | {row['worst']:.0e} |"

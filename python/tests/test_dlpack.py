@@ -1,5 +1,5 @@
-"""Tests attn_proto.dlpack on NumPy's arrays: results against definitions in float64, refusals, options, engines. If a
-PyTorch with torch.nn.attention.bias is installed, some tests use PyTorch's tensors."""
+"""Tests attn_proto.dlpack on NumPy's arrays. If a PyTorch with torch.nn.attention.bias is installed, some tests use
+PyTorch's tensors."""
 
 import ctypes
 import math

@@ -94,7 +94,7 @@ class DropIn(unittest.TestCase):
         self.assertTrue(torch.allclose(got.to(want.dtype), want, rtol=0, atol=bound, equal_nan=not served))
 
     def test_cases_of_scaled_dot_product_attention(self):
-        """Inputs like those of PyTorch's own operator tests: ranks, masks, causal, scale, lengths that differ, heads."""
+        """Inputs like those of PyTorch's own operator tests."""
         for device in DEVICES:
             for rows, keys, width in ((3, 6, 8), (3, 3, 8), (40, 40, 64), (1, 90, 64), (90, 40, 32), (5, 200, 128), (33, 75, 64)):
                 for lead in ((), (4,), (4, 4), (2, 3, 4)):
@@ -131,7 +131,7 @@ class DropIn(unittest.TestCase):
             self.assertEqual(o[1, :, 40:].abs().max().item(), 0)
 
     def test_boolean_masks_for_each_query(self):
-        """Masks of all kinds of strides, made anew for each call; no call goes to PyTorch."""
+        """Masks with many kinds of strides, made anew for each call; no call goes to PyTorch."""
         for device in DEVICES:
             for dtype, tolerance in ((torch.float32, 2e-5), (torch.float16, 4e-3), (torch.bfloat16, 3e-2)):
                 for rows, keys in ((150, 300), (300, 129), (257, 257), (64, 77)):
@@ -476,8 +476,7 @@ class Autocast(unittest.TestCase):
         attn_proto.disable()
 
     def test_as_pytorch_under_autocast(self):
-        """Checks the types of the results, and the values, which are rounded to these types. Autocast changes the type
-        of a mask too: finfo.min of float32 is -inf in bfloat16."""
+        """Autocast changes the type of a mask too: finfo.min of float32 is -inf in bfloat16."""
         for device in DEVICES:
             for to in (torch.bfloat16, torch.float16):
                 for types in ((torch.float32,) * 3, (torch.bfloat16, torch.float32, torch.float16), (torch.float64,) * 3):

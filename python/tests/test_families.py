@@ -1,10 +1,9 @@
-"""Seven families of models with attn_implementation="attn_proto": every call of attention runs on the kernels. In
-float32 the outputs agree with eager attention. In bfloat16 their distance from eager attention in float32 is at most
-twice the distance of the implementation that transformers takes by default.
+"""Families of models with attn_implementation="attn_proto": every call of attention runs on the kernels. In float32 the
+outputs agree with eager attention. In bfloat16 their distance from eager attention in float32 is at most twice the
+distance of the implementation that transformers takes by default.
 
 Tiny models with drawn weights run three prompts, and then some steps. Either no prompt is padded, or two are padded on
-the left. The cache grows or is static. The types are float32 and bfloat16. The models run on the CPU, and on a GPU if
-there is one.
+the left. The cache grows or is static.
 """
 
 import contextlib
@@ -148,8 +147,8 @@ class Families(unittest.TestCase):
                 self.assertEqual(torch.cuda.current_device(), 0)
 
     def test_explain(self):
-        """Each line says where calls go, and why. The second model has a width that the kernels lack. The next two models do
-        not read input_ids alone, so explain() asks for their inputs. The last model has another implementation."""
+        """Each line says where calls go, and why. explain() asks for the inputs of models that do not read input_ids
+        alone."""
         device = DEVICES[0]
 
         def explained(made, **inputs):

@@ -906,8 +906,8 @@ class Graphs(Case):
 
     @unittest.skipIf(torch.cuda.device_count() < 2, "two GPUs")
     def test_a_gpu_that_is_not_current(self):
-        """Tensors are on cuda:1 while cuda:0 is current: results and launches are on cuda:1. The calls come from the
-        default stream, from another stream, and from two threads at a time. Tensors on two GPUs are refused."""
+        """Tensors are on cuda:1 while cuda:0 is current: results and launches are on cuda:1. Tensors on two GPUs are
+        refused."""
         def calls(q, k, v):
             lengths = torch.tensor([40, 17], dtype=torch.int32, device=q.device)
             starts = torch.tensor([3, 0], dtype=torch.int32, device=q.device)

@@ -86,9 +86,8 @@ class Rotations(Case):
 
 class Masks(Case):
     def test_a_structure_has_the_elements_of_the_mask(self):
-        """Compares a Structure, which describes a mask by a few numbers and tables, with the mask of transformers.
-        Takes the mask functions of transformers, offsets of queries and keys in a cache, and padding on the left, on
-        the right and between tokens. The counts at the end say how many masks at least must be Structures."""
+        """Compares Structures with the masks of transformers. The counts at the end say how many masks at least must be
+        Structures."""
         found = collections.Counter()
         for q_length, kv_length, q_offset, kv_offset in itertools.product((1, 3, 8), (1, 3, 8, 11), (0, 3, 8), (0, 3)):
             end = max(q_offset + q_length, kv_offset + kv_length)
@@ -173,9 +172,8 @@ class Masks(Case):
             at += count
         return torch.cat(out, 1)
 
-    def test_caches_of_every_kind(self):
-        """Runs a prompt at once or in two chunks, then steps. Takes caches that grow, and static caches that are as
-        long as all tokens or longer."""
+    def test_growing_and_static_caches(self):
+        """Runs a prompt at once or in two chunks, then steps. A static cache is as long as all tokens, or longer."""
         ids = tokens(2, 22)
         padding = torch.ones(2, 22, dtype=torch.long)
         left = padding.clone()
@@ -370,9 +368,8 @@ class Arguments(Case):
 
 
 class OwnAttention(Case):
-    """Some models have their own code for attention, which calls no registered implementation. transformers says that
-    these models run with eager attention alone. The kernels could serve none of their calls, so attn_proto refuses
-    these models."""
+    """Some models have their own code for attention, which calls no registered implementation. The kernels could serve
+    none of their calls, so attn_proto refuses these models."""
 
     def test_these_models_are_refused(self):
         small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
