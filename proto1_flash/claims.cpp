@@ -36,7 +36,7 @@ std::vector<Results> best_and_next(const Results& tiles) {
   return {{sorted[0], sorted[1]}};
 }
 
-// Picks a pair: the best tile whose Bc is a power of two, and the best tile with Bc = 80.
+// Pairs the best tile whose Bc is a power of two with the best tile with Bc = 80.
 std::vector<Results> powers_and_eighty(const Results& tiles) {
   Results powers;
   for (const Measurement* tile : tiles) {
@@ -46,8 +46,7 @@ std::vector<Results> powers_and_eighty(const Results& tiles) {
   return pair(powers, where(tiles, "block_c", "80"));
 }
 
-// Picks a pair: the best of the other tiles, and the default tile. complete_flash() gives the default tile to a case
-// that names no tile.
+// Pairs the best of the other tiles with the default tile, which complete_flash() gives to a case that names no tile.
 Pick others_and_default(const DeviceInfo& device) {
   return [device](const Results& tiles) {
     Case chosen;
@@ -84,10 +83,8 @@ void describe_lengths(Conclusion& conclusion, const Evidence& evidence) {
 }
 
 // Returns a claim about the share of the matrix ceiling (the rate of products that touch no memory) that the tuned
-// kernel reaches. The claim has a conclusion for each head_dim, layout, dtype and out_dtype, on the longest sequence.
-// Only cases that fill the device count: cases with at least 8 query heads, at least 1024 queries, as many keys as
-// queries, and a head_dim of at least 64. If `f32`, the claim is about inputs in f32, else about inputs in 16 bits. If
-// `causal`, the claim is about cases with a causal mask, else about cases without a mask.
+// kernel reaches on the longest sequence. Only cases that fill the device count. `f32`: whether the inputs are in f32
+// or in 16 bits. `causal`: whether the cases have a causal mask.
 Claim ceiling(const Hypothesis& hypothesis, bool f32, bool causal, const Advice& advice) {
   return {
       .hypothesis = hypothesis,

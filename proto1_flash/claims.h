@@ -8,9 +8,8 @@
 
 namespace attn {
 
-/// Returns the claims, which are registered before anything runs. `device` says which tile is the default. Only the
-/// choice of duels (pairs of cases that are measured again) needs `device`; a caller that only draws conclusions may
-/// leave `device` out.
+/// Returns the claims, which are registered before anything runs. `device` says which tile is the default. It is needed
+/// only to choose duels (pairs of cases that are measured again), not to draw conclusions.
 std::vector<Claim> flash_claims(const DeviceInfo& device = {});
 
 }  // namespace attn

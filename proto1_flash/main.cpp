@@ -1,8 +1,7 @@
 // proto1_flash: which tile makes flash attention fast on the device at hand?
 //
-// The hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs. Before a case is timed, its output is
-// compared with the oracle, a reference on the host (common/cases/problem.cpp). The program picks cases and pairs of
-// cases by the sweep's results, measures them again, and judges the hypotheses by the new measurements.
+// The hypotheses are registered (claims.cpp) before the sweep (sweep.cpp) runs. The sweep's results only pick the cases
+// and pairs of cases that are measured again. The new measurements judge the hypotheses.
 #include "common/cases/axes.h"
 #include "common/cases/problem.h"
 #include "common/experiment/experiment.h"

@@ -10,8 +10,7 @@ namespace attn {
 
 namespace {
 
-/// Makes the blocks of a sweep. add(own) makes one block from the axes of `own` and from each common axis that `own`
-/// does not name.
+/// add(own) makes a block from the axes of `own` and from each common axis that `own` does not name.
 class Blocks {
  public:
   explicit Blocks(Block common) : common_(std::move(common)) {}
@@ -58,7 +57,6 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   blocks.add({ladder, dims, masks, integers("q_len", {256, 512, 1024}), small_r, small_c});
   // These cases have one head, to keep the launches on long sequences short.
   blocks.add({integers("q_heads", {1}), dims, masks, dtypes, integers("q_len", {4096, 8192, 16384})});
-  // The last blocks have grouped heads, few queries with many keys, each out_dtype, and several sequences.
   blocks.add({integers("q_heads", {12}), integers("kv_heads", {1, 4, 12}), masks});
   blocks.add({integers("q_len", {1, 17, 100}), integers("kv_len", {4096}), masks});
   blocks.add({dtypes, texts("out_dtype", {"f32", "f16", "bf16"})});
@@ -66,8 +64,8 @@ Sweep small_sweep(const SweepSpan& span, bool full) {
   return blocks.take();
 }
 
-// The sweep of a large device. Most blocks have the shapes of the tables in Shah et al. 2024 (FlashAttention-3): 16384
-// tokens in all sequences together, 2048 / head_dim heads, 16-bit elements.
+// Most blocks have the shapes of the tables in Shah et al. 2024 (FlashAttention-3): 16384 tokens in all sequences
+// together, 2048 / head_dim heads, 16-bit elements.
 Sweep large_sweep(const SweepSpan& span, bool full) {
   constexpr int64_t tokens = 16384, width = 2048;
   const Axis tiles_r = integers("block_r", span.block_r), tiles_c = integers("block_c", span.block_c);
@@ -93,7 +91,7 @@ Sweep large_sweep(const SweepSpan& span, bool full) {
   blocks.add({layouts, integers("head_dim", {64, 128})});
   blocks.add({integers("head_dim", {80, 96, 192})});
   blocks.add({integers("q_len", {1000, 1537})});
-  // Grouped heads as in large models: 8 query heads for each key/value head.
+  // As in large models: 8 query heads for each key/value head.
   for (const int64_t length : {2048, 4096, 8192, 16384, 32768}) {
     if (!full && length > 2048) continue;
     blocks.add({integers("batch", {1}), integers("q_heads", {64}), integers("kv_heads", {8}),

@@ -15,8 +15,8 @@ using Tiles = std::map<Tile, const Measurement*>;
 
 Tile tile_of(const Measurement& result) { return {result.config.integer("block_r"), result.config.integer("block_c")}; }
 
-/// Returns for each head_dim a sweep over tiles: the results of the tuned kernel without a mask, on the shape (with
-/// dtype and layout) that was run with the most tiles.
+/// Returns for each head_dim the results of the tuned kernel without a mask, on the shape (with dtype and layout) that
+/// was run with the most tiles.
 std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   std::map<int64_t, std::map<std::string, Tiles>> shapes;
   for (const Measurement& result : results) {
@@ -37,7 +37,6 @@ std::map<int64_t, Tiles> tile_sweeps(const std::vector<Measurement>& results) {
   return sweeps;
 }
 
-// Returns the results of `tiles` whose tile is also in `others`.
 Tiles only(const Tiles& tiles, const Tiles& others) {
   Tiles found = tiles;
   std::erase_if(found, [&](const auto& tile) { return !others.contains(tile.first); });
@@ -80,8 +79,8 @@ void conclude_tiles(const Claim& claim, const DeviceRecords& from, const DeviceR
   }
 }
 
-/// Returns for each hypothesis the verdict of most of its decided findings. A hypothesis is left out if none of its
-/// findings is decided, or if as many findings support it as refute it.
+/// Returns the verdict of most decided findings of each hypothesis. Leaves out hypotheses with as many supported as
+/// refuted findings.
 std::map<std::string, std::string> majorities(const std::vector<Json>& findings) {
   std::map<std::string, int> balance;
   for (const Json& finding : findings) {

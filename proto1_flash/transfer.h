@@ -1,5 +1,4 @@
-// Pure functions that compare the records of two devices. They say which results of one device hold on the other
-// device.
+// Which results of one device hold on another device?
 #pragma once
 
 #include <vector>
@@ -14,10 +13,10 @@ struct DeviceRecords {
   std::vector<Json> findings;             // of findings.jsonl
 };
 
-/// Returns the two claims about pairs of devices: tile_transfers and verdicts_transfer.
+/// The claims about pairs of devices: tile_transfers and verdicts_transfer.
 std::vector<Claim> transfer_claims();
 
-/// Returns the conclusions of the two claims.
+/// Returns the conclusions of transfer_claims().
 ///
 /// tile_transfers compares two times on the device `to`: the time of the tile that is best on `from`, divided by the
 /// time of the tile that is best on `to`. The best tile of a device is its fastest tile of the kernel `tuned` without a
@@ -25,10 +24,10 @@ std::vector<Claim> transfer_claims();
 /// three such tiles. At each head_dim a device counts with the shape that has the most measured tiles, so the two
 /// devices may have other lengths and dtypes.
 ///
-/// verdicts_transfer compares verdicts. The verdict of a device on a hypothesis is the verdict of most of the device's
-/// decided findings; if supported and refuted findings are equally many, the device has no verdict. The figure is the
-/// number of hypotheses with equal verdicts, divided by the number of hypotheses on which both devices have a verdict.
-/// There is a conclusion if this number is not 0.
+/// verdicts_transfer compares verdicts. The verdict of a device on a hypothesis is the verdict of most of its decided
+/// findings; with as many supported as refuted findings there is none. The figure is the number of hypotheses with
+/// equal verdicts, divided by the number of hypotheses on which both devices have a verdict. Without such a hypothesis
+/// there is no conclusion.
 std::vector<Conclusion> transfer_conclusions(const DeviceRecords& from, const DeviceRecords& to);
 
 }  // namespace attn

@@ -17,8 +17,7 @@ constexpr double worth_it = 1.01;  // a form is cheap enough if (its time) / (th
 
 bool is_baseline(const Case& config) { return config.text("form") == "monolithic"; }
 
-// Returns the id of the hypothesis about the form and grain of a case. A case of the function `chain` belongs to
-// `break_even`, because the work of `chain` is swept.
+// Returns the id of the hypothesis about a case. The work of `chain` is swept, so all its cases belong to `break_even`.
 std::string hypothesis_of(const Case& config) {
   const std::string &form = config.text("form"), &grain = config.text("grain");
   if (config.text("function") == "chain") return "break_even";
@@ -27,7 +26,7 @@ std::string hypothesis_of(const Case& config) {
   return grain == "row" ? "call_per_row" : "call_per_tile";
 }
 
-// Adds to the conclusion what the records of the two cases say about the calls and the machine code.
+// Adds what the records of the two cases say about the calls and the machine code.
 void describe_pair(Conclusion& conclusion, const Evidence& evidence) {
   const Results last(evidence.results.end() - 2, evidence.results.end());
   for (const auto& [name, result] : {std::pair("baseline", last[0]), {"contender", last[1]}}) {
@@ -55,8 +54,8 @@ void describe_overhead(Conclusion& conclusion, const Evidence& evidence) {
 
 bool of_wgmma(const Case& config) { return config.has("variant") && config.text("variant") == "wgmma"; }
 
-// Returns the subject of a finding. The subject names the variant only for wgmma: when the first findings were
-// recorded, each device had one kernel, and subjects did not name the kernel.
+// The subject names the variant only for wgmma: when the first findings were recorded, each device had one kernel, and
+// subjects did not name it.
 std::string subject_of(const Evidence& evidence, std::set<std::string> left_out) {
   const Case& contender = evidence.results.back()->config;
   left_out.insert({"form", "grain", "block_r", "block_c"});
@@ -64,7 +63,7 @@ std::string subject_of(const Evidence& evidence, std::set<std::string> left_out)
   return contender.key({"form", "grain"}) + " " + contender.key_without(left_out);
 }
 
-// Returns a claim about how much longer attention takes with a form than with the form `monolithic`.
+// How much longer does attention take with a form than with the form `monolithic`?
 Claim form(const std::string& id, const std::string& text, const std::string& op, double threshold,
            const std::string& origin, const Advice& advice) {
   return {.hypothesis = {id, text, "time with the form / time with the text in place", op, threshold, origin},
@@ -83,8 +82,7 @@ Claim form(const std::string& id, const std::string& text, const std::string& op
           .complete = describe_overhead};
 }
 
-// Returns the claim about the cost of a call, which is (time of the form - time of `monolithic`) * units / (calls of
-// all units).
+// The cost of a call: (time of the form - time of `monolithic`) * units / (calls of all units).
 Claim call_cost(uint32_t units) {
   return {
       .hypothesis = {"call_ns", "A call costs at most 5 ns of a unit.", "ns per call", "<=", 5,
@@ -126,7 +124,7 @@ Claim call_cost(uint32_t units) {
           }};
 }
 
-// Returns the sweeps over the work of `chain`. A sweep has at least three comparisons, in order of work.
+// Returns the sweeps over the work of `chain` with at least three comparisons, in order of work.
 std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& comparisons) {
   std::map<std::string, std::map<int64_t, const Comparison*>> sweeps;
   for (const Comparison& comparison : comparisons) {
@@ -144,13 +142,11 @@ std::vector<Comparisons> sweeps_of_work(const std::vector<Comparison>& compariso
 
 int64_t work_of(const Comparison& comparison) { return comparison.contender.integer("work"); }
 
-// Returns twice the largest work of a sweep. This is the sweep's figure if the call is not cheap enough even at the
-// largest work.
+// The figure of a sweep in which the call is not cheap enough even at the largest work.
 double beyond(const Comparisons& by_work) { return 2 * static_cast<double>(work_of(*by_work.back())); }
 
-// Returns the least work from which on the call is cheap enough: at this work and at every larger work of the sweep the
-// ratio is at most worth_it. The lower end of the interval follows in the same way from the lower ends of the ratios'
-// intervals, the upper end from the upper ends.
+// Returns the least work from which on the ratio of the sweep is at most worth_it. The ends of the interval follow in
+// the same way from the ends of the ratios' intervals.
 Estimate least_paid_work(const Evidence& evidence) {
   const Comparisons& by_work = evidence.comparisons;
   const auto from = [&](double Estimate::* end) {
@@ -197,7 +193,6 @@ void describe_break_even(Conclusion& conclusion, const Evidence& evidence) {
   }
 }
 
-// Returns the claim about the least work that makes a call cheap enough.
 Claim break_even() {
   Claim claim =
       form("break_even", "From 64 multiply-adds a score on, a call costs at most 1 %.", "<=", 64,
@@ -212,8 +207,8 @@ Claim break_even() {
   return claim;
 }
 
-// Returns the pairs in which the contender's function is linked before the optimiser: one list for wgmma, and one list
-// for the other kernels. The last pair of a list has the largest ratio. A replay measures only this pair.
+// Returns the pairs in which the contender's function is linked before the optimiser: a list for wgmma, and a list for
+// the other kernels. The last pair has the largest ratio: a replay measures only this pair.
 std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& comparisons) {
   std::map<bool, Comparisons> kernels;
   for (const Comparison& comparison : comparisons) {
@@ -230,8 +225,6 @@ std::vector<Comparisons> stitched_pairs(const std::vector<Comparison>& compariso
   return found;
 }
 
-// The rule: link functions before the optimiser if this costs at most 1 % for every function, else compile a kernel for
-// each function.
 Claim rule() {
   return {.hypothesis = {"stitch_or_constants",
                          "Stitching costs at most 1 % with every function: it can take the place of constants.",

@@ -1,9 +1,7 @@
 // proto2_stitching: what does it cost an attention kernel to call a score function that somebody else wrote?
 //
-// The function is built in, or in a file of the user. The kernel is a kernel of proto1_flash. The kernel's score hook
-// reaches the function in one of several forms, for example by a call, or through a pointer. In the form `monolithic`
-// the function's text stands in the kernel. Each form is checked and timed. Each comparison measures a form and
-// `monolithic` in turns.
+// The function is built in, or in a file of the user. The score hook of an attention kernel reaches the function in
+// several forms. Each comparison measures a form and `monolithic`, the function's text in the kernel, in turns.
 #include <string>
 
 #include "common/cases/axes.h"

@@ -46,14 +46,13 @@ TunedLayout tuned_layout(const FlashConfig& config, const KernelSource& kernel) 
           kernel.constants.at("COPY_K") != 0};
 }
 
-// Returns the value of SCORE_LANES in kernels/form.h.
 int64_t score_lanes(const StitchConfig& config, const DeviceInfo& device, const KernelSource& kernel) {
   const bool row = config.grain == "row";
   if (config.flash.variant != "tuned") return config.flash.block_c / (row ? 4 : 2);
   return row ? device.simd_width : tuned_layout(config.flash, kernel).panel;
 }
 
-// A std::function, and the plain function call() through which a kernel calls the std::function.
+// call() is the plain function through which a kernel calls the std::function.
 template <typename Result, typename... Parameters>
 struct Callable {
   std::function<Result(Parameters...)> function;
@@ -80,8 +79,8 @@ using ElementFunction = float(float s, int q, int k, const ScoreContext& context
 using RowFunction = void(float* s, int q, int k, const ScoreContext& context);
 using TileFunction = void(float* s, int keys, int q, int k, const ScoreContext& context);
 
-// Runs the fragment's kernel `publish`. Returns the address of score_fragment, which was compiled with `publish`. The
-// address is valid as long as `pipelines` exists.
+// Returns the address of score_fragment, which was compiled with `publish`. The address is valid as long as `pipelines`
+// exists.
 void* published_address(Device& device, PipelineCache& pipelines, KernelSource fragment) {
   fragment.entry = "publish";
   void* address = nullptr;
@@ -91,7 +90,7 @@ void* published_address(Device& device, PipelineCache& pipelines, KernelSource f
   return address;
 }
 
-// Returns the source of the fragment. The fragment has the function, and is compiled apart from the kernel.
+// The fragment has the function, and is compiled apart from the kernel.
 KernelSource fragment_of(const AttentionHooks& hook) {
   KernelSource fragment;
   fragment.path = "proto2_stitching/kernels/fragment.h";
@@ -101,8 +100,8 @@ KernelSource fragment_of(const AttentionHooks& hook) {
   return fragment;
 }
 
-// The number of register tiles that cover the scores of a range of keys (a row for each key), and the number of rows
-// that these tiles have together. register_tiles() cuts the tiles as `rows_of_tile` of tuned.cpu.cpp does.
+// The register tiles that cover the scores of a range of keys (a row for each key), and the rows of all these tiles.
+// register_tiles() cuts the tiles as `rows_of_tile` of tuned.cpu.cpp does.
 struct RegisterTiles {
   int64_t tiles = 0, rows = 0;
 };
@@ -123,7 +122,7 @@ int64_t keys_seen(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + 1 + shape.kv_len - shape.q_len, 0, shape.kv_len);
 }
 
-// Counts the calls that tuned.cpu.cpp makes for one head. The loops here are the loops of that kernel.
+// Counts the calls of tuned.cpu.cpp for one head, with that kernel's loops.
 int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const TunedLayout& layout) {
   int64_t calls = 0;
   const FlashConfig& flash = config.flash;
@@ -144,7 +143,7 @@ int64_t cpu_calls(const StitchConfig& config, const AttentionShape& shape, const
   return calls;
 }
 
-// Counts the calls that mma_sync.cuda.cu makes for one head.
+// Counts the calls of mma_sync.cuda.cu for one head.
 int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) {
   const FlashConfig& flash = config.flash;
   const MmaSyncLayout layout(shape.head_dim, flash.block_r, flash.block_c, static_cast<int>(element_type(flash.dtype)));
@@ -159,8 +158,8 @@ int64_t mma_sync_calls(const StitchConfig& config, const AttentionShape& shape) 
   return blocks * layout.warp_rows / 16 * per_product;
 }
 
-// Counts the calls that wgmma.cuda.cu makes for one head. A consumer is a warpgroup that computes 64 rows. A consumer
-// works on at least one block, even if it has no rows or no keys.
+// Counts the calls of wgmma.cuda.cu for one head. A consumer is a warpgroup that computes 64 rows, and works on at
+// least one block, even if it has no rows or no keys.
 int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, const DeviceInfo& device) {
   FlashConfig flash = config.flash;
   flash.shape = shape;
@@ -176,9 +175,9 @@ int64_t wgmma_calls(const StitchConfig& config, const AttentionShape& shape, con
   return blocks * 4 * flash.block_c / 2;  // a consumer has four warps, and each thread has flash.block_c / 2 scores
 }
 
-// Counts the calls that tuned.metal makes for one head. A simdgroup has 8 rows. In each block of 8 keys a lane has two
-// neighbouring keys of one row. The lane calls the function for each of these two keys, unless the row does not see the
-// key. Calls that lanes of a simdgroup make at the same time count as one call.
+// Counts the calls of tuned.metal for one head. A simdgroup has 8 rows. In each block of 8 keys a lane calls the
+// function for two neighbouring keys of one row, unless the row does not see the key. Calls of several lanes at the
+// same time count as one call.
 int64_t metal_calls(const AttentionShape& shape) {
   int64_t calls = 0;
   for (int64_t first = 0; first < shape.q_len; first += 8) {
@@ -342,8 +341,8 @@ StitchProblem::StitchProblem(Device& device, PipelineCache& pipelines, std::shar
       config_(std::move(config)),
       calls_(count_calls(config_, device.info())),
       function_id_(sha256(function.header())),
-      // On a GPU the assembler decides for each kernel anew which products and sums become one instruction. So the bits
-      // of two forms may differ.
+      // On a GPU the assembler decides for each kernel which products and sums become one instruction. So the bits of
+      // two forms may differ.
       promises_bits_(device.info().on_host) {
   const FlashConfig& flash = config_.flash;
   if (config_.form != "monolithic" && !inputs_->monolithic.contains(function_id_)) {

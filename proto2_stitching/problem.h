@@ -1,5 +1,5 @@
-// One attention problem whose kernel calls a score function in one of several forms. The kernel and the tensors are the
-// same as in proto1_flash. The score hook says how the kernel reaches the function.
+// An attention problem whose kernel calls a score function in one of several forms. Kernels and tensors are those of
+// proto1_flash.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace attn {
 
-/// All values of a case of proto2_stitching, typed.
+/// The typed values of a case.
 struct StitchConfig {
   std::string form;   // see kernels/forms.h
   std::string grain;  // "element", "row" or "tile": how many scores a call takes
@@ -24,65 +24,57 @@ struct StitchConfig {
   int64_t work = 0;
   FlashConfig flash;
 
-  /// Returns the typed values of a case. A case without a variant gets default_variant(). Throws BadInput for a case
-  /// that no device can run.
+  /// A case without a variant gets default_variant(). Throws BadInput for a case that no device can run.
   static StitchConfig from(const Case& config, const DeviceInfo& device);
 };
 
-/// Returns the forms, `monolithic` first. `std_function` and `virtual` run only on the cpu.
+/// `monolithic` comes first.
 std::vector<std::string> score_forms();
 bool form_runs_on(const std::string& form, const DeviceInfo& device);
-/// Returns the kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on an NVIDIA GPU.
+/// The kernels that are measured: `tuned` on the cpu and on Metal, `mma_sync` and `wgmma` on an NVIDIA GPU.
 std::vector<std::string> stitch_variants(const DeviceInfo& device);
-/// Returns the first of stitch_variants(), or "tuned" if the device has none.
+/// The first of stitch_variants(), or "tuned" if the device has none.
 std::string default_variant(const DeviceInfo& device);
-/// Returns whether the optimiser sees the function together with the kernel, so that the machine code may have no call.
+/// Whether the optimiser sees the function together with the kernel, so that the machine code may have no call.
 bool form_is_inlined(const std::string& form);
 
-/// Returns the reason why the kernel cannot call the function in this form at this grain, or nothing if it can. The
-/// reason does not depend on the shape.
+/// Returns why the kernel cannot call the function in this form at this grain, or nothing if it can. The reason does
+/// not depend on the shape.
 std::optional<std::string> call_skip_reason(const StitchConfig& config, const DeviceInfo& device);
 
-/// The number of calls of the score function in a launch. On a GPU the threads of a warp make one call together.
+/// Calls of the score function in a launch. On a GPU the threads of a warp make one call together.
 struct CallCount {
   int64_t calls = 0;
   int64_t calls_per_tile = 0;  // calls for a full tile of block_r x block_c scores, without a mask
 };
-/// Counts the calls. The form `monolithic` makes no calls; for `monolithic`, count_calls() returns the calls that
-/// another form would make.
+/// For `monolithic`, which makes no calls: the calls that another form would make.
 CallCount count_calls(const StitchConfig& config, const DeviceInfo& device);
 
 /// The option that names a file of the user. A case names the file by UserFunction::text_name().
 inline constexpr const char* function_option = "--score-function";
 
-/// Returns the names of the functions in proto2_stitching/functions.
 std::vector<std::string> built_in_functions();
-/// Returns a built-in function. `work` is the number of multiply-adds of `chain`; the other functions ignore it. Throws
-/// BadInput for an unknown name.
+/// `work` is the number of multiply-adds of `chain`. Throws BadInput for an unknown name.
 UserFunction built_in_function(const std::string& name, int64_t work);
-/// Returns the function that a case names. `file` is the value of --score-function. Throws BadInput if there is no such
-/// function, or if the text of the file is not the text that the case names.
+/// Returns the function that a case names. `file` is the value of `--score-function`. Throws BadInput if there is no
+/// such function, or if the file has not the text that the case names.
 UserFunction function_of(const StitchConfig& config, const std::string& file);
 
-/// Returns the hooks through which the kernel reaches the function. StitchProblem sets two members that need an open
-/// device: the oracle's function (`reference`), and for the form `std_function` the std::function and how to call it
-/// (`data`).
+/// Returns the hooks through which the kernel reaches the function, without what needs an open device: the oracle's
+/// function (`reference`), and for the form `std_function` its `data`.
 AttentionHooks stitch_hook(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// Returns the plan for one launch of attention that calls the function in the case's form. If the launch cannot run,
-/// the plan's `unable` is the reason.
+/// Returns the plan of one launch. If the launch cannot run, the plan's `unable` is the reason.
 Plan stitch_plan(const StitchConfig& config, const DeviceInfo& device, const UserFunction& function);
 
-/// A case of proto2_stitching, with the text of its function.
 struct StitchCase {
   StitchConfig config;
   UserFunction function;
 };
-/// Returns the plan of a case, with its StitchCase.
+/// Returns the case's plan, with its StitchCase.
 CasePlan stitch_case_plan(const Case& config, const Setting& setting);
 
-/// The tensors of one shape, and the outputs of `monolithic` that are known so far. Cases of one shape share these
-/// tensors and outputs. Only A', which measures the baseline of a comparison a second time, has its own.
+/// The tensors of one shape, and the outputs of `monolithic` that are known so far. Cases of one shape share them.
 struct StitchInputs {
   std::shared_ptr<FlashInputs> flash;
   std::map<std::string, Tensor> monolithic;  // the output of the form `monolithic`, by the function's id
@@ -90,7 +82,7 @@ struct StitchInputs {
 
 class StitchProblem : public Problem {
  public:
-  /// Makes a problem that runs `plan`. The plan must be made from `config` and `function`.
+  /// `plan` must be made from `config` and `function`.
   StitchProblem(Device& device, PipelineCache& pipelines, std::shared_ptr<StitchInputs> inputs, StitchConfig config,
                 const UserFunction& function, const Plan& plan);
 
@@ -102,7 +94,7 @@ class StitchProblem : public Problem {
   Json values() const override;
 
   Tensor output() const { return flash_->output(); }
-  /// Returns how many elements of the last launch's output differ in bits from the output of `monolithic`.
+  /// Returns how many elements of the last output differ in bits from the output of `monolithic`.
   int64_t differing_elements() const;
 
  private:
@@ -115,8 +107,7 @@ class StitchProblem : public Problem {
   std::unique_ptr<FlashProblem> flash_;
 };
 
-/// Makes problems of the experiment. Cases of one shape share their tensors. Cases of one shape and one function also
-/// share the oracle's answer.
+/// Cases of one shape share their tensors. Cases of one shape and one function also share the oracle's answer.
 std::function<std::unique_ptr<Problem>(Experiment&, const Case&, const CasePlan&)> stitch_problems();
 
 }  // namespace attn

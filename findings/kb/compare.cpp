@@ -13,7 +13,6 @@
 namespace attn::kb {
 namespace {
 
-/// The latest measurement of a configuration on one side.
 struct Latest {
   Json json;
   std::string device, ts;
@@ -34,14 +33,12 @@ std::set<std::string> devices(const Side& side) {
   return names;
 }
 
-/// Returns the device for key_of(): the device's name if `by_device` is true or the device is emulated, else "". With
-/// "", configurations of different devices are compared with each other.
+/// Returns the device for key_of(). The result "" lets configurations of different devices be compared.
 std::string apart(const std::string& device, bool by_device) {
   return by_device || is_emulated(device) ? device : std::string();
 }
 
-/// Returns the key of a configuration. Equal configurations of the two sides have equal keys: the axes are sorted,
-/// because records may have them in any order.
+/// Sorts the axes, because records may have them in any order.
 std::string key_of(const std::string& experiment, const Json& config, const std::string& device) {
   std::map<std::string, std::string> axes;
   for (const auto& [axis, value] : config.items())
@@ -64,8 +61,7 @@ std::map<std::string, Latest> latest_of(const Side& side, bool by_device) {
   return latest;
 }
 
-/// The A/A floors of a side. A configuration that took part in comparisons has the largest floor of these comparisons;
-/// other configurations have the median of all floors.
+/// The A/A floors of a side. A configuration that no finding of the side compares has the median of all floors.
 class Floors {
  public:
   Floors(const Side& side, bool by_device) {
@@ -95,15 +91,14 @@ class Floors {
   double typical_ = 0;
 };
 
-/// The machines on which a side measured one device: the machines' ids, and the device's ceilings by name ("TFLOP/s of
-/// bf16", "GB/s of a copy"). Each measurement with a rate gives a ceiling: the rate / its recorded share of the
-/// ceiling.
+/// The machines on which a side measured one device, and the device's ceilings by name ("TFLOP/s of bf16"). A
+/// measurement with a rate gives a ceiling: the rate / the recorded share of the ceiling.
 struct Machines {
   std::set<std::string> ids;
   std::map<std::string, std::vector<double>> ceilings;
 };
 
-/// The machines of a side by the device's name. Leaves out measurements that name no machine.
+/// By the device's name. Leaves out measurements that name no machine.
 std::map<std::string, Machines> machines_of(const Side& side) {
   std::map<std::string, Machines> machines;
   for (const Record& record : side.records) {
@@ -125,7 +120,6 @@ std::map<std::string, Machines> machines_of(const Side& side) {
   return machines;
 }
 
-/// Returns a sentence for each device that the sides measured on different machines.
 std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
   std::vector<std::string> notes;
   const auto of_a = machines_of(a), of_b = machines_of(b);
@@ -147,8 +141,7 @@ std::vector<std::string> notes_about_machines(const Side& a, const Side& b) {
   return notes;
 }
 
-/// Judges a configuration that both sides have: sets change, regression, reason, scope, and the ratio with its
-/// interval.
+/// Judges a configuration that both sides have.
 void judge_pair(const Json& a, const Json& b, Compared& result) {
   const std::string status_a = a.at("status"), status_b = b.at("status");
   if (status_a != "ok" || status_b != "ok") {

@@ -23,13 +23,12 @@ struct Interval {
 ///   faster, slower  the ratio is farther from 1 than the floor, and its interval lies on one side of 1
 ///   same            the whole interval lies between 1 - floor and 1 + floor
 ///   unclear         all other ratios
-/// The measurements of the two runs were not interleaved, so the interval of the ratio follows from the intervals of
-/// the two times. The ratio's interval reaches from (lower end of B) / (upper end of A) to (upper end of B) / (lower
-/// end of A). Sets `reason` to a sentence with the figures.
+/// The two runs were not interleaved. So the ratio's interval reaches from (lower end of B) / (upper end of A) to
+/// (upper end of B) / (lower end of A). Sets `reason` to a sentence with the figures.
 Change judge_change(const Interval& a, const Interval& b, double floor, std::string& reason);
 
-/// A configuration that one side or both sides have, and its comparison. If a side lacks the configuration, the device
-/// and the id of this side are empty.
+/// A configuration of A, B or both, and its comparison. If A or B lacks it, the device and the id of that side are
+/// empty.
 struct Compared {
   std::string experiment;
   Case config;
@@ -44,33 +43,32 @@ struct Compared {
 
 struct Comparisons {
   std::vector<Compared> configurations;
-  // Numbers of configurations. broken: both sides have the configuration, and A's status is ok, and B's status is
-  // neither ok nor skipped. Broken configurations do not count as unclear.
+  // Numbers of configurations. broken: regressions without a ratio; they do not count as unclear.
   int64_t faster = 0, slower = 0, same = 0, unclear = 0, broken = 0, only_a = 0, only_b = 0;
-  // A sentence for each device that A and B measured on different machines. The sentence has the ceilings of both sides
-  // (the highest rates that were measured on the device), if the records have ceilings.
+  // A sentence for each device that A and B measured on different machines, with the ceilings (the device's highest
+  // measured rates) that both sides have.
   std::vector<std::string> notes = {};
   bool regression() const { return slower + broken > 0; }
 };
 
-/// One side of a comparison. `records` has the side's measurements and findings. A finding that compares two
-/// configurations has an A/A floor: the difference that a comparison of the baseline with itself showed.
+/// The measurements and findings of A or B. A finding that compares two configurations has an A/A floor: the difference
+/// that a comparison of the baseline with itself showed.
 struct Side {
   std::string label;
   std::vector<Record> records;
 };
 
-/// Compares two sides. The latest measurement of each configuration counts. If a side has more than one device, only
-/// configurations of devices with the same name are compared. Otherwise A's device is compared with B's device, unless
-/// one of the two devices is emulated and their names differ. The floor of a configuration is the largest of
-/// `min_floor`, A's floor and B's floor. A side's floor is the largest A/A floor of the side's findings about the
-/// configuration. If there is no such finding, the side's floor is the median of all A/A floors of the side, or 0 if
-/// the side has none. Throws BadInput if a side has no measurement, or if the sides have no configuration in common.
+/// Compares the latest measurements of each configuration. If a side has several devices, each device is compared with
+/// the device of the same name. Otherwise A's device is compared with B's device, unless their names differ and one
+/// device is emulated. The floor of a configuration is the largest of `min_floor`, A's floor and B's floor. A side's
+/// floor is the largest A/A floor of the side's findings that compare the configuration; without such a finding, the
+/// median of all A/A floors of the side; without any A/A floor, 0. Throws BadInput if a side has no measurement, or if
+/// the sides have no configuration in common.
 Comparisons compare(const Side& a, const Side& b, double min_floor);
 
-/// Returns the measurements, findings and headers of all runs of one commit. `commit` has at least the first 6 hex
-/// digits of the commit's hash. The hash is in a run's header (a record run/1), and in findings of the older format
-/// finding/1. Throws BadInput if `commit` is shorter or has another character, and if no run or several commits match.
+/// Returns all records, except notes, of the runs of one commit. `commit` has at least the first 6 hex digits of the
+/// commit's hash. A run names its commit in its header (run/1) or in its findings of the older format finding/1. Throws
+/// BadInput if `commit` is no such text, or if no run or several commits match.
 std::vector<Record> of_commit(const std::vector<Record>& records, const std::string& commit);
 
 }  // namespace attn::kb

@@ -21,8 +21,8 @@ struct Level {
 };
 constexpr Level levels[] = {{"verified", 0.95}, {"high", 0.8}, {"medium", 0.6}, {"low", 0.5}, {"unverified", 0}};
 
-/// The types of sources that the knowledge base of the published study (to_gpu_forge()) accepts. For `capped_types` the
-/// knowledge base accepts at most the confidence "high".
+/// The types of sources that the study's knowledge base (to_gpu_forge()) accepts. It accepts `capped_types` with at
+/// most the confidence "high".
 constexpr std::string_view source_types[] = {"academic_paper", "apple_docs",          "wwdc_session", "github_repo",
                                              "benchmark",      "reverse_engineering", "patent",       "empirical_test",
                                              "book",           "blog_post",           "forum_post",   "other"};
@@ -48,7 +48,6 @@ std::string interval(const Json& data) {
                      estimate.at("ci_hi").get<double>());
 }
 
-/// "exact", or the confidence as a number.
 std::string confidence_of(const Record& record) {
   return record.exact() ? "exact" : fmt::format("{:.2g}", record.confidence);
 }
@@ -59,7 +58,7 @@ std::string short_commit(const Json& data) {
   return commit + (data.value("/env/git/dirty"_json_pointer, false) ? " (changed)" : "");
 }
 
-/// The text with escapes before the characters that Markdown takes for markup.
+/// Escapes the characters that Markdown takes for markup.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : printable(text)) {
@@ -177,7 +176,7 @@ std::string to_gpu_forge(const std::vector<Record>& records, const std::string& 
                               return record.confidence >= level.confidence;
                             })->word;
     if (word == "verified" && contains(capped_types, type)) word = "high";
-    // The URL of a finding has the experiment's name and the finding's id, so that a reader can replay the finding.
+    // A finding's URL names its experiment and its id, so that a reader can replay the finding.
     const std::string url = finding ? fmt::format("{}#{}", text_of(json, "/source"), record.id) : text_of(json, "/url");
     const std::string title = finding ? fmt::format("attention-proto {}", record.experiment) : text_of(json, "/source");
     const std::string claim =

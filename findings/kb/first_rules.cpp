@@ -28,12 +28,12 @@ Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures) {
 
   const std::string interval = fmt::format("{:.4g} [{:.4g}, {:.4g}]", value, ci_lo, ci_hi);
   const bool lo_holds = fulfils(ci_lo, hypothesis.op, threshold);
-  // The verdict is also inconclusive if an end of the interval is NaN, or if the ends are in the wrong order.
+  // `!(ci_lo <= ci_hi)` also holds for NaN.
   if (!(ci_lo <= ci_hi) || lo_holds != fulfils(ci_hi, hypothesis.op, threshold)) {
     return {State::inconclusive, fmt::format("the interval of {} crosses {:.4g}", interval, threshold)};
   }
-  // aa_floor is a relative error, but the `if` below compares an absolute difference. So aa_floor is multiplied by the
-  // threshold's absolute value, but never by less than 1.
+  // aa_floor is relative to a ratio. The figure may be a difference of two ratios near 1: its threshold may be near 0,
+  // but its noise is not smaller.
   const double floor = figures.aa_floor * std::max(1.0, std::abs(threshold));
   if (std::abs(value - threshold) < floor) {
     return {State::inconclusive,

@@ -1,5 +1,5 @@
-// The rules by which findings in finding/1, the first format of findings, were judged. kb verifies recorded findings in
-// this format by these rules. common/records/claim.h has the rules for newer findings.
+// The rules by which findings in finding/1, the first format, were judged. kb verifies recorded findings in this format
+// by these rules. common/records/claim.h has the newer rules.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ struct FirstFigures {
 /// estimate is at least the noise floor away from the threshold; else inconclusive. Throws std::invalid_argument for an
 /// unknown op.
 Verdict first_judge(const Hypothesis& hypothesis, const FirstFigures& figures);
-/// Returns 0 for an incorrect result, 0.5 for an inconclusive verdict, and 0.6 for a CV of 5 % or more. Otherwise
-/// returns 0.95 if `replicated` (an independent run agrees), else 0.8.
+/// Returns 0 for an incorrect result, 0.5 for an inconclusive verdict, 0.6 for a CV that is not below 5 %, and
+/// otherwise 0.95 if `replicated` (an independent run agrees), else 0.8.
 double first_confidence(const Verdict& verdict, const FirstFigures& figures, bool replicated);
-/// Returns "experiment/hypothesis/device/subject"; without "/subject" if the subject is empty.
+/// Returns "experiment/hypothesis/device/subject", without "/subject" if the subject is empty.
 std::string first_claim_key(const std::string& experiment, const std::string& hypothesis, const std::string& device,
                             const std::string& subject);
 

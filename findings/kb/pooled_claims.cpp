@@ -20,8 +20,8 @@ struct Told {
   Run run;
 };
 
-/// Returns the noise floor of a finding. Converts the floor of a finding/1, the first format of findings, to the floor
-/// that a finding/2, the second format, would have.
+/// Returns the noise floor of a finding. The floor of a finding/1, the first format, is converted to that of a
+/// finding/2.
 double floor_of(const Told& told) {
   const Json& estimate = told.data.at("estimate");
   if (estimate.contains("floor")) return estimate.at("floor");
@@ -35,7 +35,7 @@ double median_of(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-/// Returns the conclusion that follows from all runs. The last element of `runs` is the latest run.
+/// `runs` is sorted by time.
 Conclusion conclusion_of(const std::vector<const Told*>& runs) {
   const Told& latest = *runs.back();
   Conclusion conclusion;
@@ -81,7 +81,7 @@ Conclusion conclusion_of(const std::vector<const Told*>& runs) {
 
 double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
-/// The fields of an estimate that readers of pooled claims need, rounded to six digits.
+/// The fields of an estimate that readers of pooled claims need.
 Json short_estimate(const Json& estimate) {
   Json result;
   for (const char* field : {"value", "ci_lo", "ci_hi", "next_lo", "next_hi", "tau"}) {
@@ -91,15 +91,15 @@ Json short_estimate(const Json& estimate) {
   return result;
 }
 
-/// Returns the latest finding with this verdict; null if no finding has the verdict.
+/// Returns the latest finding with this verdict, or null.
 const Told* latest_with(const std::vector<const Told*>& runs, std::string_view state) {
   const auto found =
       std::find_if(runs.rbegin(), runs.rend(), [&](const Told* told) { return told->run.state == state; });
   return found == runs.rend() ? nullptr : *found;
 }
 
-/// Returns the title of a finding with the pooled figures in it. A title is written for one verdict, so `told` must
-/// have the pooled verdict. If no finding has this verdict, `told` is null, and the text of the hypothesis is returned.
+/// Puts the pooled figures into a finding's title. A title is written for one verdict, so `told` must have the pooled
+/// verdict. If no finding has that verdict, `told` is null, and the title is the text of the hypothesis.
 std::string title_of(const Told* told, const Json& estimate, const Json& hypothesis) {
   if (!told) return hypothesis.at("text");
   Json data = told->data;
@@ -185,10 +185,9 @@ std::vector<Json> pooled_claims(const std::vector<Record>& records) {
     std::ranges::stable_sort(all, {}, [](const Told& told) { return told.record->ts; });
     pooled.push_back(pooled_claim(key, all));
   }
-  // discoveries() gets no exact claims: exact claims are never in doubt, and with them discoveries() would select more
-  // doubtful claims. discoveries() gets undecided claims, because they were tested too. Without undecided claims
-  // discoveries() would select every decided claim, because the verdict of each decided claim is wrong with a
-  // probability below 5 %.
+  // discoveries() gets no exact claims: they are never in doubt, and would raise the limits of doubtful claims.
+  // Undecided claims take part, because they were tested too. Without them discoveries() would select every decided
+  // claim, because each is wrong with a probability below 5 %.
   std::vector<Json*> tested;
   std::map<std::string, int> claims_of;  // the number of claims that judge a measurement
   for (Json& claim : pooled) {

@@ -7,35 +7,33 @@
 
 namespace attn::kb {
 
-/// Returns one record pooled/1 for each claim of the findings, in order of the claims' pooling_key(). Pools all runs
-/// that have the code and the conditions of the claim's latest finding, whether or not their verdicts agree. Of several
-/// findings of the claim in one run, the last one counts. Fields:
+/// Returns one record pooled/1 for each claim of the findings, in order of pooling_key(). Pools all runs that have the
+/// code and the conditions of the claim's latest finding, whether or not their verdicts agree. Of several findings of
+/// the claim in one run, the last one counts. Fields:
 ///   claim_key   pooling_key()
 ///   experiment, device, subject, hypothesis              as in a finding
 ///   title, verdict, advice, confidence                   by the pooled estimate
-///   estimate    value, ci_lo, ci_hi, next_lo, next_hi, tau, processes, sessions, machines and scale as in
-///               finding/2, the second format of findings
+///   estimate    fields of the estimate of a finding/2, the second format of findings
 ///   latest      the id of the latest finding
-///   findings    the ids of the findings that are pooled
-///   others      the ids of the claim's other findings: they have other code or other conditions, or a later finding
-///               of the same run replaces them
+///   findings    the ids of the pooled findings
+///   others      the ids of the claim's other findings
 ///   measured    measured_by() of the latest finding: claims with an equal `measured` judge one measurement
 ///   wrong       the probability that the next run's figure and the pooled figure lie on different sides of the
-///               threshold; 0 if exact. `confidence` has an upper limit (0.8 with one session) for errors that the
-///               intervals do not show. `wrong` does not follow this limit: else `wrong` would be at least 0.2 with one
-///               session, and discoveries() would select no such claim
-///   advised     whether the advice may be given: the claim is decided, and it is either exact or selected by
-///               discoveries() for its `wrong`. For discoveries() the `wrong` of an undecided claim is 1
+///               threshold; 0 if exact. Not 1 - `confidence`: `confidence` has an upper limit (0.8 with one session)
+///               for errors that the intervals do not show. With that limit, discoveries() would select no claim with
+///               one session
+///   advised     whether the advice may be given: the verdict is not inconclusive, and the claim is exact or selected
+///               by discoveries()
 std::vector<Json> pooled_claims(const std::vector<Record>& records);
 
 /// Selects claims by Benjamini and Hochberg's rule (1997, weighted): the largest set of which a share of at most
-/// `share` is expected to be wrong. `wrong` has the probability that a claim is wrong. `weights` has the weight of each
-/// claim; the weights of the claims that judge one measurement add up to 1. Returns true for each claim in the set.
+/// `share` is expected to be wrong. `wrong` has the probability that a claim is wrong. The `weights` of the claims that
+/// judge one measurement add up to 1. Returns true for each claim in the set.
 std::vector<bool> discoveries(const std::vector<double>& wrong, const std::vector<double>& weights,
                               double share = 0.05);
 
 /// Returns the expected number of wrong verdicts among pooled claims. The claims that judge one measurement count as
-/// one verdict. Undecided claims and exact claims do not count.
+/// one verdict. Inconclusive claims and exact claims do not count.
 double expected_wrong(const std::vector<Json>& claims);
 
 }  // namespace attn::kb

@@ -60,8 +60,8 @@ class RecordInput::Buffer : public std::streambuf {
     throw BadInput(fmt::format("{}: is damaged gzip: {}", name_, why));
   }
 
-  /// Throws BadInput if the line whose end has not been read yet is too long. Without this limit a text without
-  /// newlines would fill the memory.
+  /// Throws BadInput if the unfinished line is too long. Without this limit a text without newlines would fill the
+  /// memory.
   void limit_line() {
     const std::string_view part(gptr(), static_cast<size_t>(egptr() - gptr()));
     const size_t end = part.rfind('\n');
@@ -71,7 +71,7 @@ class RecordInput::Buffer : public std::streambuf {
                                name_, most_line_bytes >> 20));
   }
 
-  /// Reads at least two bytes of the file, if the file has so many. The first two bytes say whether the file is gzip.
+  /// Reads the first two bytes of the file, which say whether the file is gzip.
   void begin() {
     begun_ = true;
     while (filled_ < 2 && read_more()) {
@@ -83,7 +83,7 @@ class RecordInput::Buffer : public std::streambuf {
     is_gzip_ = gzip;
   }
 
-  /// Adds bytes of the file to bytes_. Returns false at the end of the file.
+  /// Returns false at the end of the file.
   bool read_more() {
     const ssize_t count = ::read(file_, bytes_.data() + filled_, bytes_.size() - filled_);
     if (count < 0 && errno == EINTR) throw Interrupted("interrupted");
@@ -95,13 +95,13 @@ class RecordInput::Buffer : public std::streambuf {
     return count > 0;
   }
 
-  /// Replaces bytes_ by the next bytes of the file; all bytes_ must be taken. Returns false at the end of the file.
+  /// Replaces bytes_, which must all be taken. Returns false at the end of the file.
   bool fill() {
     taken_ = filled_ = 0;
     return read_more();
   }
 
-  /// Unpacks the next part of the text and returns its size; 0 at the end of the file.
+  /// Returns the size of the next part of the text; 0 at the end of the file.
   size_t unpack() {
     inflation_.next_out = reinterpret_cast<Bytef*>(text_.data());
     inflation_.avail_out = static_cast<uInt>(text_.size());
@@ -126,9 +126,9 @@ class RecordInput::Buffer : public std::streambuf {
   std::string name_;
   int file_ = STDIN_FILENO;
   bool begun_ = false, is_gzip_ = false, member_ended_ = false;
-  std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the text that is unpacked from the bytes
-  size_t taken_ = 0, filled_ = 0;                     // how many of bytes_ are taken, and how many are filled
-  size_t line_bytes_ = 0;                             // bytes of the last line, whose end has not been read yet
+  std::array<char, 1 << 16> bytes_ = {}, text_ = {};  // the file's bytes; the unpacked text
+  size_t taken_ = 0, filled_ = 0;                     // numbers of bytes in bytes_
+  size_t line_bytes_ = 0;                             // read bytes of the unfinished line
   z_stream inflation_ = {};
 };
 

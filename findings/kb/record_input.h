@@ -14,12 +14,10 @@ struct Interrupted : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A file of records, or stdin for "-", as a stream of plain text. The stream recognizes gzip by the first two bytes,
-/// and unpacks the gzip.
-/// The constructor throws BadInput for a folder and for a file that cannot be opened. Reading from the stream throws
-/// BadInput for gzip that is damaged or ends early, and for a line that is longer than any record, and throws
-/// std::runtime_error for a file that cannot be read to its end. The constructor and the reading throw Interrupted if a
-/// signal that the program handles interrupts them.
+/// A file of records, or stdin for "-", as a stream of plain text. Gzip is recognized by its first two bytes and
+/// unpacked. The constructor throws BadInput for a folder and for a file that cannot be opened. Reading throws BadInput
+/// for damaged gzip and for a line that is longer than any record, and std::runtime_error for a file that cannot be
+/// read to its end. Both throw Interrupted if a signal that the program handles interrupts them.
 class RecordInput : public std::istream {
  public:
   explicit RecordInput(const std::string& name);
@@ -30,10 +28,10 @@ class RecordInput : public std::istream {
   std::unique_ptr<Buffer> buffer_;
 };
 
-/// Throws BadInput if `out`, a file that will be replaced, is a folder or one of the files that are read.
+/// Throws BadInput if `out`, a file that will be replaced, is a folder or one of `files`, which will be read.
 void require_output(const std::string& out, const std::vector<std::string>& files);
 
-/// Returns the files (*.jsonl.gz) of the recorded runs in a source tree, sorted by name.
+/// Returns the recorded runs (*.jsonl.gz) of a source tree, sorted by name.
 std::vector<std::string> recorded_files(const std::string& source_tree);
 
 }  // namespace attn::kb

@@ -204,11 +204,11 @@ Json fit_spreads(const std::vector<Record>& records) {
     const std::string experiment = figure.experiment.substr(0, split), kind = figure.experiment.substr(split + 1);
     for (auto a = figure.runs.begin(); a != figure.runs.end(); ++a) {
       for (auto b = std::next(a); b != figure.runs.end(); ++b) {
-        // If two runs have the same figure to the last digit, the second run probably did not measure again: for
-        // example, the second run found a compiled kernel in the cache.
+        // Runs with the same figure to the last digit are probably one measurement: for example, the second run found a
+        // compiled kernel in the cache.
         if (mean_log(a->second) == mean_log(b->second)) continue;
         const auto count_a = static_cast<double>(a->second.size()), count_b = static_cast<double>(b->second.size());
-        // A pair gives two distances: each run predicts the other run's figure, and knows only its own errors.
+        // Each run predicts the other run's figure, and knows only its own errors.
         Distance distance{.z = mean_log(b->second) - mean_log(a->second),
                           .weight = 2 * Spread{}.between + 1 / count_a + 1 / count_b};
         for (const auto& [owner, experiment_or_all] : {std::pair{without_units(figure.device), experiment},

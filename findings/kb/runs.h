@@ -17,7 +17,7 @@ std::vector<Json> kernels_of(const Json& measurement);
 /// code_identity() of each kernel of a measurement.
 using Code = std::vector<std::string>;
 Code code_of(const Json& measurement);
-/// The code of each measurement's kernels, by the measurement's id.
+/// By the measurement's id.
 using Codes = std::map<std::string, Code>;
 Codes codes_of(const std::vector<Record>& records);
 
@@ -25,9 +25,8 @@ Codes codes_of(const std::vector<Record>& records);
 struct Run {
   std::string id, run_id, state;
   std::string code;  // the code of the kernels of all measurements of the finding
-  // The run's profile, limit of threadgroup memory, input, files and toolchain, and the hypothesis's metric and
-  // threshold. If the host's code was timed, or if no kernels are known, also the commit, the uncommitted changes and
-  // the host's compiler.
+  // Runs are pooled only if their conditions are equal, for example the profile, the input and the toolchain. If the
+  // host's code was timed, or if no kernels are known, the conditions include the commit and the host's compiler.
   std::string conditions;
   FigureKind kind = FigureKind::share;
   Session session;       // the figure that is judged
@@ -36,10 +35,10 @@ struct Run {
   bool exact = false;    // the figure has no error
   double unit = 1;       // if not `relative`: the figure's derivative with respect to the logarithm of its ratios
 };
-/// Returns the run of a finding. Takes Run::code from the finding's data.code, else from `codes`. If `codes` then lacks
-/// a measurement of the finding, Run::code has the measurement's id instead, and so equals the code of no other run.
+/// Takes Run::code from the finding's data.code, else from `codes`. For a measurement that `codes` lacks, Run::code has
+/// the measurement's id, and so equals the code of no other run.
 Run run_of(const Record& finding, const Codes& codes);
-/// Returns the run of a finding, for a caller that has finding.joined() already.
+/// For a caller that has finding.joined() already.
 Run run_of(const Record& finding, const Json& joined, const Codes& codes);
 
 /// A distance between two runs of one figure with the same code and conditions.
@@ -48,8 +47,7 @@ struct Distance {
   // The squared scale of z's t distribution is weight * (scale^2 + own). weight is 2 * Spread::between + 1/K1 + 1/K2,
   // where K1 and K2 are the numbers of processes of the two runs.
   double weight = 6;
-  // One of the two runs predicts the other run's figure. `own` is the mean of (error / value)^2 over the processes of
-  // the run that predicts.
+  // The mean of (error / value)^2 over the processes of one of the runs, which predicts the other run's figure.
   double own = 0;
 };
 
@@ -58,14 +56,13 @@ struct Fitted {
   size_t pairs = 0;       // the number of distances
   double likelihood = 0;  // the logarithm of the likelihood
 };
-/// Returns the spread with the largest likelihood. The model: z / sqrt(weight * (scale^2 + own)) has Student's t
-/// distribution with Spread::freedom degrees of freedom. The scale lies in [1e-4, 1], and the freedom lies in [1, 30].
+/// Returns the most likely spread with a scale in [1e-4, 1] and a freedom in [1, 30], where z / sqrt(weight * (scale^2
+/// + own)) has Student's t distribution with Spread::freedom degrees of freedom.
 Fitted fit(const std::vector<Distance>& distances);
 
-/// Pairs the runs of each figure, groups the pairs, and fits a spread to each group. Leaves out exact figures, figures
-/// that are not above 0, and figures that are neither ratios nor pooled in logarithms. Returns the content of
-/// spread.json: the spreads by device or kind of device, experiment ("*": all experiments) and kind of figure. Leaves
-/// out groups with fewer than `least_pairs` pairs, so that spread_in() takes a larger group.
+/// Fits a spread to the pairs of runs of each group of figures. Returns the content of spread.json: the spreads by
+/// device or kind of device, experiment ("*": all experiments) and kind of figure. Leaves out figures without a
+/// logarithm or an error, and groups with fewer than `least_pairs` pairs, so that spread_in() takes a larger group.
 Json fit_spreads(const std::vector<Record>& records);
 inline constexpr size_t least_pairs = 10;
 

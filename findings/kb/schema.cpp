@@ -51,10 +51,9 @@ std::string word_of(const Json& allowed) { return allowed.is_string() ? allowed.
 
 }  // namespace
 
-/// Checks a value against a schema, and collects the problems.
 class Inspection {
  public:
-  /// The place of a value in the record, as a chain of keys. path() makes a text of the chain, for messages only.
+  /// The keys that lead to a value in the record. path() makes their text, for messages only.
   struct Place {
     const Place* parent = nullptr;
     std::string_view key = {};
@@ -86,8 +85,8 @@ class Inspection {
     const Json &schema, &operand, &value;
     const Place& place;
   };
-  /// The type of the values that a keyword applies to. Values of other types pass. `none`: a keyword that checks
-  /// nothing by itself.
+  /// The type of the values that a keyword applies to. Values of other types pass. `none`: the keyword checks nothing
+  /// itself.
   enum class Of { none, any, text, number, list, object };
   struct Keyword {
     bool (*operand_fits)(const Json&);
@@ -239,7 +238,7 @@ class Inspection {
     for (const Json& part : q.operand) check(part, q.value, q.place);
   }
   /// If no choice fits the value, reports the problems of the last choice that allows the value's type. If no choice
-  /// allows the value's type, reports the allowed types.
+  /// allows this type, reports the allowed types.
   void any_of(const Question& q) {
     std::vector<Json> types;
     std::vector<std::string> found;
@@ -270,8 +269,7 @@ Schema::Schema(Json schema) : schema_(std::move(schema)) {
   prepare(schema_);
 }
 
-/// Throws for a keyword, or a form of a keyword's operand, that an Inspection does not know. An Inspection therefore
-/// does not check operands.
+/// Refuses unknown keywords and operands, so that an Inspection need not check them.
 void Schema::prepare(const Json& schema) {
   for (const auto& [name, operand] : schema.items()) {
     const auto keyword = Inspection::keywords().find(name);

@@ -1,5 +1,4 @@
-// A small interpreter of JSON Schema, draft 2020-12. The interpreter knows only the keywords that
-// findings/record.schema.json uses.
+// A small interpreter of JSON Schema, draft 2020-12. It knows only the keywords that findings/record.schema.json uses.
 #pragma once
 
 #include <map>
@@ -13,15 +12,14 @@ namespace attn::kb {
 
 class Schema {
  public:
-  /// Throws std::invalid_argument where the schema has a keyword, or a form of a keyword's value, that this interpreter
-  /// does not know.
+  /// Throws std::invalid_argument if the schema has a keyword, or a form of a keyword's value, that is not known.
   explicit Schema(Json schema);
   Schema(const Schema&) = delete;
   Schema& operator=(const Schema&) = delete;
 
   /// Returns each deviation of a value as "path: what is wrong, what is allowed"; nothing for a sound value. For a
   /// `pattern`, the `description` in the same schema says what is allowed. A message from a `then` or an `else` ends
-  /// with the `description` of that branch, which says in which cases the rule holds.
+  /// with the `description` of that branch, which says when the rule holds.
   std::vector<std::string> problems(const Json& value) const;
 
  private:

@@ -26,7 +26,7 @@ void Statement::require(int result) const {
 }
 
 Statement& Statement::bind(int parameter, std::string_view text) {
-  // SQLite would take a null pointer, which an empty text may have, for NULL.
+  // An empty text may have a null pointer, which SQLite would take for NULL.
   require(sqlite3_bind_text64(statement_.get(), parameter, text.empty() ? "" : text.data(), text.size(),
                               SQLITE_TRANSIENT, SQLITE_UTF8));
   return *this;

@@ -11,7 +11,7 @@
 
 namespace attn::kb {
 
-/// An error of SQLite. The message has the path of the database, if the database is a file.
+/// The message has the path of the database, if the database is a file.
 struct SqlError : std::runtime_error {
   SqlError(const std::string& what, int result_code) : std::runtime_error(what), code(result_code) {}
   int code;  // SQLITE_FULL, SQLITE_NOTADB, ...
@@ -19,13 +19,13 @@ struct SqlError : std::runtime_error {
 
 class Statement {
  public:
-  /// Sets a parameter. Parameters are numbered from 1, columns from 0.
+  /// Parameters are numbered from 1, columns from 0.
   Statement& bind(int parameter, std::string_view text);
   Statement& bind(int parameter, int64_t value);
   Statement& bind(int parameter, double value);
-  /// Steps to the next row. Returns false if there is no next row. Throws SqlError.
+  /// Returns false if there is no next row. Throws SqlError.
   bool step();
-  /// Goes back to before the first row. Parameters keep their values.
+  /// Rewinds to before the first row. Parameters keep their values.
   void reset();
   std::string text(int column) const;
   int64_t integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
@@ -43,15 +43,14 @@ class Statement {
 
 class Database {
  public:
-  /// Opens a database with SQLITE_OPEN_* flags. Each access waits up to `busy_timeout_ms` for other processes. Throws
-  /// SqlError.
+  /// `flags`: SQLITE_OPEN_*. Each access waits up to `busy_timeout_ms` for other processes. Throws SqlError.
   Database(const std::string& path, int flags, int busy_timeout_ms);
   Statement prepare(std::string_view sql) const { return {connection_.get(), sql}; }
   /// Runs one or more statements without parameters.
   void execute(const char* sql) const;
-  /// Runs a query. Returns the first column of the first row, or 0 if there is no row.
+  /// Returns the first column of a query's first row, or 0 if there is no row.
   int64_t integer(std::string_view sql) const;
-  /// Whether SQLite opened the database for reading only: by the flags, or because the file cannot be written.
+  /// True by the flags, or because the file cannot be written.
   bool read_only() const { return sqlite3_db_readonly(connection_.get(), "main") == 1; }
   int changes() const { return sqlite3_changes(connection_.get()); }
   int64_t last_row() const { return sqlite3_last_insert_rowid(connection_.get()); }
@@ -63,7 +62,7 @@ class Database {
   std::unique_ptr<sqlite3, Close> connection_;
 };
 
-/// commit() keeps all changes made since the construction. Without commit() the destructor undoes the changes.
+/// Without commit() the destructor undoes all changes made since the construction.
 class Transaction {
  public:
   explicit Transaction(const Database& database) : database_(database) { database_.execute("BEGIN IMMEDIATE"); }

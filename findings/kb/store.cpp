@@ -26,13 +26,13 @@ namespace {
 
 constexpr int64_t application_id = 0x41746b62;  // "Atkb", in the head of the file
 constexpr int64_t layout_version = 1;
-// The timeout is long, because another process may ingest a large file in one transaction.
+// Another process may ingest a large file in one transaction.
 constexpr int busy_timeout_ms = 60'000;
 constexpr size_t progress_bytes = 1 << 20;
 constexpr int max_depth = 64;
 constexpr const char* in_memory = ":memory:";  // SQLite's name of a database without a file
 
-// The tokenizer takes underscores for letters, because names have underscores: block_r, flash_attention.
+// Names have underscores: block_r, flash_attention. So the tokenizer takes underscores for letters.
 constexpr const char* layout = R"sql(
 CREATE TABLE records(
   number INTEGER PRIMARY KEY,
@@ -72,7 +72,7 @@ Record record_of(const Statement& row) {
           .confidence = row.real(9)};
 }
 
-/// A filter as a condition over `records`. Parameters 1 to 4 are the filter's values, and parameter 5 is the limit.
+/// A filter as a condition over `records`. bind() sets the parameters.
 constexpr std::string_view condition =
     "(?1 = '' OR kind = ?1) AND (?2 = '' OR instr(lower(device), lower(?2)) > 0) AND "
     "(?3 = '' OR substr(experiment, 1, length(?3)) = ?3) AND confidence >= ?4";
@@ -85,8 +85,8 @@ void bind(Statement& statement, const Filter& filter) {
       .bind(5, filter.limit);
 }
 
-/// An FTS5 expression that matches records with all words of the query. The words are quoted, because FTS5 never takes
-/// quoted text for syntax. A word with a star at its end matches all words that begin with this word.
+/// An FTS5 expression that matches records with all words of the query. FTS5 never takes quoted words for syntax. A
+/// word with a star at its end matches all words that begin with it.
 std::string match_expression(const std::string& query) {
   constexpr std::string_view blanks(" \t\r\n\f\v\0", 7);  // SQLite reads an expression up to the first NUL
   std::string expression;
@@ -112,8 +112,7 @@ std::string text_at(const Json& json, const char* pointer) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-/// Further words by which a search finds a record: device, subject, source, topic, URL, hypothesis, the words of tags,
-/// the texts among the values of the record's cases (bf16), and the head_dim (d128).
+/// Further words by which a search finds a record, for example its device and "d128" for the head_dim 128.
 std::string about(const Json& record, const std::vector<std::string>& tags) {
   std::string text = fmt::format("{} {} {} {} {}", text_at(record, "/data/device"), text_at(record, "/data/subject"),
                                  text_at(record, "/source"), text_at(record, "/topic"), text_at(record, "/url"));
@@ -139,8 +138,8 @@ std::string key_of_run(const std::string& id) { return "run/" + id; }
       fmt::format("{}: {}; name a knowledge base with --db or KB_DB, or make one with kb ingest", path, why));
 }
 
-/// Changes the database to write-ahead logging. This change needs a lock on the whole file for a moment. SQLite does
-/// not wait for this lock while other processes use the file, so this function waits.
+/// Changes the database to write-ahead logging. The change needs a lock on the whole file, and SQLite does not wait for
+/// this lock while other processes use the file.
 void enter_wal(const Database& database) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(busy_timeout_ms);
   for (;;) {
@@ -154,7 +153,7 @@ void enter_wal(const Database& database) {
   }
 }
 
-/// The URI with which SQLite opens a file without its write-ahead log. `path` must be absolute.
+/// The URI by which SQLite opens a file without its write-ahead log. `path` must be absolute.
 std::string immutable_uri(const std::string& path) {
   std::string uri = "file:";
   for (const char c : path) {
@@ -164,17 +163,17 @@ std::string immutable_uri(const std::string& path) {
 }
 
 Database open_database(const std::string& path, bool write) {
-  // SQLite may take a name that begins with "file:" for a URI. An absolute path begins with a slash.
+  // SQLite may take a name that begins with "file:" for a URI, but never an absolute path.
   const std::string file = path == in_memory ? path : fs::absolute(path).string();
   if (write) {
     Database database(file, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, busy_timeout_ms);
     if (database.read_only()) throw SqlError(fmt::format("{}: cannot be written", path), SQLITE_READONLY);
     return database;
   }
-  // A reader, too, makes the files of the write-ahead log (FILE-wal, FILE-shm). A reader that may write the database
-  // removes these files when it closes the database. A reader that may not write the database could not remove these
-  // files. The files would then keep the owner of the database from writing, because they belong to another user. So if
-  // such a reader finds no FILE-wal, it opens the database without the log: without FILE-wal the database is complete.
+  // A reader, too, makes the files of the write-ahead log (FILE-wal, FILE-shm), and removes them if it may write the
+  // database. Files left by a reader that may not write would belong to another user, and would keep the database's
+  // owner from writing. So without FILE-wal such a reader opens the database without the log: the database is then
+  // complete.
   std::error_code none;
   const fs::path log = file + "-wal";
   if (::access(file.c_str(), W_OK) == 0 || fs::exists(log, none)) {
@@ -184,7 +183,7 @@ Database open_database(const std::string& path, bool write) {
       (void)database.integer("PRAGMA application_id");
       return database;
     } catch (const SqlError& error) {
-      // In a folder that cannot be written, SQLite cannot make the log's files. The call below needs no such files.
+      // In a folder that cannot be written, SQLite cannot make the log's files.
       const bool has_log = fs::exists(log, none) && fs::file_size(log, none) > 0;
       if ((error.code != SQLITE_CANTOPEN && error.code != SQLITE_READONLY) || has_log) throw;
     }
@@ -192,8 +191,8 @@ Database open_database(const std::string& path, bool write) {
   return {immutable_uri(file), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_timeout_ms};
 }
 
-/// Returns the JSON of a line, or nothing if the line is no JSON or is nested too deep for a record. Copying a deeply
-/// nested value would use up the stack.
+/// Returns nothing if the line is no JSON or is nested too deep for a record: copying a deeply nested value would use
+/// up the stack.
 std::optional<Json> parse(const std::string& line) {
   bool deep = false;
   Json json = Json::parse(
@@ -226,8 +225,8 @@ std::string run_id_of(const Json& record, const std::string& kind) {
 
 namespace {
 
-/// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only claims about a ceiling
-/// have a selection (q_len and kv_len), because such a claim is about the longest case of a run.
+/// Returns the selection that a finding/2 with the fields of this finding/1 would have. Only a claim about a ceiling
+/// has a selection (q_len and kv_len), because such a claim is about the longest case of a run.
 std::string selection_of(const Json& data) {
   if (!text_at(data, "/hypothesis/id").starts_with("ceiling")) return "";
   const Json& values = data.at("values");
@@ -235,10 +234,9 @@ std::string selection_of(const Json& data) {
   return fmt::format("q_len={} kv_len={}", values["q_len"].dump(), values["kv_len"].dump());
 }
 
-/// Returns the normalised subject of a finding of proto7_variants. The subjects of older and newer findings name
-/// different axes of one case. Some subjects name axes that were added later, and some name modifiers that are off. If
-/// the baseline and the contender differ in an axis, some subjects have the baseline's value. In the normalised subject
-/// each axis has the contender's value, and an axis at its usual value is left out.
+/// Returns the normalised subject of a finding of proto7_variants. Findings of different age name different axes of one
+/// case in their subjects, and sometimes the baseline's value of an axis. In the normalised subject each axis has the
+/// contender's value, and an axis at its usual value is left out.
 std::string same_subject(const std::string& subject, const Json& compare) {
   static const std::set<std::string> usual = {
       "task=attention",      "kv_heads_by=index", "alibi=0",         "soft_cap=0",           "bias=none",
@@ -304,8 +302,8 @@ std::string id_of_line(std::string_view line, const std::string& id) {
     rest.erase(at, field.size());
     return sha256(rest).substr(0, 16);
   }
-  // Another program may have written the record with blanks. In this case the id follows from the line that RecordFile
-  // would write.
+  // Another program may have written the record with blanks. The id then follows from the line that RecordFile would
+  // write.
   const Json record = parse_json(line, false);
   return record.is_object() ? record_id(record) : std::string();
 }
@@ -383,7 +381,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
   const std::string schema = text_at(record, "/schema");
   const std::string id = text_at(record, "/id");
   if (const auto known = exact(id)) {
-    // Another program may have written the same record with other blanks, or its fields in another order.
+    // Another program may have written the same record with other blanks or another order of fields.
     const bool same = known->line == line || nlohmann::json::parse(known->line) == nlohmann::json::parse(line);
     return same ? Insertion::known : Insertion::differs;
   }
@@ -436,7 +434,7 @@ Store::Insertion Store::insert(const Json& record, std::string_view line) {
   return Insertion::added;
 }
 
-/// Sets the time of those findings of a run that arrived before the run's header.
+/// Sets the time of the run's findings that arrived before the header.
 void Store::set_times(const std::string& run_id, const std::string& ts) {
   Statement rows = database_.prepare(fmt::format("SELECT {} FROM records WHERE kind = 'finding' AND ts = ''", columns));
   std::vector<int64_t> numbers;

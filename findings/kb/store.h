@@ -1,5 +1,5 @@
-// The knowledge base: one SQLite file. The file has the original line of every record, columns for selection, and a
-// full-text index of the texts of findings and notes.
+// The knowledge base: one SQLite file with the original line of every record, columns for selection, and a full-text
+// index of findings and notes.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 namespace attn::kb {
 
 /// Returns $KB_DB, else $XDG_DATA_HOME/attention-proto/kb.sqlite, else $HOME/.local/share/attention-proto/kb.sqlite.
-/// Throws BadInput where none of these variables is set.
+/// Throws BadInput if none of these variables is set.
 std::string default_path();
 
 /// A selection of records. An empty field selects everything.
@@ -30,31 +30,29 @@ struct Filter {
   int64_t limit = -1;  // negative: no limit
 };
 
-/// A record of the knowledge base.
 struct Record {
   int64_t number = 0;  // order of arrival
-  // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict, or a measurement's status.
+  // `topic` of a finding is the id of its hypothesis. `state` is a finding's verdict or a measurement's status.
   std::string id, kind, experiment, device, domain, topic, claim_key, state, ts, title, line;
   double confidence = 0;                    // 1 for an exact finding
   std::shared_ptr<const Json> header = {};  // the run's header (run/1), for a finding/2; null if missing
   Json json() const { return parse_json(line); }
-  /// Returns the record's JSON. For a finding/2, the second format of findings, adds the objects data.run and data.env
-  /// from `header`; a finding/1 has these objects itself.
+  /// For a finding/2, the second format of findings, adds the objects data.run and data.env from `header`; a finding/1
+  /// has these objects itself.
   Json joined() const;
-  /// The id of the run of a finding, a measurement or a run.
+  /// The id of the record's run; not for notes.
   std::string run_id() const;
   bool exact() const { return kind == "finding" && confidence == 1 && json().at("confidence").is_null(); }
 };
 
-/// Returns the id of a record's run. `kind` is the kind of the record: "finding", "measurement" or "run".
+/// `kind` is the record's kind: "finding", "measurement" or "run".
 std::string run_id_of(const Json& record, const std::string& kind);
 
-/// Returns the key that a finding has in common with all findings that are pooled with it. For a finding/2: its
-/// claim_key. For a finding/1: the claim_key that a finding/2 with the same fields would have. For a finding of
-/// proto7_variants the key has a normalised subject, because older subjects name other axes of the same case.
+/// Returns the key of all findings that may be pooled with this finding. For a finding/2: its claim_key. For a
+/// finding/1: the claim_key that a finding/2 with the same fields would have. For proto7_variants the key has a
+/// normalised subject, because older subjects name other axes of the same case.
 std::string pooling_key(const Json& finding);
 
-/// The hypothesis in the data of a finding.
 Hypothesis hypothesis_of(const Json& data);
 
 struct Match {
@@ -73,55 +71,51 @@ struct Ingested {
   std::vector<BadLine> bad;
 };
 
-/// The ingestion calls this function repeatedly. The arguments are the number of bytes read and the number of bad
-/// lines found so far. If the function returns false, the ingestion throws Interrupted. In this case, or if the
-/// function throws, nothing is kept.
+/// Called repeatedly during an ingestion with the numbers of bytes read and of bad lines found so far. If the function
+/// returns false, the ingestion throws Interrupted.
 using IngestProgress = std::function<bool(size_t bytes, size_t bad)>;
 
-/// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"...",`.
-/// `id` is the id in the line. If the line has no text `"id":"...",`, for example because another program wrote blanks,
-/// the id follows from the line that RecordFile would write with the fields in the same order.
+/// Returns the id that a record's line must have: the first 16 digits of the SHA-256 of the line without `"id":"ID",`,
+/// where ID is `id`. If the line does not contain this text, for example because another program wrote blanks, the id
+/// follows from the line that RecordFile would write with the fields in the same order.
 std::string id_of_line(std::string_view line, const std::string& id);
 
-/// A note that `kb add` makes.
 struct Note {
   std::string domain, topic, claim, evidence, url, title, type;
   double confidence = 0.5;
   std::vector<std::string> tags;
 };
-/// Returns the record of a note, with its id.
+/// Returns the record with its id.
 Json to_json(const Note& note);
 
 class Store {
  public:
   enum class Mode { read, write };
-  /// Opens a knowledge base. Mode::write creates the file and its folder if they are missing. ":memory:" gives a new
-  /// store in memory. Throws BadInput for a file that cannot be read or is no knowledge base, for a missing file in
-  /// Mode::read, and for a folder that cannot be created. Throws SqlError for other errors of SQLite.
+  /// Mode::write creates the file and its folder if they are missing. ":memory:" gives a new store in memory. Throws
+  /// BadInput for a file that cannot be read or is no knowledge base, for a missing file in Mode::read, and for a
+  /// folder that cannot be created. Throws SqlError for other errors of SQLite.
   static Store open(const std::string& path, Mode mode);
 
-  /// Adds the records of all sound lines, except records that are already known, in one transaction, and reports the
-  /// bad lines. Skips samples (samples/1), which the knowledge base does not keep. Throws SqlError, Interrupted,
-  /// std::runtime_error for input that cannot be read to its end, and BadInput for damaged gzip or a line that is too
-  /// long (RecordInput). If ingest() throws, nothing is kept.
+  /// Adds the new records of all sound lines in one transaction, and reports the bad lines. Skips samples (samples/1).
+  /// Throws SqlError, Interrupted, std::runtime_error for input that cannot be read to its end, and what `lines` throws
+  /// (RecordInput). If ingest() throws, nothing is kept.
   Ingested ingest(std::istream& lines, const IngestProgress& progress = {});
-  /// Adds a record. Returns whether the record was new. Throws BadInput for an unsound record, and SqlError.
+  /// Returns whether the record was new. Throws BadInput for an unsound record, and SqlError.
   bool add(const Json& record);
 
   std::vector<Match> search(const std::string& query, const Filter& filter) const;
-  /// The selected records, in order of arrival.
+  /// In order of arrival.
   std::vector<Record> list(const Filter& filter) const;
-  /// Returns the one record whose id begins with `id`. If `id` has a slash, returns the latest finding whose claim_key
-  /// or pooling_key() is `id`. Throws BadInput if there is no such record, or if the ids of several records begin with
-  /// `id`.
+  /// Returns the one record whose id begins with `id`; or, if `id` has a slash, the latest finding whose claim_key or
+  /// pooling_key() is `id`. Throws BadInput if no record or several records match the digits, or if no finding has the
+  /// key.
   Record find(const std::string& id) const;
-  /// Returns the record with exactly this id; its Record::header is null.
+  /// Returns the record with exactly this id, without Record::header.
   std::optional<Record> exact(const std::string& id) const;
-  /// Removes records in one transaction.
+  /// Removes all of them in one transaction.
   void remove(const std::vector<std::string>& ids);
   Json stats() const;
-  /// Returns for each topic of findings and notes: domain, experiment, topic, the numbers of findings, of each
-  /// verdict and of notes, and the latest time.
+  /// Returns for each topic of findings and notes its counts and its latest time.
   std::vector<Json> topics() const;
   const std::string& path() const { return path_; }
 

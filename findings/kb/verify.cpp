@@ -20,8 +20,7 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-/// The largest relative difference that rounding may cause between a recorded figure and the same figure computed from
-/// other recorded figures.
+/// The largest relative difference that rounding may cause between a recorded figure and the figure computed again.
 constexpr double rounding = 1e-9;
 
 bool agree(double a, double b) { return std::abs(a - b) <= rounding * std::max(std::abs(a), std::abs(b)); }
@@ -96,8 +95,7 @@ void verify_verdict(const Json& data, const Verdict& verdict, Problems& problems
   if (verdict.state == State::inconclusive) expect("advice", data.value("advice", ""), "", problems);
 }
 
-/// Checks the comparison of a finding/1 or finding/2, or the part of one process in a comparison. `floor`: the A/A
-/// floor, computed again.
+/// Checks a comparison, or the part of one process in a comparison. `floor`: the A/A floor, computed again.
 void verify_compare(const Json& compare, const std::string& path, double floor, Problems& problems) {
   verify_interval(compare, path, "ci_lo", "ci_hi", problems);
   verify_interval(compare, path + " (A/A)", "aa_ci_lo", "aa_ci_hi", problems);
@@ -169,8 +167,8 @@ Conclusion conclusion_of(const Json& data) {
   return conclusion;
 }
 
-/// Returns the unit of a figure that is not pooled in logarithms. If the record has no unit, computes the unit from the
-/// width of the recorded interval; the other figures of the estimate must then agree with this unit.
+/// Returns the unit of a figure that is not pooled in logarithms. A record without a unit gets the unit that follows
+/// from the width of its interval; the other figures of the estimate must agree with this unit.
 double unit_of(const Json& estimate, const Conclusion& conclusion) {
   if (estimate.contains("unit")) return estimate.at("unit");
   const auto half = [&](double unit) {
@@ -289,7 +287,7 @@ const std::string& KernelTexts::expanded_once(const KernelSource& source) {
   return place != expanded_.end() ? place->second : expanded_.emplace(source.path, expanded_text(source)).first->second;
 }
 
-/// Finds the files of part number `at` and of the later parts. Part 0 is the source; part n is its fragment n - 1.
+/// Finds the files of part `at` and of all later parts. Part 0 is the source; part n is its fragment n - 1.
 bool KernelTexts::name_files_from(size_t at, KernelSource& source, const std::string& sha256) {
   if (at > source.fragments.size()) {
     try {

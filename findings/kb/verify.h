@@ -1,5 +1,4 @@
-// Verifies records: do their texts follow from their figures, do findings agree with each other, and were today's
-// kernels measured?
+// Verifies records: do their texts follow from their figures, do findings agree, and were today's kernels measured?
 #pragma once
 
 #include <map>
@@ -12,12 +11,11 @@
 
 namespace attn::kb {
 
-/// Checks one record by itself and returns its problems. Checks schema, units and id of every record, but nothing else
-/// if the record does not follow the schema. For measurements: also intervals and rates. For findings: also intervals,
-/// texts (rendered again), and verdict, confidence and claim_key (computed again), by the rules of their schema. For
-/// finding/2, the second format of findings: also the estimate and the ratio, pooled again from their parts.
+/// Checks one record by itself and returns its problems. Checks schema, units and id, and computes again what follows
+/// from other fields, for example the rates of a measurement and the verdict of a finding. A record that does not
+/// follow the schema is not checked further.
 std::vector<std::string> verify_record(const Record& record);
-/// Checks one record, for a caller that has record.json() already.
+/// For a caller that has record.json() already.
 std::vector<std::string> verify_record(const Record& record, const Json& json);
 
 struct Problem {
@@ -32,13 +30,13 @@ enum class Opposition {
   contradiction,  // neither the spread nor other code or conditions explain the opposite verdicts
 };
 
-/// The findings of one claim, if at least one of them is supported and one is refuted.
+/// Findings of one claim, with at least one supported and one refuted.
 struct Contradiction {
   std::string claim_key;  // pooling_key()
   std::vector<Record> findings;
   Opposition why = Opposition::contradiction;
 };
-/// Returns why these findings of one claim, some supported and some refuted, are opposite.
+/// Returns why some of these findings of one claim are supported and others refuted.
 Opposition opposition(const std::vector<Record>& findings, const Codes& codes);
 
 struct Verification {
@@ -46,12 +44,11 @@ struct Verification {
   std::vector<Problem> problems;
   std::vector<Contradiction> contradictions;  // Opposition::contradiction
   std::vector<Contradiction> explained;       // Opposition::spread and Opposition::changed
-  // Findings with at least one kernel that has other code today. A finding whose claim has a fresh finding of the same
-  // time or later is not stale, but superseded.
+  // Findings with at least one changed kernel, and without a fresh finding of their claim at the same time or later.
   std::vector<Problem> stale;
-  int64_t fresh = 0;       // number of findings with at least one of today's kernels, and without a changed kernel
-  int64_t superseded = 0;  // number of findings with changed kernels, but not stale
-  int64_t unknown = 0;  // number of findings without kernels, and of findings whose kernels are all Freshness::unknown
+  int64_t fresh = 0;       // findings with at least one of today's kernels, and without a changed kernel
+  int64_t superseded = 0;  // findings with changed kernels that are not stale
+  int64_t unknown = 0;     // findings without kernels, or whose kernels are all Freshness::unknown
 
   int64_t explained_by(Opposition why) const;
 };
@@ -60,18 +57,16 @@ Verification verify(const Store& store);
 
 /// Maps the hash of a recorded kernel source to the hash of a later source that gives the same machine code.
 using SameCode = std::map<std::string, std::string>;
-/// Returns the hashes in findings/same_code.txt of the source tree.
+/// Reads findings/same_code.txt of the source tree.
 SameCode same_code();
 
-/// The kernel sources of the tree (source_root()). Each file is read once, searched once for each entry, and expanded
-/// once.
+/// The kernel sources of the tree (source_root()), read once.
 class KernelTexts {
  public:
   KernelTexts();
   bool empty() const { return files_.empty(); }
-  /// Finds the files of a source and of its fragments, because a record's key does not name the files. Sets the paths
-  /// of the source and its fragments to files with which the source has the hash `sha256`. Returns false if no files
-  /// give the source this hash.
+  /// Sets the paths of a source and of its fragments, which a record's key does not name, to files with which the
+  /// source has the hash `sha256`. Returns false if there are no such files.
   bool name_files(KernelSource& source, const std::string& sha256);
 
  private:
@@ -84,9 +79,8 @@ class KernelTexts {
   std::map<std::string, std::string> expanded_;                 // expanded_text() by path
 };
 
-/// Says whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source
-/// with the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source
-/// tree.
+/// Whether the source tree (source_root()) still has the source of a record's pipeline, or, by `same`, a source with
+/// the same machine code. unknown: the pipeline's key does not describe the whole source, or there is no source tree.
 enum class Freshness { current, changed, unknown };
 Freshness freshness(const Json& pipeline, const SameCode& same = {});
 

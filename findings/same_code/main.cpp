@@ -1,5 +1,5 @@
-// same_code: finds recorded kernels that have another text today, but the same machine code. The program adds the
-// hashes of both texts to findings/same_code.txt, for kb verify.
+// same_code: adds recorded kernels that have another text today, but the same machine code, to findings/same_code.txt,
+// for kb verify.
 #include <fmt/format.h>
 
 #include <filesystem>

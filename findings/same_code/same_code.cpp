@@ -28,11 +28,10 @@
 namespace attn::kb {
 namespace {
 
-/// A function that compiles a source and returns the SHA-256 of its machine code.
+/// Compiles a source and returns the SHA-256 of its machine code.
 using CodeOf = std::function<std::string(const KernelSource&)>;
 
-/// Returns the processor of a record as a target of LLVM: LLVM's processor `arch`, without the features that the
-/// recorded processor lacked, and with the recorded features that LLVM's processor lacks.
+/// Returns a record's processor as a target of LLVM: LLVM's processor `arch`, with exactly the recorded features.
 CpuTarget recorded_target(const Json& device) {
   CpuTarget host{.triple = CpuTarget::host().triple,
                  .arch = device.at("arch"),
@@ -51,7 +50,7 @@ CpuTarget recorded_target(const Json& device) {
 CodeOf compiler_of(const Json& device) {
   if (device.at("backend") == "cuda") {
     const auto compiler = std::make_shared<CudaCompiler>(device.at("arch").get<std::string>());
-    // Only the instructions are compared: the data of a cubin may also have constants that no instruction reads.
+    // The data of a cubin may have constants that no instruction reads, so only the instructions are compared.
     return [compiler](const KernelSource& source) { return sha256(instructions_of(compiler->compile(source).code)); };
   }
   const auto compiler = std::make_shared<CpuCompiler>(recorded_target(device));
@@ -71,14 +70,13 @@ class RootedAt {
   const std::string before_;
 };
 
-/// Returns the source with the texts of all its files in `includes`. So the result does not depend on source_root().
+/// Puts the texts of all files of a source into `includes`, so that the source does not depend on source_root().
 KernelSource carrying_its_text(KernelSource source) {
   for (KernelSource& fragment : source.fragments) fragment = carrying_its_text(fragment);
   for (const SourceFile& file : reached_sources(source)) source.includes[file.path] = file.text;
   return source;
 }
 
-/// A recorded kernel of the old tree, and the result of its comparison.
 struct Compared {
   const RecordedKernel* recorded;
   KernelSource before, today;
@@ -91,7 +89,7 @@ void compare_one(Compared& one, const CodeOf& code_of) {
   try {
     one.today_sha256 = source_sha256(one.today);
     const std::string code = code_of(one.today);
-    // Code equal to the recorded code is enough: the recorded code was compiled from the old text.
+    // The recorded code was compiled from the old text.
     if (code != one.recorded->code_sha256 && code != code_of(one.before)) one.problem = "other machine code";
   } catch (const CompileError& error) {
     one.problem = "does not compile: " + first_line(std::string(error.log()));

@@ -1,5 +1,4 @@
-// proto1_flash_devices FROM TO: writes findings about two devices from the existing records of both. The program
-// measures nothing.
+// proto1_flash_devices FROM TO: writes findings about two devices from their records. The program measures nothing.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -75,7 +74,7 @@ void write_findings(const std::string& from, const std::string& to, const std::s
   const auto direction = [&](const DeviceRecords& x, const DeviceRecords& y, const std::string& x_path,
                              const std::string& y_path, bool verdicts) {
     for (const Conclusion& conclusion : transfer_conclusions(x, y)) {
-      // The figure of verdicts_transfer is the same in both directions, so only one direction writes it.
+      // The figure of verdicts_transfer is the same in both directions.
       if (conclusion.hypothesis == "verdicts_transfer" && !verdicts) continue;
       const std::string name = fmt::format("{} to {}", conclusion.values["from"].get<std::string>(),
                                            conclusion.values["to"].get<std::string>());

@@ -1,4 +1,4 @@
-// Tests the answer that a run prints at its end, mostly on made-up results.
+// The answer that a run prints at its end, mostly for made-up results.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// The claims choose duels (pairs of cases that are measured again) and draw conclusions. The tests run the claims'
-// functions on made-up results.
+// The claims on made-up results: the duels (pairs of cases that are measured again) and the conclusions.
 #include "proto1_flash/claims.h"
 
 #include <fmt/format.h>
@@ -22,8 +21,8 @@ namespace {
 using test::avx2;
 using test::hopper;
 
-// Returns results of the quick sweep, with made-up times: (head_dim + 20) ns for each pair of query and key, times a
-// factor for each of several axes. For example, tiles with more rows take less time, and tiles with Bc = 80 take more.
+// Returns results of the quick sweep, with made-up times: (head_dim + 20) ns for each pair of query and key, times
+// factors. For example, tiles with more rows take less time, and tiles with Bc = 80 take more.
 std::vector<Measurement> made_up(const DeviceInfo& info = avx2()) {
   std::vector<Measurement> results;
   const std::vector<Case> cases =
@@ -60,8 +59,7 @@ std::vector<Conclusion> flash_conclusions(const std::vector<Measurement>& result
   return conclude(flash_claims(), results, comparisons, test::steady_processes());
 }
 
-// Expects that the conclusion has one part, that the part has the value of `estimate`, and that the part's error is the
-// standard error that follows from the interval of `estimate`.
+// Expects one part, with the value of `estimate` and the standard error that follows from its interval.
 void expect_part(const Conclusion& conclusion, const Estimate& estimate) {
   ASSERT_EQ(conclusion.parts.size(), 1u);
   EXPECT_NEAR(conclusion.estimate.value, estimate.value, 1e-9);
@@ -81,7 +79,7 @@ TEST(FlashDuelsTest, PickBestAndWorstTile) {
   const std::vector<Duel> duels = flash_duels(made_up(), avx2());
   for (const int64_t dim : {64, 128, 256}) {
     const Duel& duel = find(duels, "worst_tile", dim);
-    // By the made-up times the default tile is the best, because it has the most rows.
+    // By the made-up times the default tile is the best: it has the most rows.
     EXPECT_EQ(duel.baseline.integer("block_r"), dim == 256 ? 128 : 256) << "head_dim " << dim;
     EXPECT_NE(duel.baseline.integer("block_c"), 80) << "head_dim " << dim;
     EXPECT_EQ(duel.contender.integer("block_r"), 16) << "head_dim " << dim;
@@ -226,7 +224,7 @@ TEST(FlashConclusionsTest, TheBestTileOfEveryShapeIsComparedWithTheNextBest) {
     for (const Hypothesis& hypothesis : hypotheses(flash_claims())) {
       if (hypothesis.id == "best_tile") unclear += judge(hypothesis, conclusion).state == State::inconclusive;
     }
-    // By the made-up times the tile with the most rows is the fastest, and a tile with Bc = 80 is never the fastest.
+    // By the made-up times more rows are faster, and Bc = 80 is never the fastest.
     EXPECT_NE(conclusion.values["baseline"]["block_c"].get<int64_t>(), 80);
     EXPECT_GE(conclusion.values["baseline"]["block_r"].get<int64_t>(),
               conclusion.values["contender"]["block_r"].get<int64_t>());
@@ -245,8 +243,7 @@ TEST(FlashHypothesesTest, HaveDistinctIdsAndKnownOperators) {
   EXPECT_GE(ids.size(), 5u);
 }
 
-// For each claim the table has words of the advice for a figure below the claim's threshold, and words of the advice
-// for a figure above the threshold.
+// For each claim: words of the advice for a figure below the threshold, and for a figure above the threshold.
 TEST(FlashClaimsTest, AdviceFitsFiguresBelowAndAboveTheThreshold) {
   using test::Choice;
   test::expect_advice(

@@ -1,5 +1,4 @@
-// Runs proto1_flash, and at the end proto1_flash_devices, as a user runs them. The tests check, for example, the
-// records that the program writes, the arguments that the program refuses, and the end of a run that gets a signal.
+// Runs proto1_flash and proto1_flash_devices as a user runs them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
@@ -48,7 +47,6 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-// Expects that the measurements hold `cases` different cases, each once.
 void expect_each_case_once(const std::vector<Json>& measurements, size_t cases) {
   std::set<std::string> seen;
   for (const Json& record : measurements) {
@@ -130,8 +128,8 @@ constexpr const char* one_tile =
     "--device cpu:threads=2 --axis variant=tuned --axis q_heads=1 --axis dtype=f32 --axis layout=bhsd --axis causal=0 "
     "--axis block_c=64 ";
 
-// The launch of the second case would take about a minute. The signal comes while the program makes the inputs of this
-// case, or during this launch.
+// The launch of the second case would take about a minute. The signal comes during this launch, or while the program
+// makes its inputs.
 TEST_F(CliTest, ASignalEndsALongLaunchAndTheTableIsPrinted) {
   for (const int signal : {SIGINT, SIGTERM}) {
     std::filesystem::remove(path("measurements.jsonl"));
@@ -183,8 +181,7 @@ TEST_F(CliTest, StreamsThatCannotBeWritten) {
   }
 }
 
-// The limit on the size of a file acts like a full disk. No case counts as wrong or failed because its record cannot be
-// written.
+// The limit on the size of a file acts like a full disk.
 TEST_F(CliTest, AFullDiskFailsNoCase) {
   const Outcome outcome = run_shell(
       one_tile + test::few_samples + "--axis head_dim=64 --axis q_len=64,128,256 --axis block_r=16,32 --processes 2",
@@ -195,7 +192,6 @@ TEST_F(CliTest, AFullDiskFailsNoCase) {
   for (const Json& record : records("measurements.jsonl")) EXPECT_NE(record["status"], "failed");
 }
 
-// A signal ends the program even while it waits to write into a full pipe that nobody reads.
 TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   const std::string before =
       "mkfifo pipe; exec 3<>pipe; head -c 65536 /dev/zero >&3; "
@@ -206,8 +202,7 @@ TEST_F(CliTest, ASignalEndsARunWhoseOutputNobodyReads) {
   }
 }
 
-// The program returns the exit status of its child process, the worker. If the parent process ignores SIGCHLD, the
-// program starts with SIGCHLD ignored. If SIGCHLD stayed ignored, the program could not get the worker's exit status.
+// With SIGCHLD ignored, a program cannot get the exit status of its child process, here the worker.
 TEST_F(CliTest, TheParentMayIgnoreSigchld) {
   EXPECT_EQ(run_shell("--device cpu --budget nan", "trap '' CHLD; ").status, 2);
 }
@@ -302,7 +297,7 @@ class DevicesCliTest : public test::ProgramTest {
   DevicesCliTest() : ProgramTest("proto1_flash_devices") {}
 };
 
-// Runs the command that docs/howto.md shows for two devices.
+// The command that docs/howto.md shows for two devices.
 TEST_F(DevicesCliTest, ComparesRecordedDevices) {
   for (const auto& [device, folder] : {std::pair<std::string, std::string>{"znver4", "here"}, {"h200", "there"}}) {
     const std::string command = fmt::format(ATTN_SOURCE_DIR "/scripts/pages/record --device {} --unpack '{}' > '{}'",

@@ -1,6 +1,4 @@
-// Compiles kernels for a Hopper GPU, on a machine that needs no GPU. One test expects that no kernel of the quick sweep
-// spills registers, and that ptxas serialises no wgmma instructions. The other test checks the rule by which
-// FlashOperation::skip_reason() skips tiles of wgmma that do not fit into the registers.
+// Compiles kernels for a Hopper GPU, on a machine that needs no GPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,8 +42,7 @@ TEST_F(FlashCudaCompileTest, KernelsOfTheSweepNeitherSpillNorSerialise) {
   EXPECT_GT(seen.size(), 40u);
 }
 
-// The kernel of the widest tile that skip_reason() allows neither spills registers nor serialises its products. The
-// kernel of a tile that is 32 keys wider spills registers.
+// The kernel of the widest tile that skip_reason() allows spills no registers. A tile that is 32 keys wider spills.
 TEST_F(FlashCudaCompileTest, RegisterRuleIsTight) {
   FlashConfig config;
   config.variant = "wgmma";

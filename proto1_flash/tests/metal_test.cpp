@@ -1,5 +1,4 @@
-// Metal's attention kernels. Most tests run the kernels on the emulated device; MetalTileTest and BudgetsOfTheStudy run
-// no kernel.
+// Metal's attention kernels, mostly on the emulated device.
 #include "common/testing/metal.h"
 
 #include "common/attention/flash.h"
@@ -14,8 +13,6 @@ class MetalFlashTest : public test::MetalProgramTest {
   MetalFlashTest() : MetalProgramTest("proto1_flash") {}
 };
 
-// For each head_dim and type, choose_tile() chooses a tile that fits 32 KB of threadgroup memory, 1024 threads and the
-// registers.
 TEST(MetalTileTest, EachHeadDimHasATileThatFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -51,7 +48,7 @@ TEST_F(MetalFullFlashTest, WideHeads) {
                "dtype=f32 block_r=16 block_c=16");
 }
 
-// --dry-run prints the threadgroup memory of the published study's kernel and of our kernel, for tiles of the study.
+// `--dry-run` prints the threadgroup memory of the published study's kernel and of ours.
 TEST_F(MetalFlashTest, BudgetsOfTheStudy) {
   EXPECT_EQ(study_flash_bytes(64, 16, 64), size_t{24} << 10);
   EXPECT_EQ(study_flash_bytes(64, 32, 64), size_t{32} << 10);

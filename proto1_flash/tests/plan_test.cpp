@@ -1,4 +1,3 @@
-// Tests that each problem of the experiment launches the kernels of the problem's plan.
 #include <gtest/gtest.h>
 
 #include "common/cases/axes.h"

@@ -1,4 +1,4 @@
-// Tests the cases of the profiles quick and full, the default tile, the skipped cases, and the axes that --input fixes.
+// The cases of the profiles, the default tile, the skipped cases, and the axes that --input fixes.
 #include "proto1_flash/sweep.h"
 
 #include <fmt/format.h>
@@ -106,8 +106,8 @@ std::string hopper_tile(Case config) {
   return fmt::format("{}x{}", config.integer("block_r"), config.integer("block_c"));
 }
 
-// Each row has a shape, and the tile that was the fastest of the measured tiles for this shape on an H200, by at least
-// 4 %. The row with 32 query heads was measured with 8 key/value heads.
+// The fastest measured tile of each shape on an H200, by at least 4 %. The row with 32 query heads was measured with 8
+// key/value heads.
 TEST(FlashSweepTest, DefaultTileOfHopperIsTheFastestMeasuredTile) {
   struct Row {
     int64_t head_dim, batch, heads, length, causal;

@@ -89,8 +89,8 @@ TEST(TransferTest, ADevicesVerdictIsTheVerdictOfMostFindings) {
   const std::vector<Conclusion> conclusions = transfer_conclusions(a, b);
   const Conclusion* verdicts = find(conclusions, "verdicts_transfer");
   ASSERT_NE(verdicts, nullptr);
-  // Both devices decide the claims `bf16` and `causal`. Device A does not decide the claim `bc80`. Only A has findings
-  // about the claim `ladder`, only B about the claim `scaling`.
+  // Both devices decide `bf16` and `causal`. Device A does not decide `bc80`. Only one device has findings about
+  // `ladder` and `scaling`.
   EXPECT_EQ(verdicts->values["judged"], 2);
   EXPECT_EQ(verdicts->values["same"], 1);
   EXPECT_EQ(verdicts->estimate.value, 0.5);

@@ -1,15 +1,13 @@
-// The host puts this file in the place of common/attention/kernels/score.h. This file says how the kernel reaches the
-// score function, and how many scores a call takes.
+// Takes the place of common/attention/kernels/score.h. Says how the kernel reaches the score function, and how many
+// scores a call takes.
 //
 // The host writes choice.h, which defines:
 //   SCORE_FORM   one of the forms of forms.h
-//   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE). The order
-//                of the scores is described in common/attention/kernels/score.h
-//   KERNEL_GRAIN SCORE_ELEMENT: the kernel passes single scores to this file. SCORE_ROW: the kernel passes many scores
-//                at once, a tile if CALL_GRAIN is SCORE_TILE, else a row
-//   SCORE_LANES  (not defined if CALL_GRAIN is SCORE_ELEMENT) If CALL_GRAIN is SCORE_ROW: the number of scores of one
-//                call. If CALL_GRAIN is SCORE_TILE: on the cpu the number of scores in one row of the tile, on a GPU
-//                the number of scores of the tile that one thread has
+//   CALL_GRAIN   the scores that a call takes: one (SCORE_ELEMENT), a row (SCORE_ROW) or a tile (SCORE_TILE), in the
+//                order of common/attention/kernels/score.h
+//   KERNEL_GRAIN the scores that the kernel passes at once: one (SCORE_ELEMENT) or several (SCORE_ROW)
+//   SCORE_LANES  (not for SCORE_ELEMENT) SCORE_ROW: the number of scores of one call. SCORE_TILE: on the cpu the scores
+//                in one row of the tile, on a GPU the scores of the tile that one thread has
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -55,7 +53,7 @@
 #if defined(SCORE_IS_FRAGMENT) || !SCORE_IS_ELSEWHERE
 
 // On the cpu the compiler contracts products and sums only within one expression of the function. So the function gives
-// the same bits wherever the function is inlined.
+// the same bits in every form.
 #ifndef __CUDACC__
 #pragma clang fp contract(on)
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
@@ -102,7 +100,7 @@ struct ScoreObject {
 // ---- the call
 
 #if SCORE_FORM == FORM_SWITCH || SCORE_FORM == FORM_POINTER
-/// Returns the number of the function to call. The number is known only at run time, and is the same for all scores.
+/// Known only at run time, and the same for all scores.
 SCORE_INLINE int score_choice(const ScoreContext& context) { return *static_cast<const int*>(context.data); }
 #endif
 
@@ -118,15 +116,15 @@ SCORE_NOINLINE SCORE_RESULT score_unchanged(SCORE_PARAMETERS) {
 #endif
 }
 SCORE_NOINLINE SCORE_RESULT score_target(SCORE_PARAMETERS) { return score_in_place(SCORE_ARGUMENTS); }
-/// The table is in the device's memory. The program that loads the kernel may change the table.
+/// In the device's memory: the program that loads the kernel may change the table.
 extern "C" {
 SCORE_DEVICE SCORE_RESULT (*score_table[])(SCORE_PARAMETERS) = {score_unchanged, score_target};
 }
 #elif SCORE_FORM == FORM_STITCHED || SCORE_FORM == FORM_STITCHED_NOLTO
 extern "C" SCORE_DEVICE SCORE_RESULT score_fragment(SCORE_PARAMETERS);
 #elif SCORE_FORM == FORM_STD_FUNCTION
-/// `object` is a std::function of the host. `call` is a function of the host that calls the std::function. The kernel
-/// cannot call a std::function itself, because a kernel has no standard library.
+/// A kernel has no standard library, so it cannot call a std::function itself. `call` is a function of the host that
+/// calls `object`, a std::function of the host.
 struct HostCallable {
   SCORE_RESULT (*call)(const void* object, SCORE_PARAMETERS);
   const void* object;
@@ -171,8 +169,7 @@ SCORE_RESULT score_call(SCORE_PARAMETERS) {
 #if SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ELEMENT && KERNEL_GRAIN != SCORE_ELEMENT
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) { return score_call(s, q, k, context); }
 #elif SCORE_IS_ELSEWHERE && CALL_GRAIN == SCORE_ROW
-// Changes one score. A kernel calls this function where it computes a row anew (repair.h, exact_row.h). The call takes
-// SCORE_LANES scores, but only the first score, `s`, counts.
+// Changes one score, for a kernel that computes a row anew. Only the first of the SCORE_LANES scores counts.
 SCORE_INLINE float score(float s, int q, int k, const ScoreContext& context) {
   float several[SCORE_LANES] = {s};
   score_call(several, q, k, context);

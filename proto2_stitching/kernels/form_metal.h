@@ -1,9 +1,7 @@
-// Does for the Metal dialect what form.h does for the other dialects. The kernel `tuned` passes single scores to this
-// file, so this file reads only SCORE_FORM of choice.h.
+// form.h for the Metal dialect. The kernel `tuned` passes single scores, so only SCORE_FORM of choice.h counts.
 //
-// This file has the forms that need no pointer to a function: monolithic, inline, noinline and switch. In Metal a
-// pointer to a function comes from a visible_function_table, and a function that is compiled apart needs the Metal
-// library's own linker. The emulator has neither a visible_function_table nor this linker.
+// The forms are those that need no pointer to a function. In Metal such a pointer comes from a visible_function_table,
+// and a function that is compiled apart needs the Metal library's own linker. The emulator has neither.
 //
 // With `noinline` a call may have to save the registers in which `tuned` accumulates the output.
 #pragma once
@@ -26,7 +24,7 @@ INLINE float score_call(float s, int q, int k, const ScoreContext& context) { re
 #elif SCORE_FORM == FORM_NOINLINE
 NOINLINE static float score_call(float s, int q, int k, const ScoreContext& context) { return score(s, q, k, context); }
 #elif SCORE_FORM == FORM_SWITCH
-/// The number of the function is known only at run time, and is the same for all scores.
+/// The number is known only at run time, and is the same for all scores.
 INLINE float score_call(float s, int q, int k, const ScoreContext& context) {
   switch (*static_cast<const device int*>(context.data)) {
     case 1:

@@ -1,5 +1,5 @@
-// The forms of the score function: the ways in which a kernel reaches the function. A fragment is the function,
-// compiled apart from the kernel (fragment.h). The host and the kernels include this file.
+// The forms of the score function: how a kernel reaches the function. A fragment is the function, compiled apart from
+// the kernel (fragment.h). For the host and the kernels.
 #pragma once
 
 #define FORM_MONOLITHIC 0      // the text of the function in place

@@ -1,6 +1,6 @@
 // The score function, compiled apart from the kernel. Kernels of the forms `stitched` and `stitched_nolto` call
-// score_fragment. For the form `virtual` this file has the object whose virtual function the kernel calls. For the form
-// `std_function` the kernel `publish` tells the host the address of score_fragment.
+// score_fragment. Kernels of the form `virtual` call through score_object. For the form `std_function` the kernel
+// `publish` tells the host the address of score_fragment.
 #define SCORE_IS_FRAGMENT 1
 #include "proto2_stitching/kernels/form.h"
 

@@ -337,8 +337,8 @@ TEST_F(KbCliTest, ExportsAndTakesInAgain) {
   EXPECT_TRUE(status == 0 || status == 77) << status << "; 77: python3-jsonschema is not installed";
 }
 
-// The study is the published work whose claims this project tests. `kb export --format gpu-forge` writes commands that
-// add findings to the study's knowledge base.
+// The study is the published work whose claims this project tests. The exported commands add findings to the study's
+// knowledge base.
 TEST_F(KbCliTest, TheStudysKnowledgeBaseTakesTheExport) {
   if (std::system("python3 -c 'import sqlite3' 2> /dev/null") != 0) GTEST_SKIP() << "python3 is not installed";
   ingest();
@@ -556,8 +556,8 @@ TEST_F(KbCliTest, TheExamplesInThePageCompareTheRecordedRuns) {
   EXPECT_EQ(examples, 2);
 }
 
-// A reader must leave no files of the write-ahead log. If another user owned these files, the database's owner could
-// not write.
+// If a reader left files of the write-ahead log, they would belong to another user, and the database's owner could not
+// write.
 TEST_F(KbCliTest, ADatabaseThatCannotBeWrittenIsReadAndNotChanged) {
   // root may write everywhere unless it gives up the capability dac_override.
   const std::string prefix = geteuid() == 0 ? "setpriv --bounding-set=-dac_override " : "";

@@ -15,8 +15,7 @@ Side side(const std::string& label, const std::vector<Json>& records) {
 TEST(JudgeChange, ByIntervalAndFloor) {
   const auto judged = [](double ratio, double half_width, double floor) {
     std::string reason;
-    // The interval of each time is time * (1 +- half_width / 2). So the interval of the ratio is about
-    // ratio * (1 +- half_width).
+    // The interval of the ratio is about ratio * (1 +- half_width).
     const Interval a{1, 1 - half_width / 2, 1 + half_width / 2};
     const Interval b{ratio, ratio * (1 - half_width / 2), ratio * (1 + half_width / 2)};
     const Change change = judge_change(a, b, floor, reason);
@@ -35,7 +34,6 @@ TEST(JudgeChange, ByIntervalAndFloor) {
   EXPECT_EQ(judged(1.5, 0.02, 0.6), Change::same);
 }
 
-// A result of an emulated device is compared only with results of the same emulated device.
 TEST(Compare, EmulatedResultsStayApart) {
   Json emulated = measurement(shape(64), 1e-3, "emulated, 1 units");
   emulated["time"] = Json::array();
@@ -74,7 +72,7 @@ TEST(Compare, EachConfigurationOnce) {
     }
     EXPECT_EQ(one.regression, one.change == Change::slower);
   }
-  // With the sides exchanged, the slower configuration is the faster one. A side has no regression against itself.
+  // With A and B exchanged, the slower configuration is the faster one.
   EXPECT_EQ(compare(b, a, 0.02).faster, 1);
   EXPECT_FALSE(compare(a, a, 0.02).regression());
   EXPECT_EQ(compare(a, a, 0.02).same, 5);

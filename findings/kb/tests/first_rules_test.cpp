@@ -17,8 +17,7 @@ FirstFigures figures(const Estimate& estimate, double aa_floor = 0, double cv = 
 
 TEST(FirstRules, TruthTable) {
   std::vector<VerdictCase> rows = verdict_cases();
-  // The figure may be a difference of two ratios. The threshold is then near 0, but the noise is as large as the noise
-  // of a ratio near 1. So the floor does not shrink with the threshold.
+  // The figure may be a difference of two ratios near 1. The threshold is then near 0, but the noise does not shrink.
   rows.push_back({"<", 0.03, {0.02, 0.019, 0.021}, 0.02, State::inconclusive});
   for (const VerdictCase& row : rows) {
     const Verdict verdict = first_judge(hypothesis(row.op, row.threshold), figures(row.estimate, row.floor));

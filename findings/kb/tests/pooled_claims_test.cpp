@@ -7,8 +7,8 @@
 namespace attn::kb {
 namespace {
 
-/// Returns the header of a run, and a finding of the run. The run starts `second` seconds after 12:00. The finding has
-/// the schema finding/2, the second format of findings, and the advice that fits the finding's verdict.
+/// Returns a run's header and a finding/2 of the run, with the advice that fits the finding's verdict. The run starts
+/// `second` seconds after 12:00.
 std::vector<Json> run_at(int second, const std::vector<double>& ratios, const std::string& machine = "m1",
                          const std::vector<std::string>& measurements = {},
                          const std::string& device = "A CPU, 2 units") {
@@ -101,7 +101,6 @@ TEST(PooledClaims, OlderFindingsArePooledToo) {
   EXPECT_GT(claim["wrong"], 0);
 }
 
-// The claims are ranked by their probability of being wrong. Each rank has a limit.
 TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   using Kept = std::vector<bool>;
   const auto discoveries = [](const std::vector<double>& wrong, double share = 0.05) {
@@ -110,15 +109,14 @@ TEST(Discoveries, EndAtTheLastClaimWithinItsLimit) {
   EXPECT_EQ(discoveries({}), Kept{});
   EXPECT_EQ(discoveries({0.04}), Kept{true});
   EXPECT_EQ(discoveries({0.06}), Kept{false});
-  // In rising order, the limits for four claims are 0.0125, 0.025, 0.0375 and 0.05.
+  // The limits for four claims, in rising order, are 0.0125, 0.025, 0.0375 and 0.05.
   EXPECT_EQ(discoveries({0.2, 0.036, 0.001, 0.03}), (Kept{false, true, true, true})) << "0.036 is within its limit";
   EXPECT_EQ(discoveries({0.2, 0.039, 0.001, 0.03}), (Kept{false, false, true, false}));
   EXPECT_EQ(discoveries({0.05, 0.05, 0.05, 0.05}), (Kept{true, true, true, true}));
   EXPECT_EQ(discoveries({0.2, 0.2}, 0.3), (Kept{true, true}));
 }
 
-// Three claims judge one measurement. Together the three claims have the weight of one claim. So they raise the limits
-// of later claims only as much as one claim would.
+// Three claims judge one measurement. So together they raise the limits of later claims as much as one claim.
 TEST(Discoveries, CountAMeasurementOnce) {
   const std::vector<double> wrong = {0.001, 0.001, 0.001, 0.04, 0.2};
   using Kept = std::vector<bool>;
@@ -155,8 +153,8 @@ TEST(PooledClaims, AdviceOfUncertainClaimsIsWithheld) {
   EXPECT_NEAR(expected_wrong(claims), 0.2, 1e-9);
 }
 
-// If a claim is decided, the 95 % interval for the next run lies on one side of the threshold. So the next run's figure
-// lies on the other side with a probability of at most 2.5 %. If many claims are tested, chance may decide one of them.
+// If a claim is decided, the next run's figure lies on the other side of the threshold with a probability of at most
+// 2.5 %. If many claims are tested, chance may decide one of them.
 TEST(PooledClaims, UndecidedClaimsCountAsTested) {
   std::vector<Json> lines;
   Json claim;
@@ -192,9 +190,8 @@ TEST(PooledClaims, AClaimAboutACountIsExact) {
   EXPECT_EQ(claims[0]["advised"], true);
 }
 
-// A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked exact
-// claims, the exact claim of this test would raise the limit of the doubtful claim, and the doubtful claim would be
-// advised.
+// A claim about a count, such as a number of allocations, is exact, so it is never wrong. If discoveries() ranked the
+// exact claim, the doubtful claim would be advised.
 TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
   const Json doubtful = second_finding({1.27}, "r1", "Another CPU");
   const auto advised = [](const std::vector<Json>& lines) {
@@ -206,7 +203,7 @@ TEST(PooledClaims, AClaimAboutACountDoesNotRaiseTheLimits) {
   EXPECT_EQ(advised({header(), doubtful, exact_finding(2)}), 1);
 }
 
-// Older versions of proto7_variants named the same case by other subjects. Findings about one case have one key.
+// Older versions of proto7_variants named the same case by other subjects.
 TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
   const std::string shape = "variant=tuned batch=1 head_dim=128 causal=0";
   const auto key = [](const std::string& subject, const Json& contender) {
@@ -228,8 +225,8 @@ TEST(PoolingKey, SubjectsOfOneCaseHaveOneKey) {
 
 class AdviceTest : public KbTest {};
 
-// If the knowledge base has only one claim, kb gives the claim's advice. If the knowledge base also has many undecided
-// claims about other devices, kb withholds this advice, even if --device selects only the claim's device.
+// If kb has only one claim, it gives the claim's advice. If kb also has many undecided claims about other devices, it
+// withholds the advice, even if `--device` selects only the claim's device.
 TEST_F(AdviceTest, TheOptionDeviceDoesNotChangeWhichClaimsMayAdvise) {
   std::vector<Json> one;
   double wrong = 0;

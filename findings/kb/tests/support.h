@@ -1,4 +1,4 @@
-// Shared by the tests of kb: sound records, and a fixture that runs kb as a user runs it, in a new folder.
+// Sound records, and a fixture that runs kb as a user runs it, in a new folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// All recorded lines of the project's own runs.
+/// All lines of findings/recorded.
 inline std::vector<std::string> recorded_lines() {
   std::vector<std::string> lines;
   for (const std::string& name : recorded_files(ATTN_SOURCE_DIR)) {
@@ -105,8 +105,8 @@ inline Json env_json() {
           {"git", {{"commit", "0123456789abcdef0123"}, {"dirty", false}}}};
 }
 
-/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25. The interval is ratio
-/// +- 0.01. A ratio well above the threshold is supported, a ratio well below is refuted, others are inconclusive.
+/// A finding in finding/1, the first format of findings, about `ratio` with a threshold of 1.25. Its interval is ratio
+/// +- 0.01.
 inline Json finding(double ratio, const std::string& run = "r1", const std::string& device = "A CPU, 2 units",
                     const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
   const Hypothesis hypothesis = worst_tile();
@@ -157,8 +157,8 @@ inline Json finding(double ratio, const std::string& run = "r1", const std::stri
   return record;
 }
 
-/// A finding in finding/2, the second format of findings. It judges the same claim as finding(), and has one process
-/// for each ratio.
+/// A finding in finding/2, the second format of findings, of the same claim as finding(), with one process for each
+/// ratio.
 inline Json second_finding(const std::vector<double>& ratios, const std::string& run = "r1",
                            const std::string& device = "A CPU, 2 units",
                            const std::vector<std::string>& measurements = {}, double aa_floor = 0.01) {
@@ -191,7 +191,6 @@ inline Json second_finding(const std::vector<double>& ratios, const std::string&
   return record;
 }
 
-/// The header of a run.
 inline Json header(const std::string& run = "r1") {
   Json record = {{"schema", "run/1"},
                  {"id", ""},
@@ -222,7 +221,6 @@ inline Json exact_finding(double value, const std::string& run = "r1") {
   return make_finding("proto1_flash", "A CPU, 2 units", worst_tile(), conclusion, run);
 }
 
-/// `record` with the id that the record's fields give.
 inline Json with_id(Json record) {
   record["id"] = record_id(record);
   return record;

@@ -1,4 +1,5 @@
-// Runs same_code on two trees with one kernel each, and on records of processors that the test's machine need not have.
+// Runs same_code on two trees with one kernel each. The records are of processors that the test's machine need not
+// have.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,9 +36,9 @@ class SameCodeTest : public test::ProgramTest {
            "}";
   }
 
-  /// Writes records of the old kernel on processors of these families, and compares the old kernel with a kernel of
-  /// `function`. The finding of the first family describes the processor itself. The other processors are described in
-  /// the headers of their runs.
+  /// Writes records of the old kernel on processors of `families`, and compares the old kernel with a kernel of
+  /// `function`. The first finding describes its processor itself; the other processors are described in headers of
+  /// runs.
   test::Outcome compare(const std::string& function, const std::vector<std::string>& families,
                         const std::string& key = twice().key()) {
     std::string text = kernel(function);
@@ -64,8 +65,8 @@ class SameCodeTest : public test::ProgramTest {
   std::string recorded_;
 };
 
-// A kernel that is compiled with a sanitizer has the column numbers of its text in its machine code. So the functions'
-// names are as long as "::twice", which they replace.
+// Sanitizers put column numbers of the text into the machine code. So the functions' names are as long as "::twice",
+// which they replace.
 TEST_F(SameCodeTest, OtherTextOfTheSameCodeIsAdded) {
   const test::Outcome outcome = compare("float doubled(float x) { return 2 * x; }", {"znver3", "cascadelake"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -91,7 +92,7 @@ TEST_F(SameCodeTest, OtherCodeIsReportedAndNotAdded) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
-// A pair of hashes names no device, so the code must be the same on every device.
+// A pair of hashes names no device.
 TEST_F(SameCodeTest, CodeThatDiffersOnOneDeviceIsNotAdded) {
   const std::string function =
       "float twice_on(float x) {\n#ifdef __AVX512F__\nreturn 3 * x;\n#else\nreturn 2 * x;\n#endif\n}";
@@ -100,7 +101,7 @@ TEST_F(SameCodeTest, CodeThatDiffersOnOneDeviceIsNotAdded) {
   EXPECT_EQ(same_code(), "# A head.\n");
 }
 
-// findings/same_code.txt is about the runs in findings/recorded. So same_code adds no kernels of other files to it.
+// findings/same_code.txt is about the runs in findings/recorded.
 TEST_F(SameCodeTest, NamedRecordFilesNeedANamedList) {
   compare("float doubled(float x) { return 2 * x; }", {"znver3"});
   write_text("new/findings/same_code.txt", "# A head.\n");
