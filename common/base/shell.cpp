@@ -21,7 +21,7 @@ std::string shell_command(const std::vector<std::string>& arguments) {
 }
 
 std::string labelled_command(const std::string& label, const std::vector<std::string>& arguments, size_t width) {
-  const std::string whole = label + shell_command(arguments) + "\n";
+  std::string whole = label + shell_command(arguments) + "\n";
   if (whole.size() <= width + 1) return whole;
   constexpr std::string_view continued = " \\";
   std::string text = label.substr(0, label.find_last_not_of(' ') + 1) + "\n", line = " ";

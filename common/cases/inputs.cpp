@@ -143,7 +143,8 @@ Memory flash_memory(const FlashConfig& config, int copies) {
   return {.device = copies * (inputs + outputs), .host = copies * (inputs + oracle) + outputs};
 }
 
-FlashInputs::FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input, InputKind kind)
+FlashInputs::FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
+                         InputKind kind)
     : FlashInputs(device, config, seed,
                   input.empty() ? make_inputs(config, seed, kind) : from_file(input, config.layout)) {}
 

@@ -40,7 +40,7 @@ Memory flash_memory(const FlashConfig& config, int copies);
 class FlashInputs {
  public:
   /// Draws tensors with `seed` if `input` is empty. Else takes q, k and v of the safetensors file `input`.
-  FlashInputs(Device& device, FlashConfig config, uint64_t seed, const std::string& input,
+  FlashInputs(Device& device, const FlashConfig& config, uint64_t seed, const std::string& input,
               InputKind kind = InputKind::random);
   /// Takes tensors that fit the configuration; `seed` chooses the rows that the oracle checks.
   FlashInputs(Device& device, FlashConfig config, uint64_t seed, AttentionInputs inputs);

@@ -64,7 +64,7 @@ class Instrumenter {
  public:
   Instrumenter(llvm::Module& module, bool fast_math, const std::string& library)
       : module_(module), context_(module.getContext()), fast_math_(fast_math), library_(library) {
-    facts_.places.emplace_back("an unknown line");
+    facts.places.emplace_back("an unknown line");
   }
 
   void set_function_constants(const std::map<std::string, double>& values);
@@ -73,8 +73,8 @@ class Instrumenter {
   void list_constants();
   void check(llvm::Function& function);
 
-  Facts facts_;
-  std::string error_;
+  Facts facts;
+  std::string error;
 
  private:
   void run(llvm::ModulePassManager passes);
@@ -130,7 +130,7 @@ void Instrumenter::set_function_constants(const std::map<std::string, double>& v
     global->setLinkage(llvm::GlobalValue::InternalLinkage);
   }
   for (const auto& [name, value] : unused) {
-    if (error_.empty()) error_ = fmt::format("the kernel has no function constant {}", name);
+    if (error.empty()) error = fmt::format("the kernel has no function constant {}", name);
   }
   if (llvm::GlobalVariable* const annotations = module_.getGlobalVariable("llvm.global.annotations")) {
     annotations->eraseFromParent();
@@ -158,13 +158,13 @@ void Instrumenter::find_parameters() {
   }
   for (llvm::CallInst* const call : annotations) {
     if (call->getFunction() == kernel) {
-      facts_.parameters.push_back(
+      facts.parameters.push_back(
           {text_of(call->getArgOperand(1)), static_cast<uint32_t>(number_of(call->getArgOperand(4)))});
     }
   }
   for (llvm::CallInst* const call : annotations) call->eraseFromParent();
-  if (!wanted || !kernel || facts_.parameters.size() != wanted->getZExtValue()) {
-    error_ = "each parameter of a kernel needs one attribute, such as [[buffer(0)]] or [[thread_position_in_grid]]";
+  if (!wanted || !kernel || facts.parameters.size() != wanted->getZExtValue()) {
+    error = "each parameter of a kernel needs one attribute, such as [[buffer(0)]] or [[thread_position_in_grid]]";
   }
 }
 
@@ -196,7 +196,7 @@ void Instrumenter::inline_library() {
   unused.addPass(llvm::GlobalDCEPass());
   run(std::move(unused));
   for (const auto& [constant, name] : without_value_) {
-    if (constant && error_.empty()) error_ = fmt::format("the function constant {} has no value", name);
+    if (constant && error.empty()) error = fmt::format("the function constant {} has no value", name);
   }
   place_arrays();  // before a pass drops an array that is only written
   llvm::FunctionPassManager simplify;
@@ -212,8 +212,8 @@ void Instrumenter::inline_library() {
   run(std::move(passes));
   const llvm::GlobalVariable* const constructors = module_.getGlobalVariable("llvm.global_ctors");
   if (constructors && constructors->hasInitializer() && constructors->getInitializer()->getNumOperands() > 0 &&
-      error_.empty()) {
-    error_ = "the first value of a variable outside of functions is no constant of the compiler";
+      error.empty()) {
+    error = "the first value of a variable outside of functions is no constant of the compiler";
   }
 }
 
@@ -233,11 +233,11 @@ void Instrumenter::place_arrays() {
   for (llvm::GlobalVariable* const variable : variables) {
     const uint64_t bytes = module_.getDataLayout().getTypeAllocSize(variable->getValueType());
     if (offset + bytes + threadgroup_gap_bytes > threadgroup_arena_bytes) {
-      error_ = fmt::format("the kernel declares more threadgroup memory than {} bytes, gaps between arrays included",
-                           threadgroup_arena_bytes);
+      error = fmt::format("the kernel declares more threadgroup memory than {} bytes, gaps between arrays included",
+                          threadgroup_arena_bytes);
       return;
     }
-    facts_.arrays.push_back({plain_name(variable->getName()), offset, bytes});
+    facts.arrays.push_back({plain_name(variable->getName()), offset, bytes});
     variable->replaceAllUsesWith(
         llvm::ConstantExpr::getInBoundsGetElementPtr(llvm::Type::getInt8Ty(context_), arena, number(offset, 64)));
     variable->eraseFromParent();
@@ -257,7 +257,7 @@ void Instrumenter::list_constants() {
         entry, {llvm::ConstantExpr::getAddrSpaceCast(&variable, pointer),
                 number(module_.getDataLayout().getTypeAllocSize(variable.getValueType()), 64)}));
   }
-  facts_.constants = entries.size();
+  facts.constants = entries.size();
   llvm::ArrayType* const table = llvm::ArrayType::get(entry, entries.size());
   new llvm::GlobalVariable(module_, table, true, llvm::GlobalValue::ExternalLinkage,
                            llvm::ConstantArray::get(table, entries), "msl_constants");
@@ -275,8 +275,8 @@ uint32_t Instrumenter::place_of(const llvm::Instruction& instruction) {
   if (!at || is_library(*at)) return 0;
   const std::string text =
       fmt::format("{}:{}", std::filesystem::path(at->getFilename().str()).filename().string(), at->getLine());
-  const auto [found, is_new] = numbers_.emplace(text, static_cast<uint32_t>(facts_.places.size()));
-  if (is_new) facts_.places.push_back(text);
+  const auto [found, is_new] = numbers_.emplace(text, static_cast<uint32_t>(facts.places.size()));
+  if (is_new) facts.places.push_back(text);
   return found->second;
 }
 
@@ -290,8 +290,8 @@ void Instrumenter::touch(llvm::Instruction& before, llvm::Value* address, llvm::
   const unsigned space = address->getType()->getPointerAddressSpace();
   if (space != device_space && space != constant_space && space != threadgroup_space) return;
   const uint32_t place = place_of(before);
-  if (writes && space == constant_space && error_.empty()) {
-    error_ = fmt::format("{}: address space: a write to constant memory", facts_.places[place]);
+  if (writes && space == constant_space && error.empty()) {
+    error = fmt::format("{}: address space: a write to constant memory", facts.places[place]);
   }
   llvm::IRBuilder<> builder(&before);
   llvm::Type* const word = builder.getInt32Ty();
@@ -444,10 +444,10 @@ void Instrumenter::check(llvm::Function& function) {
     } else if (auto* const set = llvm::dyn_cast<llvm::MemSetInst>(instruction)) {
       touch(*set, set->getRawDest(), set->getLength(), true, false, 1);
     } else if (auto* const cast = llvm::dyn_cast<llvm::AddrSpaceCastInst>(instruction)) {
-      if (!in_library(*cast) && error_.empty()) {
-        error_ = fmt::format("{}: address space: a cast from {} to {} memory", facts_.places[place_of(*cast)],
-                             name(static_cast<Space>(cast->getSrcAddressSpace())),
-                             name(static_cast<Space>(cast->getDestAddressSpace())));
+      if (!in_library(*cast) && error.empty()) {
+        error = fmt::format("{}: address space: a cast from {} to {} memory", facts.places[place_of(*cast)],
+                            name(static_cast<Space>(cast->getSrcAddressSpace())),
+                            name(static_cast<Space>(cast->getDestAddressSpace())));
       }
     } else if (auto* const call = llvm::dyn_cast<llvm::CallInst>(instruction)) {
       const llvm::Function* const called = call->getCalledFunction();
@@ -477,8 +477,8 @@ Facts instrument(llvm::Module& module, const std::map<std::string, double>& cons
   }
   instrumenter.list_constants();
   llvm::StripDebugInfo(module);
-  error = instrumenter.error_;
-  return std::move(instrumenter.facts_);
+  error = instrumenter.error;
+  return std::move(instrumenter.facts);
 }
 
 }  // namespace attn::msl
