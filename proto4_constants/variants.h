@@ -26,7 +26,7 @@ struct Variant {
 /// on the cpu.
 inline constexpr size_t base_variants = 72;
 
-/// Returns the shape on which a variant is checked. The shape is small, and its lengths are odd numbers.
+/// Returns the small shape on which a variant is checked.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
 /// Returns the variants of `kernel` that run on the device: first the base grid, then a finer grid. `kernel` is a value
@@ -39,8 +39,8 @@ std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const 
 /// most are template arguments, or sizes of arrays, vectors or register tiles.
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device);
 
-/// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis run_time:
-/// "none", an axis of run_time_axes(), or "all", which means all of these axes.
+/// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis `run_time`;
+/// "all" means all of run_time_axes().
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel, const DeviceInfo& device);
 
 }  // namespace attn
