@@ -144,8 +144,8 @@ Claim second_launch() {
        "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
 }
 
-/// Compares the number of workers by the rule (`workers=0`) with the fastest number that was tried. The sweep's
-/// shortest time may be chance, so the rule and the fastest number are measured again.
+/// Compares the rule's number of workers (`workers=0`) with the fastest number that was tried. The sweep's shortest
+/// time may be chance, so the rule and the fastest number are measured again.
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},

@@ -15,8 +15,8 @@
 
 namespace attn {
 
-/// Returns the launch of a case, or the reason why the case does not run. For a case of many variants, returns the
-/// launch of the first variant.
+/// Returns the launch of a case, or the reason why the case does not run. A case of many variants has the launch of the
+/// first variant.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes the launches of task=run. Launches on equal tensors (FlashConfig::same_tensors) share the tensors.

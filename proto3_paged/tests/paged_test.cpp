@@ -602,8 +602,7 @@ TEST_F(PagedTest, CachedTokensStayAsTheyAre) {
   }
 }
 
-// All sequences begin with the same 70 tokens. If all tokens of a page are among these 70 tokens, the cascade reads the
-// page once for all sequences.
+// All sequences begin with the same 70 tokens. The cascade reads the pages that lie wholly within these tokens once.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   test::Some some(17);
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
@@ -910,8 +909,7 @@ TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
   EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
 }
 
-// The work counts one byte for each element of K and V. If the cache is on pages, the work also counts two scales, of K
-// and of V, for each page and key/value head.
+// On pages the work counts two scales, of K and of V, for each page and key/value head.
 TEST(PagedPlan, CountsScales) {
   DecodeConfig config = paged_config().decode;
   config.cache_dtype = DType::int8;
