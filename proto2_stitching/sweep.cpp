@@ -70,9 +70,8 @@ Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device) {
   add({texts("function", {"alibi"}), forms, elements});
   add({texts("function", {"alibi"}), texts("form", {"noinline", "pointer", "stitched", "stitched_nolto"}),
        texts("grain", {"row", "tile"})});
-  // The more work the function has, the smaller is the call's share of the time. So these blocks of the sweep vary
-  // the work of `chain`. The kernel `wgmma` calls the function for single scores only, so `wgmma` has blocks of its
-  // own.
+  // The more work the function has, the smaller is the call's share of the time. The variant `wgmma` calls the function
+  // for single scores only.
   const Axis by_row = texts("variant", {default_variant(device)}), by_element = texts("variant", {"wgmma"});
   const auto add_chain = [&](const std::vector<int64_t>& work, const std::vector<std::string>& names,
                              const Axis& at_grains) {

@@ -18,17 +18,16 @@ std::vector<std::string> stitch_compared_axes();
 /// Returns the sweep of a profile. "quick" takes minutes on two cores. The other profile is "full".
 Sweep stitch_sweep(const std::string& profile, const DeviceInfo& device);
 
-/// Sets the axes that the case does not name. The shape and the tile get the defaults of proto1_flash. The grain is
-/// `element` by default, and always for `monolithic`. The work is 16 by default for `chain`, and always 0 for other
-/// functions. The variant is default_variant() by default.
+/// Sets the axes that the case does not name. The shape and the tile get the defaults of proto1_flash. `grain` is
+/// `element` by default, and always with `form=monolithic`. `work` is 16 by default with `function=chain`, and always 0
+/// with other functions. `variant` is default_variant() by default.
 void complete_stitch(Case& config, const DeviceInfo& device);
 
 /// Returns the values of the axes `function` and `work` for a run in which --score-function names the file `path`.
 /// Throws BadInput as read_function() does.
 std::vector<Axis> score_function_axes(const std::string& path);
 
-/// Returns the contents of the answer that a run prints at its end: the choice of form and grain, and the claims whose
-/// advice the answer gives.
+/// Returns the contents of the answer that a run prints at its end.
 AnswerSpec stitch_answer();
 
 }  // namespace attn

@@ -20,7 +20,7 @@ bool has(const Measurement& result, const char* axis, const std::string& value) 
   return !where({&result}, axis, value).empty();
 }
 
-/// Returns whether each axis of the list below has its default value. The axes in `but` may have any value.
+/// Returns whether the axes below have their default values. The axes in `but` may have any value.
 bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   for (const auto& [axis, value] : {std::pair{"task", "decode"},
                                     {"page_order", "identity"},
@@ -39,9 +39,8 @@ bool is_plain(const Measurement& result, const std::set<std::string>& but) {
   return true;
 }
 
-/// Returns a claim about one axis. `value` is the baseline: the claim compares each of the axis's other values with
-/// `value`. Compared cases differ only in `axis`. A caller that replaces `pick` and the texts may leave `value` and
-/// `what` empty.
+/// Returns a claim that compares the values of `axis` with the baseline `value`. A caller that replaces `pick` and the
+/// texts may leave `value` and `what` empty.
 Claim against_one(const Hypothesis& hypothesis, const std::string& axis, const std::string& value,
                   const std::string& what, const Advice& advice) {
   const std::string shape =
@@ -75,9 +74,8 @@ Claim paging() {
        "long."});
 }
 
-/// Returns a claim of the published study about pages of 16 tokens. The claim asks for no comparisons of its own: it
-/// uses the comparisons of `paging`, and leaves the advice to `paging`. If a run replays this claim (--replay), the
-/// comparison has the id of this claim.
+/// Returns a claim of the published study about pages of 16 tokens. The claim uses the comparisons of `paging`. In a
+/// replay of the claim (--replay) the comparison has the claim's own id.
 Claim published_paging(const std::string& id, const std::string& text, const std::string& op, double threshold,
                        const std::string& origin) {
   Claim claim = paging();
@@ -96,7 +94,7 @@ Claim published_paging(const std::string& id, const std::string& text, const std
   return claim;
 }
 
-/// Returns the claim with prefill in place of decoding. Compared cases may differ in block_c in addition to `axis`.
+/// Returns the claim with prefill in place of decoding. Compared cases may also differ in `block_c`.
 Claim of_prefill(Claim claim, const std::string& axis) {
   claim.takes = [axis](const Measurement& result) {
     return has(result, "task", "prefill") && is_plain(result, {axis, "task", "block_c"});
@@ -146,8 +144,8 @@ Claim second_launch() {
        "Let the last worker join the parts: a second launch takes more than {threshold:.3g} times as long."});
 }
 
-/// Returns a claim that compares the number of workers by the rule (workers=0) with the fastest number that was tried.
-/// A time of the sweep may be the shortest only by chance, so the rule and the fastest number are measured again.
+/// Compares the rule's number of workers (`workers=0`) with the fastest number that was tried. The sweep's shortest
+/// time may be chance, so the rule and the fastest number are measured again.
 Claim rule() {
   Claim claim = against_one({"workers", "No number of workers is more than 5 % faster than the rule.",
                              "time by the rule / time of the fastest number", "<=", 1.05, expectation},
@@ -175,8 +173,6 @@ Claim rule() {
   return claim;
 }
 
-/// Returns a claim that compares several query heads for each key/value head with one query head for each key/value
-/// head.
 Claim packing() {
   Claim claim =
       against_one({"packing", "Query heads that share keys cost at most 10 % more than one query head for each.",
@@ -205,8 +201,6 @@ Claim packing() {
   return claim;
 }
 
-/// Returns a claim that compares a cache of 8 bits with a cache of 16 bits. The queries have the same type in both
-/// cases.
 Claim eight_bits() {
   Claim claim = against_one(
       {"eight_bits", "An 8-bit cache takes half the time of a 16-bit one, within 15 %.",
@@ -236,7 +230,7 @@ Claim eight_bits() {
   return claim;
 }
 
-/// Returns a claim that compares decoding with a modifier of the scores, and decoding without the modifier.
+/// Returns the claim about a modifier of the scores. `name` is `what`, written as inside a sentence.
 Claim score_cost(const std::string& axis, const std::string& what, const std::string& name) {
   return against_one(
       {axis, what + " costs decoding at most 5 %.", "time with the modifier / time without", "<=", 1.05, expectation},
@@ -245,8 +239,7 @@ Claim score_cost(const std::string& axis, const std::string& what, const std::st
        "Expect " + name + " to make decoding take more than {threshold:.3g} times as long."});
 }
 
-/// Returns a claim that compares a window with all keys. With a window the launch and the join of parts still take
-/// their time, in addition to the time for the keys in the window.
+/// The bound is above 1 because the launch and the join of parts take their time with any window.
 Claim window() {
   Claim claim = against_one(
       {"window", "With a window decoding takes at most 1.5 of the share of keys that it leaves.",
@@ -271,8 +264,7 @@ Claim window() {
   return claim;
 }
 
-/// Returns the number of layers of the model that has the heads of the case, or 0 if the sweep has no model with these
-/// heads.
+/// Returns the number of layers of the sweep's model that has the heads of the case, or 0 if there is none.
 int64_t layers_of(const Case& config) {
   const auto is = [&](int64_t q_heads, int64_t kv_heads, int64_t head_dim) {
     return config.integer("q_heads") == q_heads && config.integer("kv_heads") == kv_heads &&
@@ -282,7 +274,7 @@ int64_t layers_of(const Case& config) {
 }
 
 /// Returns a claim that compares the value `contender` of the axis `append` with the value `baseline`. The conclusion's
-/// text adds the time of a layer. If layers_of() knows the model, the text also adds the time of a token in all layers.
+/// text adds the time of a layer and, if layers_of() knows the model, of a token in all layers.
 Claim append(const Hypothesis& hypothesis, const char* contender, const char* baseline, const std::string& what,
              const Advice& advice) {
   Claim claim = against_one(hypothesis, "append", baseline, what, advice);
@@ -320,8 +312,8 @@ Claim append_fused() {
                  "Do not expect fused decoding to take {threshold:.3g} of the time of a chain of launches."});
 }
 
-/// Returns the claim about the cost of appending. The bound of 13 % comes from FlashAttention-3 on an H200. With 16
-/// sequences of 4096 tokens FlashAttention-3 takes 95 us if it appends, and 84 us if it does not.
+/// The bound of 13 % comes from FlashAttention-3 on an H200: with 16 sequences of 4096 tokens FlashAttention-3 takes 95
+/// us if it appends, and 84 us if it does not.
 Claim append_cost() {
   return append(
       {"append_cost", "Turning and writing new tokens adds at most 13 % to decoding.",
@@ -344,9 +336,8 @@ Claim prefill_fused() {
       "append");
 }
 
-/// Returns a claim that compares a cascade with plain decoding. All sequences begin with the same tokens. A cascade
-/// reads these tokens once, plain decoding reads them for each sequence. If the device's hardware caches hold these
-/// tokens, reading the tokens again may cost little.
+/// All sequences begin with the same tokens. A cascade reads these tokens once, plain decoding reads them for each
+/// sequence. If the hardware caches hold the tokens, reading them again may cost little.
 Claim cascade() {
   Claim claim = against_one(
       {"cascade", "Reading a shared prefix once takes at most 1.1 times the bytes' share of the time.",
@@ -375,9 +366,9 @@ Claim cascade() {
 
 double cache_error(const Measurement& result) { return result.values.at("cache_error").get<double>(); }
 
-/// Returns the claim about the errors of the two 8-bit types. The values are normally distributed, and the largest
-/// value of a page is 3 to 4 standard deviations. So int8 has steps of about 1/36 of a standard deviation, and errs by
-/// 0.008 of a standard deviation. e4m3 errs by 0.026 of each value.
+/// The values are normally distributed, and the largest value of a page is 3 to 4 standard deviations. So int8 has
+/// steps of about 1/36 of a standard deviation, and errs by 0.008 of a standard deviation. e4m3 errs by 0.026 of each
+/// value.
 Claim int8_error() {
   Claim claim = {
       .hypothesis = {"int8_error", "On normal keys and values int8 errs at most half as much as e4m3.",
@@ -418,7 +409,7 @@ Claim int8_error() {
 }
 
 /// Returns a claim about the share of the memory's copy rate or read rate that decoding reaches. `name` is "copy" or
-/// "read". Decoding itself only reads. `share` is the member of Measurement that holds the share that was reached.
+/// "read". Decoding itself only reads.
 Claim rate(const std::string& id, const std::string& name, std::optional<Estimate> Measurement::* share) {
   return {
       .hypothesis = {id,
@@ -447,8 +438,6 @@ Claim rate(const std::string& id, const std::string& name, std::optional<Estimat
 
 double empty_share(const Measurement& result) { return result.values.at("waste").get<double>(); }
 
-/// Returns the claim about the slots that stay empty on pages of 16. The conclusion's text also gives the share of
-/// empty slots for other page sizes.
 Claim waste() {
   Claim claim = {
       .hypothesis = {"waste", "Pages of 16 tokens leave at most 4 % of their slots empty.",
@@ -499,16 +488,15 @@ Claim waste() {
   return claim;
 }
 
-/// Returns the published kernel's largest page that fits into `bytes` of threadgroup memory: a number of tokens that is
-/// a power of two, or 0 if no page fits.
+/// Returns the tokens of the published kernel's largest page (a power of two) that fits into `bytes` of threadgroup
+/// memory, or 0 if no page fits.
 int64_t largest_published_page(int64_t bytes, int64_t head_dim) {
   int64_t page_size = 1;
   while (published_page_bytes(page_size, head_dim) <= bytes) page_size *= 2;
   return page_size / 2;
 }
 
-/// Returns the claim about pages that the published kernel cannot hold in 32 KB. Of the cases that differ only in the
-/// axes of `varies`, the claim takes the case with the largest page.
+/// Returns the claim about pages that the published kernel cannot hold in 32 KB.
 Claim viability(const DeviceInfo& device) {
   Claim claim = {
       .hypothesis =

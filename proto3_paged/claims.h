@@ -9,15 +9,7 @@
 
 namespace attn {
 
-/// Returns the claims, which are registered before anything runs. The claims are about:
-/// - pages against a contiguous cache, by the size, order and layout of the pages;
-/// - decoding's rate, as a share of the memory's rate;
-/// - the rule that chooses the number of workers, the second launch that joins the workers' parts, and query heads that
-///   share keys;
-/// - the time and the error of caches of 8 bits;
-/// - what the published study on an Apple M4 claims about pages of 16 tokens and about threadgroup memory;
-/// - the slots of pages (places for tokens) that stay empty;
-/// - appended tokens, shared prefixes, modifiers of the scores, and windows.
+/// Returns the claims, which are registered before anything runs.
 std::vector<Claim> paged_claims(const DeviceInfo& device);
 
 /// Returns the bytes of threadgroup memory that the published study's kernel takes. The kernel holds, in f32, a tile of

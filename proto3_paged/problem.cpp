@@ -24,8 +24,8 @@ namespace {
 
 constexpr uint64_t drawn_by = 1;      // the seed of lengths and page orders; the run's seed draws only tensors
 constexpr int64_t most_decoded = 16;  // most queries of a sequence with task=decode
-// If O has many rows, the oracle computes only some of the rows: so many that they need about this number of products
-// of elements of Q and K, but at least 4 rows of each sequence.
+// The oracle computes as many rows of O as need about this number of products of elements of Q and K, but at least 4
+// rows of each sequence.
 constexpr double checked_products = 3e8;
 
 int64_t tokens_of_page(const PagedConfig& config) {
@@ -33,7 +33,7 @@ int64_t tokens_of_page(const PagedConfig& config) {
 }
 
 /// Returns about 2^32 * 2^(octaves / 2^16). `octaves` must lie between -16 * 2^16 and 16 * 2^16. Between powers of two
-/// the result is linear. The function computes with integers only, so the result is the same on all machines.
+/// the result is linear. With integers the result is the same on all machines.
 int64_t power_of_two(int64_t octaves) {
   const int64_t whole = octaves >> 16, rest = octaves & 0xffff;
   return whole >= 0 ? (0x10000 + rest) << (16 + whole) : (0x10000 + rest) << 16 >> -whole;
@@ -131,11 +131,10 @@ int64_t keys_seen(const PagedConfig& config, int64_t length) {
   return one.range(0, config.decode.shape.q_len - 1).second - one.range(0, 0).first;
 }
 
-// Returns the memory that a case needs. The host keeps K and V of all sequences, each sequence padded to the longest
-// length. If the cache has scales, the host keeps K and V twice: as drawn, in f32, and as stored. While the host
-// uploads the cache of K or of V, it also keeps this cache. The device keeps the caches of K and V, and with prefill a
-// copy of an 8-bit cache in Q's type. The host and the device keep Q and O. The last page of a sequence may have only
-// one token, so a cache on pages counts one page more for each sequence.
+// Returns the memory that a case needs. On the host each sequence is padded to the longest length. If the cache has
+// scales, the host keeps K and V twice: as drawn, in f32, and as stored. While the host uploads the cache of K or of V,
+// the host also keeps this cache. The last page of a sequence may have only one token, so a cache on pages counts one
+// page more for each sequence.
 Memory paged_memory(const PagedConfig& paged) {
   const AttentionShape& shape = paged.decode.shape;
   const auto number = [](int64_t n) { return static_cast<double>(n); };
@@ -467,9 +466,9 @@ std::shared_ptr<PagedCache> PagedInputs::cache(Device& device, const PagedConfig
       fmt::format("{} {} {}", config_.decode.page_size, config_.page_order, config_.cache_layout);
   if (shared) {
     // On a CPU two problems never share a key/value cache. A round of a comparison runs the baseline, the contender,
-    // and the baseline again on its own PagedInputs (A'). A flush between two problems leaves some data in the
-    // processor's caches. If the baseline and the contender shared a key/value cache, a round would read this cache
-    // twice, and the key/value cache of A' once. Then the processor's caches would serve A' less often.
+    // and the baseline again on its own PagedInputs (A'). If the baseline and the contender shared a key/value cache, a
+    // round would read this cache twice, and the cache of A' once. Then the processor's caches, which a flush does not
+    // empty fully, would serve A' less often.
     const auto found = caches_.find(layout);
     const bool may_share = !device.info().on_host;
     if (found != caches_.end() && (may_share || found->second.use_count() == 1)) return found->second;
@@ -586,10 +585,9 @@ void PagedProblem::for_new_rows(const std::function<void(int64_t, int64_t, int64
   }
 }
 
-/// Checks the new rows in the cache. Values in f32 or 16 bits must equal new_v. Keys in f32 or 16 bits must be close to
-/// turned_k, which the host computes in double: the check allows 4e-6, and in addition 2^-22 of the key in f32, or the
-/// error of one rounding in 16 bits. A number of an 8-bit cache must be close to the element divided by the scale of
-/// the element's page: the check allows a little more than half a step.
+/// Checks the new rows in the cache. Keys may differ from turned_k, which the host computes in double, by 4e-6 and in
+/// addition by 2^-22 of the key in f32, or by the error of one rounding in 16 bits. A number of an 8-bit cache may err
+/// by a little more than half a step.
 void PagedProblem::check_new_rows(Check& check) const {
   const DType dtype = config_.decode.cache_dtype;
   const auto dim = static_cast<size_t>(config_.decode.shape.head_dim);

@@ -30,9 +30,9 @@ struct PagedConfig {
   /// "equal": each sequence has kv_len tokens.
   /// "ragged": the first sequence has kv_len tokens. The others have 1 to kv_len tokens, each length equally likely. If
   /// there are several sequences, the sequence in the middle of the batch has 0 tokens.
-  /// "chat": the lengths of requests to a chat model, many short and a few long. The first sequence has kv_len tokens.
-  /// The lengths of the others are nearly log-normal: half are below a quarter of kv_len, two thirds are within a
-  /// factor of 2.8 of a quarter of kv_len, and about one in eleven is cut off at kv_len.
+  /// "chat": the lengths of requests to a chat model. The first sequence has kv_len tokens. The other lengths are
+  /// nearly log-normal: the median is a quarter of kv_len, two thirds are within a factor of 2.8 of the median, and
+  /// about one in eleven is cut off at kv_len.
   std::string lengths = "equal";
   /// How the last q_len tokens of a sequence get into the cache. "none": the tokens are in the cache before the launch.
   /// "fused": the launch of attention turns Q and K of the new tokens (RoPE) and writes K and V; for an 8-bit cache a
@@ -60,8 +60,8 @@ struct PageTable {
   int64_t max_pages = 0, pool = 0;  // pool: the number of different pages
 };
 /// Returns the pages of a case. A contiguous cache has one page of kv_len tokens for each sequence. With
-/// page_order=shared a sequence uses a page of the first sequence if two conditions hold: the page lies wholly within
-/// the first shared_tokens(), and wholly within the tokens that the sequence has in the cache before the launch.
+/// `page_order=shared` a sequence uses a page of the first sequence if the page lies wholly within the first
+/// shared_tokens(), and within the tokens that the sequence has in the cache before the launch.
 PageTable page_table(const PagedConfig& config);
 
 /// Figures of the pages of a page_table(), defined as in CacheFigures. A contiguous cache has kv_len slots for each
@@ -72,22 +72,19 @@ struct PoolFigures {
   double fragmentation = 0;
 };
 PoolFigures pool_figures(const PagedConfig& config);
-/// Returns the bytes of K and V that are read again where several sequences read a shared page. The first read of the
-/// page does not count.
+/// Returns the bytes of shared pages of K and V that sequences read again, after the first sequence.
 double repeated_bytes(const PagedConfig& config);
-/// Returns the number of tokens that all sequences begin with, whether these tokens are on shared pages or not.
+/// Returns the number of tokens that all sequences begin with, on shared pages or not.
 int64_t shared_tokens(const PagedConfig& config);
 
-/// Returns the hooks that put the modifiers into a kernel: their source texts and constants, without data. Returns
-/// nothing if no modifier changes the kernel.
+/// Returns the hooks that put the modifiers into a kernel, without data, or nothing if no modifier changes the kernel.
 std::optional<AttentionHooks> paged_texts(const PagedConfig& config);
 /// Returns the hooks of paged_texts(), with the data that the texts read and with functions for the oracle (the
-/// reference on the host). These functions know the length of each sequence.
+/// reference on the host).
 std::optional<AttentionHooks> paged_hooks(const PagedConfig& config);
 
-/// Returns the launches and the work of a case. The work of decoding counts the keys that at least one query sees.
+/// The work of decoding counts the keys that at least one query sees.
 Plan paged_plan(const PagedConfig& config, const DeviceInfo& device);
-/// Returns the plan of a case, with its PagedConfig.
 CasePlan paged_case_plan(const Case& config, const Setting& setting);
 
 /// K and V of PagedInputs on the device, in the layout of a case. Only a cache of 8 bits has scales.
@@ -98,15 +95,13 @@ struct PagedCache {
   size_t bytes() const { return k.bytes() + v.bytes() + k_scales.bytes() + v_scales.bytes() + table.bytes(); }
 };
 
-/// Queries, keys and values, with the oracle's answers. Two cases share one PagedInputs if PagedConfig::same_inputs()
-/// is true for them.
+/// Queries, keys and values, with the oracle's answers.
 struct PagedInputs {
   PagedInputs(Device& device, const PagedConfig& config, uint64_t seed);
   /// Returns the cache in the layout of a case. Cases that only read the cache may share it. A case that appends gets
   /// its own cache.
   std::shared_ptr<PagedCache> cache(Device& device, const PagedConfig& config);
-  /// Returns the bytes of Q, K and V on the host (with an 8-bit cache also K and V as drawn), and of the shared caches
-  /// on the device.
+  /// Returns the bytes of Q, K and V on the host, and of the shared caches on the device.
   size_t bytes() const;
   /// Returns the oracle's answer for each sequence. The answer is computed once for each AttentionHooks::name.
   const std::vector<ReferenceRows>& reference(const AttentionHooks* hooks);
@@ -145,8 +140,6 @@ class PagedProblem : public Problem {
   void encode(CommandEncoder& encoder) const override;
   void poison() override;
   Check check() override;
-  /// Returns the figures of the pool and the threadgroup memory, for decoding also the number of workers, and for a
-  /// cache of 8 bits also PagedInputs::cache_error().
   Json values() const override;
 
   /// Returns the bytes of the last launch's output: O, then the log-sum-exp.

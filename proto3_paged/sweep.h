@@ -11,21 +11,19 @@
 namespace attn {
 
 std::vector<AxisInfo> paged_axes();
-/// Returns the axes in which compared cases may differ: the layout and the type of the cache, how tokens get into the
-/// cache, how the work is divided, and the modifiers of the scores.
+/// Returns the axes in which compared cases may differ.
 std::vector<std::string> paged_compared_axes();
 Sweep paged_sweep(const std::string& profile, const DeviceInfo& device);
 /// Gives its default to each axis that the case does not name. The defaults describe one query over a contiguous cache
-/// of Q's type; workers=0 lets decode_workers() choose the number of workers. A contiguous cache always gets
-/// page_order=identity. A case that appends no token always gets rotary_dim=0 and rope_pairing=half_split.
+/// of Q's type. A contiguous cache always gets `page_order=identity`. A case that appends no token always gets
+/// `rotary_dim=0` and `rope_pairing=half_split`.
 void complete_paged(Case& config, const DeviceInfo& device);
 
-/// Returns the contents of the answer that a run prints at its end: the choice of a page size, and the claims whose
-/// advice the answer gives.
+/// Returns the contents of the answer that a run prints at its end.
 AnswerSpec paged_answer();
 
-/// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. The study is about
-/// Metal: the function returns 0 for any other device. It returns 0 for a contiguous cache too.
+/// Returns the bytes of threadgroup memory that the published study's kernel takes for the case. Returns 0 for a
+/// contiguous cache, and for devices other than Metal, which the study does not cover.
 size_t paged_study_bytes(const Case& config, const DeviceInfo& device);
 
 }  // namespace attn

@@ -34,7 +34,6 @@ std::vector<Results> one_and_all_workers(const Results& group) {
   return pair(where(group, "workers", "1"), {all});
 }
 
-// Returns the subject of a claim about getting variants.
 std::string subject_of(const Case& config) {
   if (config.text("task") == "compile_one")
     return config.key_without({"task", "variants", "workers", "pch", "run_time"});
@@ -135,8 +134,7 @@ Estimate variants_within(double budget_s, const Evidence& evidence) {
   return {scale / time.median_s, scale / time.ci_hi_s, scale / time.ci_lo_s};
 }
 
-// Returns a claim about how many variants a program can get within `budget_s` at start-up. The claim has a conclusion
-// for each way to get variants and each number of workers.
+// Returns a claim about how many variants a program can get within `budget_s` at start-up.
 Claim startup(const Hypothesis& hypothesis, double budget_s, const Advice& advice) {
   return {.hypothesis = hypothesis,
           .takes = task({"compile", "disk", "archive"}),
@@ -249,8 +247,8 @@ std::vector<Claim> constants_claims() {
               1,
               {"Get {threshold:.3g} variants within 1 s of start-up.",
                "Do not plan to get {threshold:.3g} variants within 1 s of start-up."}),
-      // The claims from here on compare pairs. The claims with the slowest pairs come last: the first pairs of all
-      // claims are measured in the order of the claims, then the second pairs, and so on (in_turn()).
+      // The claims from here on compare pairs. The claims with the slowest pairs come last, because each round of pairs
+      // is measured in the order of the claims (in_turn()).
       {.hypothesis = {"run_time", "A constant that is read at run time costs at most 1 %.",
                       "time with it read at run time / time with it compiled in", "<=", 1.01,
                       study + " measured 0 % at run time for its function constants against code written for one "

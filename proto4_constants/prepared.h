@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// A cache folder and archives of the first variants (sets of constants) of a kernel. A Prepared makes the folder when
-/// a caller first asks for the folder, and an archive when a caller first asks for this archive.
+/// A cache folder and archives of the first variants (sets of constants) of a kernel. The folder and each archive are
+/// made when a caller first asks for them.
 class Prepared {
  public:
   Prepared(Device& device, std::vector<KernelSource> sources) : device_(device), sources_(std::move(sources)) {}

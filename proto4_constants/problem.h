@@ -1,7 +1,6 @@
 // The problems of proto4_constants measure the cost and the gain of variants: kernels with one set of constants
-// compiled in. Problems of the host measure the cost: the time to compile variants, to get the variants again from
-// memory, from disk or from an archive, and to start a process. Launches measure the gain: they compare constants that
-// are compiled in with constants that are read at run time.
+// compiled in. Problems of the host measure the cost, for example the time to compile variants. Launches measure the
+// gain: they compare constants that are compiled in with constants that are read at run time.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,8 @@
 
 namespace attn {
 
-/// Returns the launch of a case, or the reason why the case does not run. For a case of many variants, returns the
-/// launch of the first variant.
+/// Returns the launch of a case, or the reason why the case does not run. A case of many variants has the launch of the
+/// first variant.
 CasePlan constants_plan(const Case& config, const Setting& setting);
 
 /// Makes the launches of task=run. Launches on equal tensors (FlashConfig::same_tensors) share the tensors.
@@ -36,10 +35,10 @@ std::unique_ptr<HostProblem> variants_problem(Experiment& lab, const Case& confi
 std::unique_ptr<HostProblem> start_problem(Experiment& lab, const Case& config, size_t variants, Variant first,
                                            std::shared_ptr<Prepared> prepared);
 
-/// Runs the child process of the tasks start_compile, start_disk and start_archive. The process opens the device, gets
-/// the first variant of a kernel's grid, launches the variant once, and prints a JSON line with the times of these
-/// steps. Then the process checks the launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be
-/// empty), archive (may be empty). Returns the exit status.
+/// Runs the child process of start_problem(). The process opens the device, gets the first variant of a kernel's grid,
+/// launches the variant once, and prints a JSON line with the times of these steps. Then the process checks the
+/// launch's result. Arguments: device, kernel, dtype, seed, cache folder (may be empty), archive (may be empty).
+/// Returns the exit status.
 int first_result(const std::vector<std::string>& arguments);
 inline constexpr const char* first_result_option = "--first-result";  // no option for users
 

@@ -70,8 +70,7 @@ class StartProblem : public HostProblem {
     std::vector<char*> argv, environment;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    // The driver caches the code that it compiles from PTX. The kernels here are machine code, so the driver does not
-    // cache them. As a precaution this variable turns the driver's cache off for the new process.
+    // A precaution: the driver caches the code that it compiles from PTX. The kernels here are machine code.
     std::string no_driver_cache = "CUDA_CACHE_DISABLE=1";
     environment.push_back(no_driver_cache.data());  // if a variable has two entries, the first entry counts
     for (char** variable = environ; *variable; ++variable) environment.push_back(*variable);

@@ -26,21 +26,20 @@ struct Variant {
 /// on the cpu.
 inline constexpr size_t base_variants = 72;
 
-/// Returns the shape on which a variant is checked. The shape is small, and its lengths are odd numbers.
+/// Returns the small shape on which a variant is checked.
 AttentionShape small_shape(int64_t head_dim, bool causal);
 
 /// Returns the variants of `kernel` that run on the device: first the base grid, then a finer grid. `kernel` is a value
-/// of the axis `variant` of proto1_flash. `tuned` has several hundred variants in all. For any N the first N variants
-/// are spread over their grid. The shapes of the variants are small_shape().
+/// of the axis `variant` of proto1_flash. For any N the first N variants are spread over their grid. The shapes of the
+/// variants are small_shape().
 std::vector<Variant> variant_grid(const std::string& kernel, DType dtype, const DeviceInfo& device);
 
-/// Returns the function constants of `kernel` that may be run-time parameters. The constants are given as names of
-/// axes, in this order: head_dim, block_r, block_c, causal, alibi. The kernel's other constants must be compiled in:
-/// most are template arguments, or sizes of arrays, vectors or register tiles.
+/// Returns the function constants of `kernel` that may be run-time parameters, as names of axes. The kernel's other
+/// constants must be compiled in: most are template arguments, or sizes of arrays, vectors or register tiles.
 std::vector<std::string> run_time_axes(const std::string& kernel, const DeviceInfo& device);
 
-/// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis run_time:
-/// "none", an axis of run_time_axes(), or "all", which means all of these axes.
+/// Returns the names of the constants that a kernel reads at run time. `value` is the value of the axis `run_time`;
+/// "all" means all of run_time_axes().
 std::set<std::string> run_time_constants(const std::string& value, const std::string& kernel, const DeviceInfo& device);
 
 }  // namespace attn

@@ -136,8 +136,8 @@ class VariantsProblem : public HostProblem {
     };
   }
 
-  /// Gets all variants through a new cache. Returns the seconds; they include reading the archive and loading the
-  /// kernels. Records the times of the phases.
+  /// Gets all variants through a new cache. Returns the seconds, which include reading the archive and loading the
+  /// kernels.
   double get_all(const std::string& folder, const std::string& archive) {
     cache_.reset();  // unloads the kernels that the last sample loaded
     cache_.emplace(device_, folder, CompileOptions{.precompile_headers = pch_});
@@ -170,9 +170,9 @@ class VariantsProblem : public HostProblem {
     return seconds;
   }
 
-  /// This function is for compilers that do not tell the optimiser's time. It compiles a few variants again with a
-  /// trace, which takes a tenth longer than without a trace. Returns the total of `times`, divided in the proportions
-  /// of the traced phases, or `times` itself if the compiler gives no trace.
+  /// For compilers that do not tell the optimiser's time. Compiles a few variants again with a trace, which takes a
+  /// tenth longer than without. Returns the total of `times`, divided in the proportions of the traced phases, or
+  /// `times` itself if the compiler gives no trace.
   CompileTimes apportioned(const CompileTimes& times) {
     if (!traced_) {
       traced_.emplace();
@@ -187,8 +187,7 @@ class VariantsProblem : public HostProblem {
     return {traced_->front_end_s * scale, traced_->optimizer_s * scale, traced_->code_generation_s * scale};
   }
 
-  /// Looks all variants up, again and again until a sample is long enough (least_sample_s). Returns the seconds for one
-  /// round of all variants.
+  /// Looks all variants up again and again. Returns the seconds for one round.
   double look_up_all() {
     const Stopwatch stopwatch;
     int64_t rounds = 0;

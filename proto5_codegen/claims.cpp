@@ -37,8 +37,7 @@ double multiply_add_share(const Json& loop) {
 }
 bool tells_loop(const Measurement& result) { return loop_of(result).is_object(); }
 
-/// Adds the counts of instructions of both inner loops to the conclusion, as the reason for the times. If a record has
-/// no counts, adds nothing.
+/// Adds the counts of instructions of both inner loops to the conclusion, as the reason for the times.
 void add_loops(Conclusion& conclusion, const Evidence& evidence) {
   const Json baseline = loop_of(*evidence.results.front()), contender = loop_of(*evidence.results.back());
   if (!baseline.is_object() || !contender.is_object()) return;
@@ -57,7 +56,7 @@ void add_loops(Conclusion& conclusion, const Evidence& evidence) {
       "{values.baseline_loop.multiply_add_pct:.0f} % are multiply-adds, and {values.baseline_loop.loads} are loads.";
 }
 
-/// If a search found the contender's constants: adds the number of tried variants and the seconds of the search.
+/// Adds the search that found the contender's constants, if there was one.
 void add_search(Conclusion& conclusion, const Evidence& evidence) {
   const Json& facts = evidence.results.back()->values;
   if (!facts.is_object() || !facts.contains("tried")) return;
@@ -183,8 +182,8 @@ Claim autoscheduler() {
        "Do not expect Halide's autoscheduler to take {threshold:.3g} of the time of stages that are only vectorised."});
 }
 
-/// Whether the constants of the result's kernel were searched for the result's own length and number of heads. Cases of
-/// all lengths and numbers of heads use the constants that one search found.
+/// Whether the search ran at the result's own length and number of heads. Cases of all shapes use the constants that
+/// one search found.
 bool searched_here(const Measurement& result) {
   return result.values.value("searched_q_len", int64_t{0}) == result.config.integer("q_len") &&
          result.values.value("searched_heads", int64_t{0}) == result.config.integer("heads");
@@ -279,8 +278,8 @@ Claim source(const std::string& generator, const std::string& tool, const std::s
   return claim;
 }
 
-/// Returns the seconds that the compilation of the kernel took. For a kernel compiled ahead of time the seconds are in
-/// the record's values, because this run spends no time on compiling the kernel.
+/// A run spends no time on compiling a kernel that was compiled ahead of time, so the seconds of such a kernel are in
+/// the record's values.
 double compile_s(const Measurement& result) {
   const bool ahead = result.values.is_object() && result.values.contains("compile_s");
   return (ahead ? result.values : result.kernels().front()).at("compile_s").get<double>();

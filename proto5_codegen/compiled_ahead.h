@@ -59,8 +59,8 @@ struct AheadIndex {
 
 /// Parses the text of an index file. If the text is no index, throws BadInput with a message that begins with `name`.
 AheadIndex parse_ahead_index(const std::string& text, const std::string& name);
-/// Returns the index of a generator's kernels, or nothing if proto5_codegen/generated has no index for this generator.
-/// Here and in the functions below, `generator` is the name of a generator in a case ("halide_gpu").
+/// Returns the index of a generator's kernels, or nothing if there is no index. Here and in the functions below,
+/// `generator` is the name of a generator in a case ("halide_gpu").
 std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 
 /// Returns the kernel for the case's work, dtype, head_dim and mask, or null if there is none. The kernel's
@@ -68,10 +68,9 @@ std::optional<AheadIndex> read_ahead_index(const std::string& generator);
 /// `most_kv_len`. The function ignores `kv_len_multiple`; ahead_plan() checks it.
 const AheadKernel* find_ahead(const AheadIndex& index, const CodegenCase& config);
 
-/// Returns the plan of a case: the launch, or the reason why there is no launch. Leaves the plan's `work` unset.
+/// Returns the plan of a case, with `work` unset.
 Plan ahead_plan(const CodegenCase& config, const DeviceInfo& device);
 
-/// Whether the generator's kernels are compiled ahead of time.
 bool is_ahead(std::string_view generator);
 
 /// Returns the arguments of a case's kernel; `pointers` has the tensors on the device. Throws BadInput for an unknown

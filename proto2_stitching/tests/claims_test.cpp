@@ -1,5 +1,5 @@
-// The claims choose duels (pairs of cases that are measured again) and draw conclusions. The tests run the claims'
-// functions on made-up results.
+// Runs the claims on made-up results: the claims choose duels (pairs of cases that are measured again) and draw
+// conclusions.
 #include "proto2_stitching/claims.h"
 
 #include <fmt/format.h>
@@ -54,8 +54,7 @@ std::vector<Measurement> made_up() {
   return results;
 }
 
-// Returns the comparisons that the measuring loop would give. The interval of a ratio reaches `spread` to either side
-// of the ratio.
+// Returns the comparisons that the measuring loop would give, with intervals from ratio - `spread` to ratio + `spread`.
 std::vector<Comparison> compare(const std::vector<Duel>& duels, double spread = 0.002) {
   std::vector<Comparison> comparisons;
   for (const Duel& duel : duels) {
@@ -113,7 +112,7 @@ TEST(StitchDuelsTest, CompareWithMonolithicAndVaryOnlyFormAndGrain) {
       EXPECT_EQ(duel.contender.json()[axis], duel.baseline.json()[axis]) << axis;
     }
   }
-  EXPECT_EQ(duels.size(), made_up().size() - 8) << "each result except the eight baselines is a contender";
+  EXPECT_EQ(duels.size(), made_up().size() - 8) << "not one duel for each result except the eight baselines";
   std::set<std::string> registered;
   for (const Hypothesis& h : hypotheses(stitch_claims())) registered.insert(h.id);
   for (const char* computed : {"call_ns", "stitch_or_constants"}) registered.erase(computed);
@@ -169,7 +168,6 @@ TEST(StitchConclusionsTest, HaveTheRatioAndTheFiguresOfTheirTwoCases) {
     EXPECT_EQ(conclusion.values["contender"]["calls_left"], 3);
     EXPECT_EQ(conclusion.values["baseline"]["code_bytes"], 6003);
   }
-  // The device's two units make the calls in parallel. A call takes 10 ns, and the rest of attention 1 ms.
   for (const Conclusion& conclusion : conclusions_of("noinline", all)) {
     const double calls = conclusion.values["contender"]["calls"];
     EXPECT_NEAR(conclusion.estimate.value, (1e-3 + calls * 10e-9 / 2) / 1e-3, 1e-9);
@@ -204,8 +202,8 @@ TEST(StitchConclusionsTest, TextsRenderWithoutFiguresOfTheMachineCode) {
   }
 }
 
-// Returns the conclusion of `break_even` for calls by row. `points` has values of the axis `work`. Each value has a
-// ratio: the time with calls / the time of `monolithic`.
+// Returns the conclusion of `break_even` for calls by row. `points` has pairs of a value of `work` and a ratio (time
+// with calls / time of `monolithic`).
 Conclusion break_even(const std::vector<std::pair<int64_t, Estimate>>& points) {
   const std::vector<Measurement> results = made_up();
   std::vector<Comparison> comparisons;
@@ -227,7 +225,7 @@ TEST(StitchConclusionsTest, BreakEvenIsTheLeastWorkWithCheapCallsThereAndAbove) 
   EXPECT_EQ(some.estimate.value, 16);
   ASSERT_EQ(some.parts.size(), 1u);
   EXPECT_NEAR(some.parts[0].error, (64 - 16) / 2 / 1.96, 1e-9)
-      << "the interval of the ratio at work=16 reaches above 1.01";
+      << "the error must reach to work=64, because the interval at work=16 reaches above 1.01";
   EXPECT_EQ(some.measurements.size(), 8u);
   const Conclusion sure = break_even(
       {{1, {1.2, 1.19, 1.21}}, {4, {1.05, 1.04, 1.06}}, {16, {1.005, 1.004, 1.006}}, {64, {1.001, 0.999, 1.002}}});
@@ -267,7 +265,7 @@ TEST(StitchConclusionsTest, TheRuleLooksAtTheWorstFunction) {
   EXPECT_EQ(rule().values["contender"]["function"], "soft_cap");
   EXPECT_EQ(judge(hypothesis("stitch_or_constants"), rule()).state, State::refuted);
   for (Comparison& comparison : comparisons) comparison.ratio = {1.01, 0.95, 1.07};
-  EXPECT_EQ(advice(), "") << "an undecided rule gives no advice";
+  EXPECT_EQ(advice(), "") << "an undecided rule gives advice";
 }
 
 TEST(CallsLeft, CountsTheCallInstructionsOfEveryDevice) {

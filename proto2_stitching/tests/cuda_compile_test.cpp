@@ -56,12 +56,9 @@ TEST_F(StitchCudaCompileTest, EveryFormCompilesAtEveryGrain) {
   EXPECT_NE(codes["noinline by tile"], codes["inline by tile"]);
 }
 
-// The kernel `wgmma` takes scores by element only. call_skip_reason() leaves a form out if the compiler ignores
-// setmaxnreg for the form. For such a form the compiler must name setmaxnreg in a message, and the kernel must spill at
-// least 512 bytes or not compile. If a new compiler no longer ignores setmaxnreg for the form, the test fails: then
-// call_skip_reason() need not leave the form out. For every other form the compiler must give no message, for example
-// none that it serialises wgmma instructions. The kernel must spill no registers if the function is inlined, and at
-// most 64 bytes if the kernel calls the function.
+// call_skip_reason() leaves out the forms for which the compiler ignores setmaxnreg. If a new compiler obeys setmaxnreg
+// for such a form, the test fails: then call_skip_reason() need not leave the form out. For every other form the
+// compiler must give no message, for example none that it serialises wgmma instructions.
 TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
   for (const auto& [head_dim, rows, keys] :
        {std::tuple{64, 256, 64}, {64, 128, 128}, {64, 64, 64}, {128, 192, 80}, {256, 128, 64}}) {
@@ -97,7 +94,7 @@ TEST_F(StitchCudaCompileTest, FormsOfWgmmaThatTheCompilerWarnsAboutAreLeftOut) {
                                        binary.spill_bytes, cuda_contents(binary).bytes));
     }
     EXPECT_EQ(codes["inline"], codes["monolithic"]) << head_dim;
-    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "the kernel with noinline must have a call";
+    EXPECT_NE(codes["noinline"], codes["monolithic"]) << "the kernel with noinline has no call";
   }
 }
 

@@ -1,5 +1,4 @@
-// Metal's forms (how the kernel reaches the score function). EachForm and EachFunction run kernels on the emulated
-// device. The other tests run no kernel.
+// Metal's forms (how the kernel reaches the score function).
 #include "common/testing/metal.h"
 
 #include <set>
@@ -22,7 +21,6 @@ TEST_F(MetalStitchTest, EachFormThatTheEmulatorRuns) {
                "q_len=19 kv_len=37 head_dim=40 causal=1 dtype=f16 layout=bhsd block_r=16 block_c=16");
 }
 
-// --dry-run says for each of these forms in one line why the form does not run.
 TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
   const std::string text =
       dry_run("form=pointer,stitched,stitched_nolto grain=element function=alibi q_len=19 head_dim=64");
@@ -36,7 +34,7 @@ TEST_F(MetalStitchTest, FormsThatDoNotRunSayWhy) {
 
 // A simdgroup has 8 rows. Four lanes have a row's scores for block i of 8 keys: lane l from 0 to 3 has key 8 i + 2 l
 // and key 8 i + 2 l + 1. For each block the simdgroup makes one call for the even keys, and one call for the odd keys.
-// It leaves a call out if no row sees a key of this call.
+// The simdgroup leaves a call out if no row sees a key of the call.
 TEST(MetalCallsTest, CountsCallsOfSimdgroups) {
   for (const bool causal : {false, true}) {
     StitchConfig config{.form = "noinline", .grain = "element", .function = "alibi", .work = 0, .flash = {}};

@@ -1,7 +1,6 @@
 // Forms (how the kernel reaches the score function) at each grain (how many scores a call takes), on the device under
 // test. The tests of the class Forms compare the output with the oracle (a reference in double precision), and on the
-// cpu also with the bits of the form `monolithic`. Other tests check, for example, the number of calls, or that the
-// check fails for kernels that are broken on purpose.
+// cpu also with the bits of the form `monolithic`.
 #include "proto2_stitching/problem.h"
 
 #include <fmt/format.h>
@@ -69,8 +68,7 @@ Result run(const StitchConfig& config, const UserFunction& function, const std::
 
 UserFunction text(const std::string& body) { return {"mine.cpp", body}; }
 
-/// Returns a function whose result depends on every argument: the score, the positions of query and key, the head, the
-/// batch and the lengths.
+/// Returns a function whose result depends on every argument.
 UserFunction everything() {
   return text(
       "float score(float s, int q, int k, const ScoreContext& c) {\n"
@@ -79,7 +77,7 @@ UserFunction everything() {
       "}\n");
 }
 
-// The function of everything(), written again in double. This code shares nothing with the function's text.
+// The function of everything(), written again in double.
 double everything_in_double(const AttentionShape& shape, double s, int64_t b, int64_t h, int64_t q, int64_t k) {
   if ((k + q) % 9 == 0) return -std::numeric_limits<double>::infinity();
   const int64_t place = 7 * q + 3 * k + 11 * h + 5 * b + shape.q_len - shape.kv_len + shape.q_heads;
@@ -134,8 +132,8 @@ TEST_P(Forms, BuiltInFunctionsAgreeWithTheOracleAndOnTheCpuWithMonolithic) {
   }
 }
 
-// A function in a file may leave out the parameter for the context. A file with the text of a built-in function gives
-// as many bytes of machine code, and the same numbers of instructions, as the built-in function.
+// A user's function may leave out the parameter for the context. A file with the text of a built-in function gives the
+// built-in function's machine code.
 TEST_P(Forms, TakeAUsersFile) {
   const std::string path = source_root() + "/proto2_stitching/functions/alibi.cpp";
   const UserFunction built_in = built_in_function("alibi", 0), file = read_function(FunctionKind::score, path);
@@ -159,8 +157,7 @@ TEST_P(Forms, TakeAUsersFile) {
 
 class StitchTest : public OnDevice<testing::Test> {};
 
-// The oracle runs the function's text in double precision. The test compares the oracle with everything_in_double(),
-// which does not use the text.
+// The oracle runs the function's text in double precision. everything_in_double() does not use the text.
 TEST_F(StitchTest, TheOracleComputesWhatTheTextSays) {
   StitchConfig config = small("monolithic");
   const AttentionShape& shape = config.flash.shape;
@@ -198,8 +195,8 @@ TEST_F(StitchTest, BuiltInFunctionsComputeWhatTheirNamesSay) {
 
 std::atomic<int64_t> calls_made{0};
 
-// The function counts its calls in a variable of the test. The kernels of the cpu run in this process. If the kernel
-// calls by row or by tile, each call of the kernel runs the function once for each score.
+// The kernels of the cpu run in this process, so the function can count its calls in a variable of the test. A call by
+// row or by tile runs the function once for each score.
 TEST_F(StitchTest, CallsAreCountedAsTheKernelMakesThem) {
   if (on_cuda) GTEST_SKIP() << "only a kernel of the cpu can count in a variable of this process";
   const UserFunction counting =

@@ -1,4 +1,4 @@
-// Tests the cases of each profile, the axes that complete_stitch() sets, and the reasons for which cases are skipped.
+// Tests the cases of each profile, and why cases are skipped.
 #include "proto2_stitching/sweep.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The claims choose duels (pairs of cases that are measured again) and draw conclusions. The tests run the claims'
-// functions on made-up results.
+// Runs the claims on made-up results: the claims choose duels (pairs of cases that are measured again) and draw
+// conclusions.
 #include "proto3_paged/claims.h"
 
 #include <fmt/format.h>
@@ -23,10 +23,8 @@
 namespace attn {
 namespace {
 
-/// Returns the made-up time of a case. The time grows in proportion to the bytes. Pages of 1 token add half of the
-/// time, other pages add a hundredth. A second launch adds a tenth. A number of workers that the rule did not choose
-/// adds a tenth. A chain of launches takes four times the time, and a fused append adds no time. A soft cap adds a
-/// fifth. Without a cascade each sequence reads the shared pages again.
+/// Returns the made-up time of a case, which grows in proportion to the bytes. Without a cascade each sequence reads
+/// the shared pages again.
 double paged_seconds(const Measurement& result) {
   const Case& config = result.config;
   const int64_t page_size = config.integer("page_size");
@@ -151,7 +149,7 @@ TEST(PagedFindings, PublishedClaimsAreJudgedByTheirPages) {
         EXPECT_EQ(conclusion.values.at("page_in_32_kb"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
         EXPECT_GT(conclusion.values.at("page_size"), pages_in_32_kb.at(head_dim)) << conclusion.subject;
         EXPECT_EQ(conclusion.estimate.value <= 1, device.on_host)
-            << "on a GPU several buffers of 64 keys take more than 32 KB";
+            << "only on a GPU, with several buffers of 64 keys, must the kernel take more than 32 KB";
       }
       ++counts[conclusion.hypothesis];
     }

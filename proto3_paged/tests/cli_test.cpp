@@ -1,5 +1,4 @@
-// Runs the program as a user runs it. The tests check the records of short runs, and the messages about arguments that
-// the program refuses.
+// Runs the program as a user runs it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

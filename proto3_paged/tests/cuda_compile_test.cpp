@@ -1,5 +1,5 @@
-// Compiles the kernels that use key/value caches. The compiler's target is a Hopper GPU, but the tests need no GPU. The
-// unbroken kernels must not spill registers.
+// Compiles kernels that use key/value caches for a Hopper GPU, without a GPU. The unbroken kernels must not spill
+// registers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,8 +25,7 @@ TEST_F(PagedCudaCompileTest, EveryTypeAndNumberOfQueries) {
     for (const int64_t q_len : {1, 4, 16}) {
       const Plan plan = decode_plan(compiled_config(dtype, cache_dtype, q_len), test::hopper(), 1024);
       ASSERT_FALSE(skip_reason(plan, test::hopper())) << *skip_reason(plan, test::hopper());
-      // The source has two entries: the kernel that attends and the kernel that joins the parts. So one compilation
-      // covers both kernels.
+      // One source has two entries: the kernel that attends and the kernel that joins the parts.
       EXPECT_EQ(compiler_->compile(plan.launches[0].source, {}).spill_bytes, 0) << plan.launches[0].source.key();
     }
   }
@@ -100,7 +99,7 @@ TEST_F(PagedCudaCompileTest, BrokenAppendsCompile) {
   }
 }
 
-// This test needs neither a GPU nor NVRTC. The other tests of mutations of CUDA kernels need a GPU or NVRTC.
+// This test needs neither a GPU nor NVRTC, which other tests of broken CUDA kernels need.
 TEST(PagedMutationsTest, TextsAreInTheSources) {
   test::expect_texts_in_sources(test::decode_mutations(true),
                                 [](const test::DecodeMutation&) { return test::decode_file(true); });

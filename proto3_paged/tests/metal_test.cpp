@@ -1,5 +1,4 @@
 // Metal's kernels for key/value caches. Most tests run the kernels on the emulated device, with ragged lengths.
-// MetalDecodeTest and BudgetsOfTheStudy run no kernel.
 #include "common/testing/metal.h"
 
 #include "common/cases/study_layout.h"
@@ -14,7 +13,6 @@ class MetalPagedTest : public test::MetalProgramTest {
   MetalPagedTest() : MetalProgramTest("proto3_paged") {}
 };
 
-// The tile that the plan chooses fits into the device's threadgroup memory, 32 KB.
 TEST(MetalDecodeTest, EachHeadDimFits) {
   const DeviceInfo device = test::metal();
   for (const DType dtype : {DType::f32, DType::f16}) {

@@ -53,13 +53,14 @@ inline Decoded run_paged(const PagedConfig& config, Device& chosen = test::devic
   run.output = problem.output();
   return run;
 }
-/// Returns the worst difference that the check finds, or an empty text.
+/// Returns the worst difference that the check finds. Returns an empty text if there is none, and if a GPU cannot run
+/// the configuration.
 inline std::string difference(const PagedConfig& config) {
   try {
     const Check check = run_paged(config).check;
     return check.ok ? "" : check.worst;
   } catch (const BadInput& error) {
-    // A GPU has limits that the CPU lacks: of block_c, of caches with 8 bits, and of threadgroup memory.
+    // A GPU has limits that the CPU lacks.
     const std::string why = error.what();
     const auto says = [&](const char* part) { return why.find(part) != std::string::npos; };
     return test::on_cuda && (says("on a GPU") || says("bytes of threadgroup memory")) ? "" : why;

@@ -1,6 +1,5 @@
 // Decoding over a contiguous cache or a cache on pages, on the device under test; the tests of plans and page tables
-// need no device. Most tests compare the output with the oracle. Others compare the bits of equivalent launches, or
-// expect that the check notices a kernel that is broken on purpose.
+// need no device.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -83,8 +82,7 @@ TEST_F(PagedTest, TypesAgreeWithTheOracle) {
   }
 }
 
-// The longest sequence has one token, or ends within one token of the end of a page. The ends of some of these pages
-// are ends of blocks of block_c keys too.
+// The longest sequence has one token, or ends within one token of the end of a page or of a block.
 TEST_F(PagedTest, LengthsAroundAPageAndABlockAgreeWithTheOracle) {
   for (const int64_t kv_len : {1, 15, 16, 17, 63, 64, 65, 128, 129}) {
     for (const int64_t q_len : {1, 4}) {
@@ -439,7 +437,6 @@ PagedConfig cascade_config() {
   return config;
 }
 
-// Garbage in K or V is NaN, infinity, or a huge number: 6e4 in f16, else 1e36.
 TEST_F(PagedTest, GarbageReachesTheRowsThatSeeIt) {
   test::Some some(5);
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -536,8 +533,7 @@ TEST_F(PagedTest, GarbageInNewTokensAndSharedPages) {
   }
 }
 
-// The score hook hides some pairs of query and key by the score -infinity. The hook gives some other pairs huge scores:
-// -3.4e38, about -1e30, or 5e9.
+// The score hook hides some pairs of query and key by the score -infinity, and gives other pairs huge scores.
 TEST_F(PagedTest, ScoresOfAnySize) {
   AttentionHooks hooks;
   hooks.name = "scores of any size";
@@ -606,8 +602,7 @@ TEST_F(PagedTest, CachedTokensStayAsTheyAre) {
   }
 }
 
-// All sequences begin with the same 70 tokens. If all tokens of a page are among these 70 tokens, the cascade reads the
-// page once for all sequences.
+// All sequences begin with the same 70 tokens. The cascade reads the pages that lie wholly within these tokens once.
 TEST_F(PagedTest, CascadesAgreeWithTheOracle) {
   test::Some some(17);
   for (const int64_t page_size : {1, 8, 16, 24, 64}) {
@@ -914,8 +909,7 @@ TEST(PagedPlan, SaysWhich8BitCachesAGpuTakes) {
   EXPECT_NE(decode_plan(config.decode, test::hopper(), 100).unable.find("multiple of 16"), std::string::npos);
 }
 
-// The work counts one byte for each element of K and V. If the cache is on pages, the work also counts two scales, of K
-// and of V, for each page and key/value head.
+// On pages the work counts two scales, of K and of V, for each page and key/value head.
 TEST(PagedPlan, CountsScales) {
   DecodeConfig config = paged_config().decode;
   config.cache_dtype = DType::int8;
@@ -926,8 +920,7 @@ TEST(PagedPlan, CountsScales) {
             160. * 2 * 2 * 64);
 }
 
-// repeated_bytes() counts the reads of a shared page after the first read. In the first part of the test four sequences
-// have 128 tokens each, and share the pages of their first 32 tokens.
+// In the first part of the test four sequences have 128 tokens each, and share the pages of their first 32 tokens.
 TEST(PagedPlan, CountsRepeatedReadsOfSharedPages) {
   PagedConfig paged = paged_config();
   paged.decode.shape.kv_len = 128;
@@ -1035,14 +1028,14 @@ TEST(PagedTable, FiguresCountEmptySlotsAndGaps) {
   config.decode.page_size = 1;
   EXPECT_EQ(pool_figures(config).waste, 0);
   config.decode.page_size = 0;
-  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "each sequence has kv_len slots";
+  EXPECT_DOUBLE_EQ(pool_figures(config).waste, empty(4 * 100)) << "not counted with kv_len slots for each sequence";
   config.lengths = "equal";
   config.decode.page_size = 16;
   config.decode.shape.kv_len = 136;  // a sequence has 8.5 pages; 2 pages are shared
   config.page_order = "shared";
   EXPECT_DOUBLE_EQ(pool_figures(config).waste, 4. * 8 / (16 * (4 * 9 - 3 * 2)));
   EXPECT_DOUBLE_EQ(pool_figures(config).fragmentation, 3. / (4 * 8))
-      << "the only gap of a sequence is between its shared pages and its own pages";
+      << "not one gap, after the shared pages, for each sequence but the first";
 }
 
 TEST(PagedTable, SharedPagesArePagesOfTheFirstSequence) {

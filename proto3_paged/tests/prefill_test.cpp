@@ -1,6 +1,5 @@
 // Prefill (many queries for each sequence) over a contiguous cache or a cache on pages. Most tests run on the device
-// under test, and compare the output with the oracle. Others compare the bits of equivalent launches, expect that the
-// check notices a kernel that is broken on purpose, or need no device.
+// under test.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -417,7 +416,6 @@ TEST(PrefillPlan, SaysWhyACaseCannotRun) {
   EXPECT_NE(unable(test::hopper()).find("rotary_dim 20: a multiple of 8"), std::string::npos);
 }
 
-// The case has two sequences of 20 tokens. Each sequence has 8 queries.
 TEST(PrefillPlan, CountsOnlyVisiblePairs) {
   Case config;
   for (const auto& [axis, value] : {std::pair{"batch", 2},

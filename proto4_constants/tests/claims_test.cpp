@@ -1,5 +1,5 @@
-// Tests the claims: the duels (pairs of cases that are measured again), the conclusions and the advice that follow from
-// made-up results.
+// Runs the claims on made-up results: the claims choose duels (pairs of cases that are measured again) and draw
+// conclusions.
 #include "proto4_constants/claims.h"
 
 #include <gtest/gtest.h>
@@ -112,11 +112,11 @@ TEST(ConstantsFindings, CostComesFromTheMostVariantsAndTheRuleDecides) {
   all = conclude({one, result("compile", 50, 50 * 0.03)});
   EXPECT_NEAR(only(all, "cost", "head_dim=128").estimate.value, 60, 1e-9);
   EXPECT_TRUE(contains(text(only(all, "cost", "head_dim=128")), "At head_dim 128 the tile"))
-      << "the title names the tile, because only one variant was compiled";
+      << "the title does not name the tile of the only variant";
   EXPECT_NEAR(only(all, "cost", "variants=50").estimate.value, 30, 1e-9);
   all = conclude({result("compile", 50, 50 * 0.05)});
   EXPECT_EQ(verdict(only(all, "cost")), State::inconclusive);
-  EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "a rule that does not decide gives no advice";
+  EXPECT_TRUE(text(only(all, "cost")).ends_with('\n')) << "an undecided rule gives advice";
 }
 
 TEST(ConstantsFindings, TimeIsAPowerOfTheNumberOfVariants) {
@@ -184,7 +184,7 @@ TEST(ConstantsFindings, DuelsDifferInOneAxis) {
                                 "workers=1 pch=1 run_time=none"});
   EXPECT_EQ(pairs["start_disk"].size(), 1u);
   EXPECT_EQ(pairs["start_archive"].size(), 1u);
-  EXPECT_EQ(pairs["run_time"].size(), 2u) << "the wrong result and the result with another mask are left out";
+  EXPECT_EQ(pairs["run_time"].size(), 2u) << "the wrong result or the result with another mask is in a duel";
 }
 
 TEST(ConstantsFindings, ComparisonsSayWhatWasMeasured) {

@@ -1,5 +1,4 @@
-// Runs the program as a user runs it: every task on a short case, a short measurement, and arguments that the program
-// refuses.
+// Runs the program as a user runs it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

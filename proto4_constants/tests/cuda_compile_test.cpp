@@ -1,5 +1,5 @@
-// Compiles CUDA kernels without a GPU. The tests check that a constant compiles as a run-time parameter if and only if
-// run_time_axes() names the constant, and that the first variants of `tuned` do not spill registers.
+// Compiles CUDA kernels without a GPU. A constant must compile as a run-time parameter if and only if run_time_axes()
+// names the constant.
 #include <gtest/gtest.h>
 
 #include <algorithm>

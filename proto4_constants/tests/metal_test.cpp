@@ -1,4 +1,4 @@
-// Tests variants of Metal's kernels on the emulated device. The variants differ in their function constants.
+// Variants of Metal's kernels, with different function constants, on the emulated device.
 #include "common/testing/metal.h"
 
 namespace attn {

@@ -1,6 +1,4 @@
-// A variant is a kernel with one set of constants compiled in. The tests check that each HostProblem gets its variants
-// in the way that the axis `task` of its case says, and that kernels which read constants at run time give right
-// results. The tests run on the device under test.
+// Problems about variants (kernels with one set of constants compiled in), on the device under test.
 #include "proto4_constants/problem.h"
 
 #include <gtest/gtest.h>
@@ -134,8 +132,8 @@ TEST_F(ProblemTest, FirstResultRefusesMissingArgumentsAndAMissingArchive) {
   EXPECT_THROW(first_result({test_device, "tuned", "f32", "1", "", (folder_.path() / "missing").string()}), BadInput);
 }
 
-// A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in. Each kernel
-// must give right results with each of its run-time constants, on lengths that leave the last tile partly filled.
+// A kernel that reads a constant at run time has the same text as the kernel with the constant compiled in. The lengths
+// leave the last tile partly filled.
 TEST_F(ProblemTest, ConstantsReadAtRunTimeGiveRightResults) {
   const std::vector<std::string> kernels =
       on_cuda ? std::vector<std::string>{"naive", "mma_sync", "wgmma"}
