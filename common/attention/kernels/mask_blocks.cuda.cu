@@ -1,9 +1,8 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// warp looks at one block of keys at a time. A warp leaves a block as soon as it has found a pair of a query and a key
-// that takes part, and a pair that does not.
+// warp looks at one block of keys at a time, until it has found a pair that takes part and a pair that does not.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads share lists, the grid
-// has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences. 1024 threads.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences); 1 instead of heads, or sequences,
+// that share lists. 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"

@@ -1,10 +1,9 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// simdgroup looks at one block of keys at a time. A simdgroup leaves a block as soon as it has found a pair of a query
-// and a key that takes part, and a pair that does not. The kernel has not run on Apple hardware yet.
+// simdgroup looks at one block of keys at a time, until it has found a pair that takes part and a pair that does not.
+// The kernel has not run on Apple hardware yet.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads share lists, the grid
-// has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences. Threads:
-// mask_blocks_threads. Accumulators of a lane: none.
+// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences); 1 instead of heads, or sequences,
+// that share lists. Threads: mask_blocks_threads. Accumulators of a lane: none.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_blocks_metal.h"
