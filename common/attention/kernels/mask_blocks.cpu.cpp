@@ -15,7 +15,7 @@ INLINE int max(int a, int b) { return a > b ? a : b; }
 }  // namespace
 
 extern "C" void mask_blocks(const MaskBlocksParams* params, const Threadgroup* group) {
-  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;  // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const MaskBlocksParams& p = *params;
   const int head = static_cast<int>(group->index[1]), batch = static_cast<int>(group->index[2]);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.data};

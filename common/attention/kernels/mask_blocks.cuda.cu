@@ -13,7 +13,7 @@
 constexpr int WARPS = 32;
 
 extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __grid_constant__ MaskBlocksParams p) {
-  (void)CAUSAL;                 // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;                 // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   __shared__ int found[WARPS];  // the entry of each warp's block, or -1 if no pair of the block takes part
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int head = blockIdx.y, batch = blockIdx.z;

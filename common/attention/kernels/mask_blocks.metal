@@ -19,7 +19,7 @@ INLINE long number_of_list(constant MaskLists& lists, int batch, int head, int f
 
 kernel void mask_blocks(constant MaskBlocksParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  (void)CAUSAL;                       // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;                       // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   threadgroup int found[SIMDGROUPS];  // the entry of each simdgroup's block, or -1 if no pair of the block takes part
   const int head = static_cast<int>(group.y), batch = static_cast<int>(group.z);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.data};

@@ -32,8 +32,8 @@ INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long 
   }
 }
 
-// Finds the FACTORS cosines and sines of a row. With INTERLEAVED each of the two neighbouring elements of a pair has a
-// cosine and a sine; the sine of the first element is negated.
+// Finds the FACTORS cosines and sines of a row. With INTERLEAVED each element of a pair has a cosine and a sine, and
+// the sine of the first element is negated.
 INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
   constexpr int first = FACTORS - HALF;
   find_angles(cosines + first, sines + first, p, position);
@@ -97,7 +97,7 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    // The loops take the rows in the order in which the input has them in memory.
+    // The loops follow the order of the input in memory.
     const bool heads_first = t.in_strides.head < t.in_strides.row;
     const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
     for (int outer = 0; outer < outer_count; ++outer) {

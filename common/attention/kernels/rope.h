@@ -1,5 +1,5 @@
 // Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, for the host and for kernels
-// of every dialect. This file includes only headers of kernels, because kernels compile without a standard library.
+// of every dialect. Kernels compile without a standard library, so this file includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -53,7 +53,7 @@ inline RopeAngle rope_angle(unsigned turns) {
 }
 
 /// Returns cosine and sine of the angle at a position, which may be negative. The product of frequency and position
-/// wraps around, so it is exact modulo one turn.
+/// wraps around, which is exact modulo one turn.
 inline RopeAngle rope_angle_at(unsigned INT64 frequency, INT64 position) {
   return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned INT64>(position)) >> 32));
 }
