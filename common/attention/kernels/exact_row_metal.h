@@ -73,7 +73,7 @@ INLINE Softmax joined(Softmax own) {
   return all;
 }
 
-/// Stores the log-sum-exp of a row. `sum` is 0 if the row sees no key and has no sink.
+/// `sum` is 0 if the row sees no key and has no sink.
 INLINE void store_lse(device float* to, float maximum, float sum, bool strange) {
   if (strange) {
     *reinterpret_cast<device uint*>(to) = 0x7fc00000u;

@@ -1,8 +1,8 @@
 // Makes the lists of key blocks and the bits of a caller's mask (mask_bits.h). A threadgroup makes the bits of one
 // block of keys for the rows of one list. The last threadgroup of a list to finish makes the list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks of a sequence, heads, sequences); 1
-// instead of heads, or sequences, that share lists. 256 threads.
+// Grid: (lists of a head * blocks of a sequence, heads, sequences); 1 instead of heads, or sequences, that share lists.
+// 256 threads.
 //
 // Checked: mask_bits[BLOCK_C=128,BLOCK_R=128,CAUSAL=0] without spills
 // Checked: mask_bits[BLOCK_C=112,BLOCK_R=128,CAUSAL=1] without spills

@@ -1,6 +1,6 @@
 // A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` turns the mask into the lists
 // of key blocks that attention walks (mask_lists.h), and into a bit for each pair. The kernel asks the mask hook only
-// about pairs whose byte is not 0. Host and kernels include this file, so it includes only headers of kernels.
+// about pairs whose byte is not 0.
 #pragma once
 
 #include "common/attention/kernels/mask_lists.h"

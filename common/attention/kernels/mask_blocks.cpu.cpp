@@ -1,7 +1,6 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences); 1 instead of heads, or sequences,
-// that share lists.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"

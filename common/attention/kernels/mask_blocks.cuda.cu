@@ -1,8 +1,7 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
 // warp looks at one block of keys at a time, until it has found a pair that takes part and a pair that does not.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences); 1 instead of heads, or sequences,
-// that share lists. 1024 threads.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists. 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"

@@ -1,9 +1,7 @@
-// Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// simdgroup looks at one block of keys at a time, until it has found a pair that takes part and a pair that does not.
-// The kernel has not run on Apple hardware yet.
+// mask_blocks.cuda.cu in the Metal dialect, with simdgroups for warps. The kernel has not run on Apple hardware yet.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences); 1 instead of heads, or sequences,
-// that share lists. Threads: mask_blocks_threads. Accumulators of a lane: none.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists. Threads: mask_blocks_threads.
+// Accumulators of a lane: none.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_blocks_metal.h"

@@ -1,5 +1,4 @@
-// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect. Includes
-// only headers of kernels.
+// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -176,7 +176,7 @@ struct Warp {
     v_rows = find_rows(p.v, p.v_strides, kv_head, number * BLOCK_C);
   }
 
-  // Copies ROWS rows to threadgroup memory. Rows from `count` on do not exist and become zeros.
+  // Rows from `count` on do not exist and become zeros.
   template <int ROWS>
   DEVICE void copy_rows(long long place, const char* from, long long stride, int count) {
     constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // units of 16 bytes in a row
@@ -244,8 +244,7 @@ struct Warp {
     commit_copies();
   }
 
-  // Applies the rotate hook to ROWS rows in threadgroup memory, in place. Eight threads rotate a row: all eight read
-  // the row before any of them writes to it.
+  // Eight threads rotate a row in place: all eight read the row before any of them writes to it.
   template <int ROWS, typename Turn>
   DEVICE void turn_rows(long long place, Turn turn) {
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
@@ -482,7 +481,6 @@ struct Warp {
     const int last = first_query + first_row + 16 * TILES - 1;
     const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
     const int all_begin = keys_before(last), some_begin = keys_before(first_query + first_row);
-    // The loop walks from `block` down to last_block.
     const int last_block = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
     if constexpr (MASK_LISTS) {

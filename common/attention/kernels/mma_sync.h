@@ -1,4 +1,4 @@
-// The memory layout that host and kernel of the GPU's `mma_sync` variant share. Includes only headers of kernels.
+// The memory layout that host and kernel of the GPU's `mma_sync` variant share.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

@@ -1,5 +1,4 @@
-// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
-// then the weighted sum of V. So it reads K and V anew for every row, and holds a whole row of scores.
+// Variant `naive`: naive.cpu.cpp in the CUDA dialect. Each thread computes scores of some keys, then columns of O.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.

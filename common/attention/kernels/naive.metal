@@ -1,6 +1,5 @@
-// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
-// then the weighted sum of V. So it reads K and V anew for every row, and holds a whole row of scores. The kernel has
-// not run on Apple hardware yet.
+// Variant `naive`: naive.cpu.cpp in the Metal dialect. Each thread computes scores of some keys, then columns of O. The
+// kernel has not run on Apple hardware yet.
 //
 // The kernel takes all hooks except before.h. Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory, in floats: scores [kv_len], then three numbers of each simdgroup. 32 KB hold at most 8180 keys.

@@ -1,11 +1,8 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup
 // rotates a tile of rows of all heads, and computes the angles of the rows once.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
-// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
-// Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
-// batch).
+// GROUP: elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2. Threadgroup memory, in
+// floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows, batch).
 #include "common/attention/kernels/rope.h"
 
 #include "common/kernel/cpu.h"

@@ -6,10 +6,7 @@
 // The kernel is memory-bound. So a thread starts to load its unit in each of rope_heads heads, and computes the angles,
 // which the heads share, while the loads run.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
-// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes; addresses and strides are multiples of a
-// group's size).
+// GROUP divides ROTARY_DIM / 2; a group has at most 16 bytes; addresses and strides are multiples of a group's size.
 // Grid: (heads of Q / rope_heads + heads of K / rope_heads, each rounded up; tiles of tile_rows rows; batch). Threads:
 // tile_rows times the units of a row.
 //

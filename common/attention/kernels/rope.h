@@ -1,5 +1,7 @@
 // Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, for the host and for kernels
-// of every dialect. Kernels compile without a standard library, so this file includes only headers of kernels.
+// of every dialect. Function constants of the kernels: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs),
+// INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines
+// are read from a table; 0: they are computed), and GROUP (see each kernel).
 #pragma once
 
 #include "common/kernel/spaces.h"
