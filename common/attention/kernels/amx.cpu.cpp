@@ -1,28 +1,26 @@
-// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on the tile registers of these cores. The
-// peak rate of AMX is 16 times the peak rate of f32 vector multiply-adds. (Intel 64 and IA-32 Architectures Software
-// Developer's Manual, volume 1, chapter 18.)
+// Variant `tuned` for bf16 on x86 cores with AMX: flash attention forward on tile registers, whose peak rate is 16
+// times that of f32 vector multiply-adds (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+// chapter 18).
 //
 // One threadgroup computes BLOCK_R query rows of one head, 32 rows against a block of keys at a time. One AMX
 // instruction multiplies 16 x 32 values by 32 x 16 values, and adds the product to 16 x 16 sums. Four tiles of sums,
 // and two tiles of each operand, fill the eight tile registers. The kernel computes two products:
 //   scores  S[query][key] = Q[query][d] K[key][d]
 //   outputs O[query][column] += P[query][key] V[key][column]
-// The first operand is stored by rows. The second operand consists of words of 32 bits: a word has two values of one
-// column, from two neighbouring rows. So a word of K has elements d and d + 1 of one key, and K is transposed word by
-// word. A word of V has elements of one column, from two neighbouring keys. K and V are copied in this form once for
-// each block of keys; all BLOCK_R rows use the copies. In the softmax a vector has 16 scores of one query row.
+// The first operand is stored by rows. The second operand consists of 32-bit words. A word has two values of one
+// column, from two neighbouring rows: elements d and d + 1 of one key of K, or one column of two neighbouring keys of
+// V. K and V are copied into such words once for each block of keys, and all BLOCK_R rows use the copies.
 //
-// Threadgroup memory. AmxLayout has the offsets and the distances between rows. ROWS, DIM and KEYS are AmxLayout's
-// rows, dim and keys: BLOCK_R, HEAD_DIM and BLOCK_C, rounded up to multiples of 32.
+// Threadgroup memory (AmxLayout). ROWS, DIM and KEYS are BLOCK_R, HEAD_DIM and BLOCK_C, rounded up to multiples of 32.
 //   q       bf16 [ROWS][DIM]
 //   o       f32 [ROWS][DIM]          not yet divided by the row sums
-//   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; the 16 sums of a row are added up at the end
+//   maximum f32 [ROWS], sums f32 [ROWS][16], of the online softmax; finish() adds up the 16 sums of a row
 //   scores  f32 [32][KEYS], weights bf16 [32][KEYS]
 //   k       pairs of bf16 [DIM / 2][KEYS]
 //   v       pairs of bf16 [KEYS / 2][DIM]
-// Products also read elements of q, k and v beyond the last query, head_dim and the last key. These elements are zero.
+// Elements of q, k and v beyond the last query, head_dim and the last key are zero, because products read them too.
 //
-// The kernel takes no score hook, rotate hook or before hook. Grid: (query tiles, q_heads, batch). Causal tiles run
+// The kernel takes no score hook, rotate hook or before hook. Grid: (query tiles, q_heads, batch); causal tiles run
 // from the last rows to the first.
 #include "common/kernel/amx.h"
 
@@ -56,8 +54,8 @@ using Ints = Vector<int, LANES>;
 using Words = Vector<unsigned, LANES>;
 using Shorts = Vector<unsigned short, CHUNK>;
 
-/// Computes c[32][32] = a[32][32 * steps] * b, or c += a * b if `add` is true. The distances between rows are in bytes.
-/// b[16 * steps][32] consists of words, each with two values of one column (see above).
+/// Computes c[32][32] = a[32][32 * steps] * b, or c += a * b if `add` is true. b is [16 * steps][32] words, as
+/// described above. The distances between rows are in bytes.
 INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, const void* b, long b_step, int steps,
                            bool add) {
   char* const c0 = reinterpret_cast<char*>(c);
@@ -93,9 +91,9 @@ INLINE void multiply_tiles(float* c, long c_step, const void* a, long a_step, co
   __builtin_ia32_tilestored64(3, c1 + TILE_BYTES, c_step);
 }
 
-/// Transposes 16 x 16 words. A round interleaves the words of rows r and r + 8, for r from 0 to 7. So the highest bit
-/// of a word's row number becomes the lowest bit of the word's column number, and the highest bit of the column number
-/// becomes the lowest bit of the row number. After four rounds both numbers have changed places.
+/// Transposes 16 x 16 words. A round interleaves the words of rows r and r + 8. So the highest bit of a word's row
+/// number becomes the lowest bit of its column number, and the highest bit of the column number becomes the lowest bit
+/// of the row number. After four rounds the two numbers are exchanged.
 INLINE void transpose(Words (&rows)[LANES]) {
   UNROLL for (int round = 0; round < 4; ++round) {
     Words next[LANES];
@@ -116,8 +114,7 @@ INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
 
-// Returns the largest lane. (__builtin_reduce_max also handles NaNs, and takes three instructions for each instruction
-// here.)
+// __builtin_reduce_max also handles NaNs, and takes three instructions for each instruction here.
 INLINE float largest_lane(Floats x) {
   x = larger(x, Floats(__builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)));
   x = larger(x, Floats(__builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)));
@@ -159,8 +156,7 @@ struct Tile {
 
   INLINE ScoreContext context() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // Returns the keys that a query sees. Unless KEYS_ARE_DEFAULT, a row without a query gets the range of the last
-  // query.
+  // Unless KEYS_ARE_DEFAULT, a row without a query gets the range of the last query.
   INLINE KeyRange keys_of(int query) const {
     return visible_keys(KEYS_ARE_DEFAULT ? query : min(query, p.q_len - 1), context());
   }
@@ -178,7 +174,7 @@ struct Tile {
     return before < 0 ? 0 : min(before, keys);
   }
 
-  // Returns the address of a key's row in K or V. With pages, a key beyond the last key gets the row of the last key.
+  // With pages, a key beyond the last key gets the row of the last key.
   INLINE const unsigned short* row_of(const void* tensor, const TensorStrides& strides, int key) const {
     if (!PAGES_ARE_DEFAULT) key = min(key, p.kv_len - 1);
     const KeyPlace place = place_of_key(key, kv_head, context());
@@ -186,8 +182,8 @@ struct Tile {
            place.row * strides.row;
   }
 
-  // Copies Q. If the scale is negative, the copy is -Q, because `unit` is positive. If the scale is 0, the copy is 0.
-  // Sets outputs, maxima and sums to their first values.
+  // Copies Q and initialises the softmax. The copy is -Q if the scale is negative, because `unit` is positive, and 0 if
+  // the scale is 0.
   INLINE void begin() {
     const unsigned short flip = p.scale < 0 ? 0x8000 : 0, keep = p.scale == 0 ? 0 : 0xFFFF;
     const auto* from = static_cast<const unsigned short*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head +
@@ -205,7 +201,7 @@ struct Tile {
     }
   }
 
-  // Returns the 16 words of a row of K that begin at number `word`. Words beyond head_dim are zero.
+  // Words beyond head_dim are zero.
   INLINE Words words_of(const unsigned short* row, int word) const {
     if (word + LANES <= HEAD_DIM / 2) return load<Words>(row + 2 * word);
     Words words = {};
@@ -243,8 +239,7 @@ struct Tile {
     }
   }
 
-  // Computes the scores and weights of 32 rows of the tile, from row `first` on, for the block of keys. Adds the
-  // weighted values to the outputs.
+  // Processes a block of keys for 32 rows of the tile, from row `first` on.
   INLINE void attend(int first, int first_key, int block_keys, bool masked) {
     const int needed = keys_seen(first_query + first + PAIR - 1, first_key, block_keys);
     const int hidden = keys_before(first_query + first, first_key, needed);
@@ -253,8 +248,8 @@ struct Tile {
     for (int key = begin; key < keys; key += PAIR) {
       multiply_tiles(scores + key, S_STEP * 4, q + first * Q_STEP, Q_STEP * 2, k + key, K_STEP * 4, DIM / PAIR, false);
     }
-    // The first loop finds the maxima of all rows, and the second loop computes the weights. In one loop, the weights
-    // of a row would wait for the row's maximum, and would delay the maximum of the next row.
+    // Two loops, because the weights of a row wait for its maximum. In one loop they would delay the next row's
+    // maximum.
     for (int r = 0; r < PAIR; ++r) {
       const int visible = keys_seen(first_query + first + r, first_key, block_keys);
       const int before = keys_before(first_query + first + r, first_key, block_keys);
@@ -268,17 +263,15 @@ struct Tile {
     }
   }
 
-  // Hides the scores of the block's keys [begin, end) that the mask hook hides. A row without a query is masked like
-  // the last query.
+  // A row without a query is masked like the last query.
   INLINE void mask(int row, float* s, int first_key, int begin, int end) const {
     for (int key = begin; key < end; ++key) {
       if (!::visible(min(first_query + row, p.q_len - 1), first_key + key, context())) s[key] = hidden_score;
     }
   }
 
-  // Of the block's keys [begin, keys), a row sees at most the keys [hidden, visible). This function hides the other
-  // keys. If the seen keys raise the row's maximum, the function scales down the outputs and sums that the row has so
-  // far.
+  // Hides the row's scores outside the keys [hidden, visible). If the row's maximum grows, scales down the row's
+  // outputs and sums.
   INLINE void raise_maximum(int row, float* s, int begin, int hidden, int visible, int keys) {
     for (int key = begin; !KEYS_BEGIN_AT_ZERO && key < keys && key < hidden; key += LANES) {
       Ints lanes = {};

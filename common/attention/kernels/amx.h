@@ -1,4 +1,4 @@
-// The memory layout that host and kernel of amx.cpu.cpp share. This file includes only headers of kernels.
+// The memory layout that host and kernel of amx.cpu.cpp share.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

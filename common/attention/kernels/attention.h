@@ -1,11 +1,11 @@
-// Parameters of the attention kernels, for the host and for kernels of every dialect. This file includes only headers
-// of kernels, because kernels compile without a standard library.
+// Parameters of the attention kernels, for the host and for kernels of every dialect. Kernels compile without a
+// standard library, so this file includes only headers of kernels.
 #pragma once
 
 #include "common/kernel/spaces.h"
 
 #ifdef __CUDACC__
-#include "common/kernel/cuda.h"  // for hooks: they include this file, and may call the builtins that cuda.h defines
+#include "common/kernel/cuda.h"  // for hooks, which may call its builtins
 #endif
 
 /// Strides in elements; head_dim is contiguous.
@@ -17,12 +17,11 @@ struct TensorStrides {
 /// lse: [batch, q_heads, q_len], f32, natural log; may be null. The strides give the layout.
 ///
 /// Hooks are functions of a kernel that an experiment may replace. A pair of a query and a key is hidden if the keys
-/// hook (keys.h) or the mask hook (mask.h) hides it, or if the score hook (score.h) returns -infinity. The weight of a
-/// hidden pair is 0: the values of K, V and the hooks' tables for this pair do not matter, even if they are NaN,
-/// infinity or 1e36. Every other pair is seen, and its score counts, however large or small the score is. A row that
-/// sees no key is 0, and its log-sum-exp is -infinity, or the sink of its head (sink.h). A row that sees a score of NaN
-/// or +infinity is NaN, and its log-sum-exp is NaN. A NaN or an infinity in V changes only its own column of O, in the
-/// rows that see its key.
+/// hook (keys.h) or the mask hook (mask.h) hides it, or if the score hook (score.h) returns -infinity. A hidden pair
+/// has weight 0, whatever the values of K, V and the hooks' tables for this pair, even NaN, infinity or 1e36. Every
+/// other pair is seen, and its score counts, however large or small. A row that sees no key is 0, and its log-sum-exp
+/// is -infinity, or the sink of its head (sink.h). A row that sees a score of NaN or +infinity is NaN, and so is its
+/// log-sum-exp. A NaN or an infinity in V changes only its own column of O, in the rows that see its key.
 struct AttentionParams {
   const GLOBAL void *q, *k, *v;
   GLOBAL void* o;
@@ -34,7 +33,7 @@ struct AttentionParams {
   int pages;  // how many pages K and V have, if a pages hook (pages.h) uses pages; else the largest int
 };
 
-/// The facts about a sequence that a hook may read. All hooks of a kernel share `data`.
+/// What a hook may read about a sequence. All hooks of a kernel share `data`.
 struct ScoreContext {
   int batch, head;  // of the query
   int q_heads, q_len, kv_len;
@@ -45,8 +44,8 @@ typedef ScoreContext HookContext;         // for members of structs and results 
 #define ScoreContext thread ScoreContext  // hooks write ScoreContext& in every dialect; Metal needs `thread`
 #endif
 
-// Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (common/attention/kernels/score.h). The
-// values are macros for #if, because a hook defines only the function of its own grain.
+// Values of SCORE_GRAIN: how many scores a kernel hands to its hook at once (score.h). They are macros for #if, because
+// a hook defines only the function of its own grain.
 #define SCORE_ELEMENT 0
 #define SCORE_ROW 1
 #define SCORE_TILE 2
@@ -68,8 +67,7 @@ __host__ __device__
   return place.batch * strides.batch + place.head * strides.head + place.row * strides.row;
 }
 
-/// Whether K and V have the page `place.batch`. The page may not exist, because a table of pages can hold any number.
-/// Without pages the result is true.
+/// Whether K and V have the page `place.batch`: a table of pages can hold any number. Without pages the result is true.
 #ifdef __CUDACC__
 __host__ __device__
 #endif
@@ -78,8 +76,8 @@ __host__ __device__
   return static_cast<unsigned>(place.batch) < static_cast<unsigned>(params.pages);
 }
 
-/// Returns one more than the last key that query q may see with a causal mask. The result is not yet clipped to [0,
-/// kv_len]. The mask is aligned to the bottom right.
+/// Returns one more than the last key that query q may see with a causal mask, which is aligned to the bottom right.
+/// The result is not clipped to [0, kv_len].
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -1,5 +1,5 @@
 // AttentionRow, the argument of write_exact_row() in CUDA: a row of the attention that AttentionParams describe, with
-// all hooks that change the row's result.
+// all hooks except before.h.
 #pragma once
 
 #include "common/attention/kernels/exact_row.h"
@@ -48,7 +48,7 @@ struct AttentionRow {
     const KeyPlace place = place_of_key(key, kv_head, context);
     return !is_place(p, place) ? not_a_number() : load_float<IN_TYPE>(p.v, index_of(p.v_strides, place) + d);
   }
-  // If end_of_keys() is negative (keys.h), the sink is NaN, and a sink of NaN makes the row NaN.
+  // If end_of_keys() is negative (keys.h), the row becomes NaN through its sink.
   DEVICE float sink() const {
     if (KEYS_END_EARLY && end_of_keys(context) < 0) return not_a_number();
     return SINK_IS_NONE ? -infinity() : sink_logit(context);

@@ -1,5 +1,4 @@
-// AttentionRow in the Metal dialect: a row of the attention that AttentionParams describe, with all hooks that change
-// the row's result.
+// attention_row.h in the Metal dialect.
 #pragma once
 
 #include "common/attention/kernels/exact_row_metal.h"
@@ -19,7 +18,7 @@ INLINE bool is_page(constant AttentionParams& p, KeyPlace place) {
   return static_cast<uint>(place.batch) < static_cast<uint>(p.pages);
 }
 
-/// The argument of write_exact_row(). The comment of that function says what the members do.
+/// The argument of write_exact_row(), which describes the members.
 struct AttentionRow {
   constant AttentionParams& p;
   const HookContext context;
@@ -52,7 +51,7 @@ struct AttentionRow {
     if (!is_page(p, place)) return not_a_number();
     return load_float<IN_TYPE>(p.v, index_of(p.v_strides, place.batch, place.head, place.row) + d);
   }
-  /// If end_of_keys() is negative (keys.h), the sink is NaN, and a sink of NaN makes the row NaN.
+  /// If end_of_keys() is negative (keys.h), the row becomes NaN through its sink.
   float sink() const {
     if (KEYS_END_EARLY && end_of_keys(context) < 0) return not_a_number();
     return SINK_IS_NONE ? -__builtin_inff() : sink_logit(context);

@@ -1,12 +1,11 @@
-// The before hook is work that the threadgroups of a launch do together before any of them reads K and V. For example,
-// the hook writes a part of K and V. The hook in this file does nothing. An experiment replaces this file by another
-// text (KernelSource::includes["common/attention/kernels/before.h"]).
+// The before hook is work that the threadgroups of a launch do together before any of them reads K and V: for example,
+// they write a part of K and V. The hook in this file does nothing. An experiment replaces this file by another text
+// (KernelSource::includes["common/attention/kernels/before.h"]).
 //
-// Three kernels take this hook: `wgmma` and `mma_sync` on a GPU, `tuned` on the CPU. On a GPU all THREADS threads of a
-// threadgroup call the hook together. `wgmma` reads K and V by tensor copies (TMA), so the hook must end with a fence
-// that makes its writes visible to these copies (fence.proxy.async). If a launch has more threadgroups than the device
-// runs at once, some threadgroups begin only after others have ended. A hook that waits for such a threadgroup
-// may never end.
+// `wgmma` and `mma_sync` on a GPU and `tuned` on the CPU take this hook. On a GPU all THREADS threads of a threadgroup
+// call the hook together. `wgmma` reads K and V by tensor copies (TMA), so the hook must end with a fence that makes
+// its writes visible to these copies (fence.proxy.async). If a launch has more threadgroups than the device runs at
+// once, some threadgroups begin only after others have ended: a hook that waits for such a threadgroup may never end.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

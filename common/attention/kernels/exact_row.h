@@ -1,11 +1,10 @@
-// A row of attention by its definition, for CUDA kernels. The kernels' fast code gets some rows wrong:
-//   - Products of whole blocks multiply values that a row does not see by weights of 0, and 0 times infinity is NaN.
+// A row of attention by its definition, for CUDA kernels, whose fast code gets some rows wrong:
+//   - Products of whole blocks multiply hidden values by weights of 0, and 0 times infinity is NaN.
 //   - Kernels of f32 split each number into the sum of two numbers of tf32. For an infinity this sum is NaN.
-//   - The exponent of a score's weight, s * factor - shift in base 2, is computed with one rounding. But the shift,
-//     which is near the row's largest s * factor, has been rounded before. Beyond 2^26 this rounding error is too
-//     large.
+//   - The exponent of a weight, s * factor - shift in base 2, is computed with one rounding. But the shift, which is
+//     near the row's largest s * factor, has been rounded before. Beyond 2^26 the error of the shift is too large.
 // A kernel finds such a row by a result that is not finite, or by a shift that is too large. The code here then
-// computes the row anew, key by key; this code reads no value of a hidden key.
+// computes the row anew, key by key, and reads no value of a hidden key.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -17,17 +16,16 @@
 constexpr float most_folded_shift = 67108864.0f;
 
 /// Returns false if a row must be computed anew because of its shift, which is in base 2. `total` is the sum of the
-/// row's weights. A shift beyond most_folded_shift is too large for one rounding. If the shift is lowest_score and the
-/// sum is 0, there are two possible reasons. Either the row has seen no key, and is right. Or the multiplication by
-/// scale_log2 (the scale times log2(e)) has turned all scores of the row into -infinity. A finite score can become
-/// -infinity only if scale_log2 is above 1, so the function then returns false.
+/// row's weights. A shift of lowest_score with a sum of 0 has two possible reasons. Either the row has seen no key, and
+/// is right. Or the multiplication by scale_log2, the scale times log2(e), has turned all finite scores of the row into
+/// -infinity. This needs a scale_log2 above 1, so the function then returns false.
 DEVICE bool shift_is_exact(float shift, float total, float scale_log2) {
   if (total == 0 && shift == lowest_score) return !(scale_log2 > 1);
   return fabsf(shift) < most_folded_shift;
 }
 
-/// A row begins with its sink as its shift. This function returns the weight of the sink at this shift: 0 if there is
-/// no sink, NaN if the sink is +infinity or NaN, and else 1. A weight of NaN makes the row NaN.
+/// Returns the first sum of weights of a row whose first shift is its sink: 0 if there is no sink, NaN if the sink is
+/// +infinity or NaN, and else 1. NaN makes the row NaN.
 DEVICE float first_weight(float sink) { return sink == -infinity() ? 0 : 1 + 0 * sink; }
 
 DEVICE float largest_of_warp(float x) {
@@ -39,8 +37,8 @@ DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. Of each 32 keys, each lane
-/// computes one key's score. Each lane computes every 32nd column of O. `row` has
+/// Writes a row of O, and the row's log-sum-exp. All lanes of a warp call this function. Each lane computes the score
+/// of one of 32 keys, and every 32nd column of O. `row` has
 ///   KeyRange keys                        the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V
@@ -50,7 +48,7 @@ template <typename Row>
 DEVICE void write_exact_row(const Row& row) {
   constexpr int COLUMNS = (HEAD_DIM + WARP - 1) / WARP;
   const int lane = threadIdx.x % WARP;
-  // Apart from hooks, this code divides nothing and calls only functions that are inlined. With a division or a call,
+  // This code divides nothing and calls only functions that are inlined (hooks may differ). With a division or a call,
   // ptxas would do all products of `wgmma` one after the other (message C7520).
   const auto power_of_e = [](float x) { return exp2_approx(x * log2_e); };
   const float sink = row.sink();

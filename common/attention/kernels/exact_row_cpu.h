@@ -1,6 +1,5 @@
-// Computes a row of O in the cpu dialect as attention.h defines the row, key by key, with sums in double. This file
-// calls the score hook, and does not include it, because a hook must not be included twice. So a kernel includes the
-// score hook before this file.
+// A row of attention by its definition (attention.h), in the cpu dialect, with sums in double. A kernel includes the
+// score hook before this file, because a hook must not be included twice.
 #pragma once
 
 #include "common/attention/kernels/softmax.h"
@@ -24,10 +23,9 @@ INLINE float hooked_score(float s, int query, int key, const ScoreContext& conte
 #endif
 }
 
-/// Computes the row of O of one query. The query's scores and the sink must be finite or -infinity. score_of(key) is
-/// the score of the query and a key after all hooks, values_of(key)(d) is element d of the key's row of V, and store(d,
-/// output) takes element d of O. HEAD_DIM may be known only at run time, so the function computes most_columns elements
-/// of O at a time.
+/// Computes the row of O of one query. The query's scores and the sink must be finite or -infinity. score_of(key) is a
+/// score after all hooks, values_of(key)(d) is element d of the key's row of V, and store(d, output) takes element d of
+/// O. HEAD_DIM may be known only at run time, so the function computes most_columns elements of O at a time.
 template <typename Scores, typename Values, typename Store>
 INLINE void exact_row(KeyRange keys, float sink, const Scores& score_of, const Values& values_of, const Store& store) {
   constexpr int most_columns = 128;

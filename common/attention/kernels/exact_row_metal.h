@@ -1,6 +1,6 @@
-// A row of attention by its definition, in the Metal dialect. A simdgroup computes a row anew if a kernel's fast code
-// gets the row wrong (tuned.metal says when). The code recognises infinities and NaNs by their bits, because Metal's
-// default mode, fast mathematics, assumes that there are none.
+// A row of attention by its definition, in the Metal dialect, for rows that a kernel's fast code gets wrong. The code
+// recognises infinities and NaNs by their bits, because Metal's default mode, fast mathematics, assumes that there are
+// none.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -12,7 +12,7 @@ INLINE long index_of(constant TensorStrides& strides, int batch, int head, int r
   return batch * strides.batch + head * strides.head + row * strides.row;
 }
 
-/// Gives the elements of a row from the element with index `first` on, for rotate hooks.
+/// The elements of a row, for rotate hooks. `first` is the index of the row's first element.
 template <int TYPE>
 struct RowElements {
   const device void* tensor;
@@ -64,7 +64,7 @@ struct Softmax {
   }
 };
 
-/// Each lane has taken some of a row's scores. Returns the softmax of all these scores, to every lane.
+/// Combines the states of all lanes of a simdgroup, for every lane.
 INLINE Softmax joined(Softmax own) {
   Softmax all;
   all.maximum = simd_max(own.maximum);
@@ -73,7 +73,7 @@ INLINE Softmax joined(Softmax own) {
   return all;
 }
 
-/// Stores the log-sum-exp of a row. `sum` is 0 if the row sees no key and has no sink.
+/// `sum` is 0 if the row sees no key and has no sink.
 INLINE void store_lse(device float* to, float maximum, float sum, bool strange) {
   if (strange) {
     *reinterpret_cast<device uint*>(to) = 0x7fc00000u;
@@ -84,7 +84,7 @@ INLINE void store_lse(device float* to, float maximum, float sum, bool strange) 
   }
 }
 
-/// Writes a row of O, and its log-sum-exp. All lanes of a simdgroup call this function. `Row` has
+/// Writes a row of O, and its log-sum-exp. All lanes of a simdgroup call this function. `row` has
 ///   int begin, end                       the keys that the row may see
 ///   float score_of(int key)              -infinity: the key is hidden
 ///   float value_of(int key, int d)       an element of V

@@ -1,6 +1,6 @@
-// Applies a user's feature map (of linear attention) to numbers in double precision, for the oracle, which computes
-// expected results. The host replaces user_feature.h by a text that includes math_double.h before the map.
-// math_double.h makes `float` a macro for `double`; the #undef below removes this macro after the map.
+// Applies a user's feature map (of linear attention) to numbers in double precision, for the oracle. The host replaces
+// user_feature.h by a text that includes math_double.h before the map; math_double.h makes `float` a macro for
+// `double`, until the #undef below.
 //
 // Grid: one threadgroup.
 #include "common/attention/kernels/feature_oracle.h"

@@ -1,5 +1,4 @@
-// The parameters of the kernel that applies a feature map to numbers in double precision. The host and the kernel
-// include this file.
+// Parameters of the kernel `feature_oracle`, for host and kernel.
 #pragma once
 
 struct FeatureOracleParams {

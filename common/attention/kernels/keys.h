@@ -1,17 +1,17 @@
 // The keys hook says which range of keys a query row sees. This file has the rule of the constant CAUSAL. An experiment
-// replaces this file by another text (KernelSource::includes["common/attention/kernels/keys.h"]). modifiers/keys.h is
-// the text for sliding windows, a length for each sequence, prefixes and documents.
+// replaces this file by another text (KernelSource::includes["common/attention/kernels/keys.h"]), for example by
+// modifiers/keys.h.
 //
-// A row sees the keys of one range. Neither end of the range decreases from a row to the next. So the first and the
-// last row of a tile tell a kernel which blocks of keys the kernel can leave out, and which blocks need no mask. A rule
-// without such ranges needs a mask hook or a score hook.
+// Neither end of the range decreases from a row to the next. So the first and the last row of a tile tell a kernel
+// which blocks of keys it can leave out, and which blocks need no mask. Rules without such ranges belong in a mask hook
+// or a score hook.
 //
 // Unless KEYS_ARE_DEFAULT, a kernel asks only for rows that exist. The kernel clips the range to [0, kv_len]. The range
-// may be empty (attention.h says what the results of a row without keys are).
+// may be empty (attention.h defines the results of a row without keys).
 //
-// A hook may also define KEYS_END_EARLY as 1, and the function end_of_keys(context). This function returns where the
-// sequence's own keys end, at most kv_len. If the result is negative, the kernels of a GPU make the rows of the
-// sequence NaN. These kernels also make a row NaN if the row sees a key on a page that does not exist (is_place()).
+// A hook may also define KEYS_END_EARLY as 1, and the function end_of_keys(context), which returns where the sequence's
+// own keys end, at most kv_len. If the result is negative, kernels of a GPU make the rows of the sequence NaN. They
+// also make a row NaN if it sees a key on a page that does not exist (is_place()).
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -18,7 +18,7 @@ struct ListedBlocks {
     if constexpr (MASK_LISTS) list = list_of(lists_of(params), batch, head, first_query);
   }
 
-  /// Moves to the next block, and sets first_key to its first key. Returns false if there is no next block.
+  /// Moves to the next block, and sets first_key to its first key. Returns false at the end of the list.
   INLINE bool next(int& first_key) {
     if (taken == list.count) return false;
     const int entry = list.entries[taken++];

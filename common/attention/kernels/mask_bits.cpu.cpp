@@ -1,8 +1,7 @@
 // Makes the lists of key blocks and the bits of a caller's mask (mask_bits.h). A threadgroup makes one list, and the
 // bits of the list's rows.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head, heads, sequences). If all heads share
-// lists, the grid has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences.
+// Grid: (lists of a head, heads, sequences); 1 instead of heads, or sequences, that share lists.
 #include "common/attention/kernels/mask_bits.h"
 
 #include "common/attention/kernels/keys.h"

@@ -1,9 +1,8 @@
 // Makes the lists of key blocks and the bits of a caller's mask (mask_bits.h). A threadgroup makes the bits of one
-// block of keys for the rows of one list. The threadgroup of a list that finishes last makes the list.
+// block of keys for the rows of one list. The last threadgroup of a list to finish makes the list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (lists of a head * blocks of a sequence, heads, sequences).
-// If all heads share lists, the grid has 1 instead of the heads; if all sequences share lists, it has 1 instead of the
-// sequences. 256 threads.
+// Grid: (lists of a head * blocks of a sequence, heads, sequences); 1 instead of heads, or sequences, that share lists.
+// 256 threads.
 //
 // Checked: mask_bits[BLOCK_C=128,BLOCK_R=128,CAUSAL=0] without spills
 // Checked: mask_bits[BLOCK_C=112,BLOCK_R=128,CAUSAL=1] without spills
@@ -25,8 +24,8 @@ constexpr unsigned FULL = BITS == 32 ? ~0u : (1u << BITS % 32) - 1;
 using MaskWord = MaskWordOf<mask_word_bytes(BLOCK_C)>::type;
 static_assert(BLOCK_C % 16 == 0 && BLOCK_C <= 128);
 
-/// Returns four bits. Bit i says whether the mask's byte of key + 2 i is not 0. EIGHTS: all these keys exist, and the
-/// function reads the eight bytes that include theirs at once.
+/// Returns four bits: bit i says whether the mask's byte of key + 2 i is not 0. EIGHTS: the four keys exist, and the
+/// function reads the eight aligned bytes around theirs at once.
 template <bool EIGHTS>
 DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key) {
   unsigned seen = 0;
@@ -45,8 +44,8 @@ DEVICE unsigned look(const MaskBitsParams& p, const unsigned char* row, int key)
   return seen;
 }
 
-/// `seen` is a result of look(). Returns `seen` without the bits of pairs that the hooks hide. The loop is not
-/// unrolled, because the code of visible() may be long.
+/// Returns `seen`, a result of look(), without the bits of pairs that the hooks hide. The loop is not unrolled, because
+/// the code of visible() may be long.
 DEVICE unsigned without_hidden(unsigned seen, int query, int key, const ScoreContext& context) {
   const KeyRange range = visible_keys(query, context);
 #pragma unroll 1

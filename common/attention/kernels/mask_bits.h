@@ -1,16 +1,15 @@
-// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` reads the bytes, and asks the
-// mask hook only about pairs whose byte is not 0. The kernel writes the lists of key blocks that attention walks
-// (mask_lists.h), and a bit for each pair. Host and kernels include this file, so this file includes only headers of
-// kernels.
+// A caller's mask has a byte for each pair of a query and a key. The kernel `mask_bits` turns the mask into the lists
+// of key blocks that attention walks (mask_lists.h), and into a bit for each pair. The kernel asks the mask hook only
+// about pairs whose byte is not 0.
 #pragma once
 
 #include "common/attention/kernels/mask_lists.h"
 #include "common/attention/kernels/modifiers/later.h"
 
 /// A row has four words for each block of BLOCK_C keys. Word i has a bit for each key k of the block with k % 8 == 2 i
-/// or k % 8 == 2 i + 1. The bits are in the order of the keys, from the lowest bit on. After a matrix product on a GPU,
-/// one thread has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0.
-/// Words of blocks that are not in the list of the row's tile may be anything.
+/// or k % 8 == 2 i + 1, in the order of the keys from the lowest bit on. After a matrix product on a GPU, one thread
+/// has a row's scores for exactly these keys (seen_pairs.h). The bits of keys after the last key are 0. Words of blocks
+/// that are not in the list of the row's tile may be anything.
 struct MaskBits {
   GLOBAL void* words;       // [sequences][heads][q_len][blocks][4]; 1 instead of sequences, or heads, that share words
   INT64 of_batch, of_head;  // how many words lie from one sequence, or head, to the next; 0 if they share words
@@ -37,7 +36,7 @@ struct MaskWordOf<4> {
   using type = unsigned;
 };
 
-/// Returns the index of a word: the word for key `key` of query `query`.
+/// Returns the index of the word of a query and a key.
 static inline INT64 mask_word_index(const MaskBits& bits, int batch, int head, int query, int key, int kv_len,
                                     int block_c) {
   const INT64 row = static_cast<INT64>(query) * ((kv_len + block_c - 1) / block_c * 4);
@@ -50,8 +49,7 @@ struct ModifiersWithMask {
   MaskBits mask;
 };
 
-/// Parameters of `mask_bits`. The cpu runs a threadgroup for each list, a GPU runs a threadgroup for each block of each
-/// list.
+/// Parameters of `mask_bits`.
 struct MaskBitsParams {
   int q_heads, q_len, kv_len;
   int in_eights;                     // 1: eight bytes of the mask may be read at once, from key 0, 8, 16 ...

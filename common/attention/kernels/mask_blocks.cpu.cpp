@@ -1,7 +1,6 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads share lists, the grid
-// has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_lists.h"
@@ -15,7 +14,7 @@ INLINE int max(int a, int b) { return a > b ? a : b; }
 }  // namespace
 
 extern "C" void mask_blocks(const MaskBlocksParams* params, const Threadgroup* group) {
-  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;  // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const MaskBlocksParams& p = *params;
   const int head = static_cast<int>(group->index[1]), batch = static_cast<int>(group->index[2]);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.data};

@@ -1,9 +1,7 @@
 // Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// warp looks at one block of keys at a time. A warp leaves a block as soon as it has found a pair of a query and a key
-// that takes part, and a pair that does not.
+// warp looks at one block of keys at a time, until it has found a pair that takes part and a pair that does not.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads share lists, the grid
-// has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences. 1024 threads.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists. 1024 threads.
 //
 // Checked: mask_blocks[BLOCK_C=64,BLOCK_R=128,CAUSAL=1] without spills
 #include "common/attention/kernels/keys.h"
@@ -14,7 +12,7 @@
 constexpr int WARPS = 32;
 
 extern "C" __global__ void __launch_bounds__(WARPS* WARP) mask_blocks(const __grid_constant__ MaskBlocksParams p) {
-  (void)CAUSAL;                 // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;                 // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   __shared__ int found[WARPS];  // the entry of each warp's block, or -1 if no pair of the block takes part
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const int head = blockIdx.y, batch = blockIdx.z;

@@ -1,10 +1,7 @@
-// Makes the lists of key blocks that kernels with a mask hook walk (mask_lists.h). One threadgroup makes one list. Each
-// simdgroup looks at one block of keys at a time. A simdgroup leaves a block as soon as it has found a pair of a query
-// and a key that takes part, and a pair that does not. The kernel has not run on Apple hardware yet.
+// mask_blocks.cuda.cu in the Metal dialect, with simdgroups for warps. The kernel has not run on Apple hardware yet.
 //
-// The kernel takes the keys hook and the mask hook. Grid: (tiles, heads, sequences). If all heads share lists, the grid
-// has 1 instead of the heads; if all sequences share lists, it has 1 instead of the sequences. Threads:
-// mask_blocks_threads. Accumulators of a lane: none.
+// Grid: (tiles, heads, sequences); 1 instead of heads, or sequences, that share lists. Threads: mask_blocks_threads.
+// Accumulators of a lane: none.
 #include "common/attention/kernels/keys.h"
 #include "common/attention/kernels/mask.h"
 #include "common/attention/kernels/mask_blocks_metal.h"
@@ -20,7 +17,7 @@ INLINE long number_of_list(constant MaskLists& lists, int batch, int head, int f
 
 kernel void mask_blocks(constant MaskBlocksParams& p [[buffer(0)]], uint3 group [[threadgroup_position_in_grid]],
                         uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  (void)CAUSAL;                       // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;                       // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   threadgroup int found[SIMDGROUPS];  // the entry of each simdgroup's block, or -1 if no pair of the block takes part
   const int head = static_cast<int>(group.y), batch = static_cast<int>(group.z);
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.data};

@@ -1,5 +1,4 @@
-// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect. This file
-// includes only headers of kernels.
+// Lists of key blocks for kernels with a mask hook (mask.h), for the host and for kernels of every dialect.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -7,9 +6,8 @@
 
 /// Each tile of BLOCK_R rows has a list. Tiles with the same rows in different heads or sequences may share a list. The
 /// list has, in ascending order, the blocks of BLOCK_C keys in which some pair takes part. An entry is twice the
-/// block's number, plus 1 if a kernel must mask the block's pairs. A kernel must mask the pairs if the block reaches
-/// beyond the last key, or if some pair of the block's keys and the tile's rows does not take part. If a list's count
-/// is 0, the first entry is still 1: block 0, masked.
+/// block's number, plus 1 if a kernel must mask the block's pairs: the block reaches beyond the last key, or some pair
+/// of the block's keys and the tile's rows does not take part. The first entry of an empty list is 1: block 0, masked.
 struct MaskLists {
   GLOBAL int* counts;     // how many entries each list has
   GLOBAL int* entries;    // [lists][capacity]
@@ -34,15 +32,14 @@ static inline MaskList list_of(const LOCAL MaskLists& lists, int batch, int head
   return {lists.entries + list * lists.capacity, lists.counts[list]};
 }
 
-/// Parameters of the kernel `mask_blocks`, which makes the lists by asking the hooks about pairs.
+/// Parameters of the kernel `mask_blocks`, which makes the lists by asking the hooks.
 struct MaskBlocksParams {
   int q_heads, q_len, kv_len;
   const GLOBAL void* data;  // of the hooks
   MaskLists lists;
 };
 
-/// The parameters of a kernel that walks lists: Params, and the lists. ParamsWithLists::type is WithLists<Params> if
-/// LISTS is true, else Params.
+/// The parameters of a kernel that walks lists. ParamsWithLists::type is Params, with lists if LISTS is true.
 template <typename Params>
 struct WithLists : Params {
   MaskLists lists;

@@ -1,5 +1,4 @@
-// Evaluates a user's mask function for whole rows, for the oracle, which computes expected results. The host replaces
-// user_mask.h by a text with the function. The function computes in float, as it does in the attention kernels.
+// mask_oracle.cpu.cpp in the CUDA dialect.
 //
 // Grid: a threadgroup for each row.
 //

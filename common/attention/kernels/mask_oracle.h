@@ -1,5 +1,5 @@
-// Parameters of the kernel `mask_oracle`, which evaluates a user's mask function for some queries of a head. Host and
-// kernel include this file.
+// Parameters of the kernel `mask_oracle`, which evaluates a user's mask function for some queries of a head. For host
+// and kernel.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,19 +1,18 @@
 // Variant `mma_sync`: flash attention forward on the tensor cores of any GPU since Ampere (sm_80), after Dao 2023,
 // FlashAttention-2. A warp keeps the outputs, scores and weights of its query rows in registers while it walks the
 // keys. The four threads of a row exchange its maximum after each block, and its sum only after the last block. The
-// shift of a row is the number that is subtracted from the row's scores before the exponential.
+// shift of a row is subtracted from the row's scores before the exponential.
 //
 // K and V each pass through two buffers of BLOCK_C keys: while the warps work on one block, the next block is copied.
-// The warps walk the blocks from the last key to the first. With a causal mask, the blocks that need the mask thus come
-// first.
+// The warps walk the blocks from the last key to the first, so that the blocks that need a causal mask come first.
 //
-// The kernel splits a number of f32 into two numbers of tf32, high + low, with 11 significant bits each. It computes a
-// product x y of f32 as low(x) high(y) + high(x) low(y) + high(x) high(y), three products of tf32 (Ootomo and Yokota
-// 2022). Tensor cores round sums towards zero, and over thousands of keys these errors would add up. So with f32 inputs
-// the kernel sums each block's contribution to the outputs separately, and then adds the contribution in f32.
+// A number of f32 is split into two numbers of tf32, high + low, with 11 significant bits each. A product x y is
+// computed as low(x) high(y) + high(x) low(y) + high(x) high(y) (Ootomo and Yokota 2022). Tensor cores round sums
+// towards zero, and over thousands of keys these errors would add up. So for f32 inputs the tensor cores sum only one
+// block's contribution to the outputs, and the kernel adds it to the outputs in f32.
 //
 // The kernel takes all hooks. A score hook may take scores by element, by row (a thread's scores of one query row) or
-// by tile (a thread's scores of two query rows, 8 rows apart). The rotate hook rotates Q and K in threadgroup memory.
+// by tile (a thread's scores of two query rows, 8 rows apart).
 //
 // Function constants: HEAD_DIM (multiple of 8, at most 256), BLOCK_R and BLOCK_C (multiples of 16), CAUSAL, IN_TYPE,
 // OUT_TYPE, FOLD_SCALE (1: the scale is at least 1e-10; without a score hook the scale is then applied inside the
@@ -24,8 +23,8 @@
 // The tiles, BLOCK_R x BLOCK_C, that the host chooses for launches of many tiles, if their threadgroup memory fits:
 //   16 bit  head_dim up to 64: 128 x 128, to 96: 128 x 96, to 256: 128 x 64
 //   f32     head_dim up to 64: 128 x 32, to 128: 128 x 64, to 192: 128 x 32, to 256: 128 x 16
-// The host does not choose 192 rows: only one threadgroup then fits on a multiprocessor. While this threadgroup waits,
-// the multiprocessor is idle.
+// The host does not choose 192 rows, because only one threadgroup would fit on a multiprocessor, which would be idle
+// while the threadgroup waits.
 //
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=0,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
 // Checked: flash_forward[BLOCK_C=128,BLOCK_R=128,CAUSAL=1,FOLD_SCALE=1,HEAD_DIM=64,IN_TYPE=2,OUT_TYPE=2] without spills
@@ -110,9 +109,8 @@ DEVICE void accumulate(float (&d)[4], const Operand<4>& a, const Operand<N>& b, 
   multiply_add<IN_TYPE>(d, a.high, b.high[i], b.high[i + 1]);
 }
 
-/// Calls write_exact_row(). This function is never inlined, because for 16 bits the kernel's loop needs all registers.
-/// For f32 write_row_anew() inlines write_exact_row(): with a call, ptxas would put the loop's instructions into
-/// another order, and the kernel would take 3 % longer.
+/// Never inlined, because for 16 bits the kernel's loop needs all registers. For f32 write_row_anew() inlines
+/// write_exact_row(): with a call, ptxas would reorder the loop's instructions, and the kernel would take 3 % longer.
 __device__ __noinline__ void call_exact_row(const AttentionParams& p, int batch, int head, int query) {
   write_exact_row(AttentionRow(p, batch, head, query));
 }
@@ -125,8 +123,7 @@ DEVICE void write_row_anew(const AttentionParams& p, int batch, int head, int qu
 }
 
 /// The work of one warp. In tile t of 16 query rows, a thread holds parts of rows `row + 16 t` and `row + 16 t + 8`. Of
-/// a thread's four results of a matrix product, results 0 and 1 belong to the first of these rows, 2 and 3 to the
-/// second.
+/// a thread's four results of a matrix product, 0 and 1 belong to the first of these rows, 2 and 3 to the second.
 struct Warp {
   const Params& p;
   const int batch = blockIdx.z, head = blockIdx.y;
@@ -149,10 +146,10 @@ struct Warp {
 
   DEVICE ScoreContext sequence() const { return {batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data}; }
 
-  // Returns how many keys the sequence has. With KEYS_END_EARLY the sequence may have fewer than kv_len keys.
+  // With KEYS_END_EARLY the sequence may have fewer than kv_len keys.
   DEVICE int keys_there() const { return KEYS_END_EARLY ? min(p.kv_len, end_of_keys(sequence())) : p.kv_len; }
 
-  // Returns the keys that a row sees. A row beyond the last query gets the range of the last query.
+  // A row beyond the last query gets the range of the last query.
   DEVICE KeyRange keys_of(int query) const { return visible_keys(min(query, p.q_len - 1), sequence()); }
 
   // Returns the end of the keys that the rows up to `query` see.
@@ -168,8 +165,7 @@ struct Warp {
 
   // ---- copies, by all threads of the threadgroup
 
-  // Eight threads copy a row. This function returns the address of this thread's part of the first row that the thread
-  // copies.
+  // Eight threads copy a row. Returns the address of this thread's part of the first row that the thread copies.
   DEVICE const char* find_rows(const void* tensor, const TensorStrides& strides, int of_head, int first) const {
     const long long index = batch * strides.batch + of_head * strides.head + (first + threadIdx.x / 8) * strides.row;
     return static_cast<const char*>(tensor) + index * ELEMENT_BYTES + threadIdx.x % 8 * 16;
@@ -180,7 +176,7 @@ struct Warp {
     v_rows = find_rows(p.v, p.v_strides, kv_head, number * BLOCK_C);
   }
 
-  // Copies ROWS rows to threadgroup memory. Rows from `count` on do not exist and become zeros.
+  // Rows from `count` on do not exist and become zeros.
   template <int ROWS>
   DEVICE void copy_rows(long long place, const char* from, long long stride, int count) {
     constexpr int UNITS = DIM * ELEMENT_BYTES / 16;  // units of 16 bytes in a row
@@ -232,7 +228,7 @@ struct Warp {
   }
 
   // Copies a block of K and V. Without a pages hook, this thread's copies begin at k_rows and v_rows. With lists, each
-  // call first sets these pointers. Without lists, each call moves them back by BLOCK_C rows, to the next block.
+  // call first sets these pointers. Without lists, each call moves the pointers to the next block.
   DEVICE void copy_block(int block) {
     const int number = number_of(block);
     const int buffer = block % layout.stages * KV_BYTES, count = keys_there() - number * BLOCK_C;
@@ -248,8 +244,7 @@ struct Warp {
     commit_copies();
   }
 
-  // Applies the rotate hook to ROWS rows in threadgroup memory, in place. Eight threads rotate a row: all eight read
-  // the row before any of them writes to it.
+  // Eight threads rotate a row in place: all eight read the row before any of them writes to it.
   template <int ROWS, typename Turn>
   DEVICE void turn_rows(long long place, Turn turn) {
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
@@ -329,9 +324,9 @@ struct Warp {
     }
   }
 
-  // O += P V, for f32. Of each group of eight keys, the instruction expects keys `quarter` and `quarter + 4` from this
-  // thread. But this thread has the weights of keys 2 quarter and 2 quarter + 1. So this function passes these weights,
-  // and the rows of V of keys 2 quarter and 2 quarter + 1. The order of the keys does not change the product.
+  // O += P V, for f32. Of each eight keys, the instruction expects keys `quarter` and `quarter + 4` from this thread,
+  // which has the weights of keys 2 quarter and 2 quarter + 1. So the thread passes the weights and the rows of V of
+  // these keys instead. The order of the keys does not change the product.
   DEVICE void multiply_outputs_f32(int block) {
     const unsigned char* v =
         memory + layout.v + block % layout.stages * KV_BYTES + 2 * quarter * ROW_BYTES + lane / 4 * SPAN * 4;
@@ -362,16 +357,16 @@ struct Warp {
 
   // ---- softmax
 
-  // Returns a score in the units of shifts: with FOLD `s` times scale * log2(e), without FOLD `s` itself, which is
-  // scaled already. With lists the factor is computed anew, because no register is left to keep scale_log2.
+  // Returns a score in the units of shifts: with FOLD `s` times scale * log2(e), without FOLD `s`, which is scaled
+  // already. With lists the factor is computed anew, because no register is left to keep scale_log2.
   DEVICE float scaled(float s) const { return FOLD ? s * (MASK_LISTS ? p.scale * log2_e : scale_log2) : s; }
   // Converts the difference of two numbers in the units of shifts to base 2.
   DEVICE static float in_base_2(float difference) { return FOLD ? difference : difference * log2_e; }
 
 #if SCORE_GRAIN != SCORE_ELEMENT
-  // Applies a SCORE_ROW or SCORE_TILE hook to this thread's scores of rows `query` and `query + 8`. The call gets a
-  // copy of the scores, because the call may need its array in memory. The scores are scaled and rounded before the
-  // call. So hooks of every grain get the same scores (times SCORE_IN, if the hook defines it).
+  // Applies a SCORE_ROW or SCORE_TILE hook to this thread's scores of rows `query` and `query + 8`. The hook gets a
+  // copy, because it may need its array in memory. The copy is scaled and rounded first, so that hooks of every grain
+  // get the same scores (times SCORE_IN, if the hook defines it).
   DEVICE void apply_hook(float (&scores)[BLOCK_C / 8][4], int query, int key, const ScoreContext& context) const {
 #if SCORE_GRAIN == SCORE_TILE
     float run[BLOCK_C / 2];
@@ -389,24 +384,21 @@ struct Warp {
   }
 #endif
 
-  // Asks the mask hook about a block. The kernel calls this function before Q K^T, so that the hook may use the
-  // registers that later hold the scores.
+  // Asks the mask hook about a block: before Q K^T, so that the hook may use the registers that later hold the scores.
   DEVICE void find_seen(int number) {
     UNROLL for (int i = 0; i < 2 * TILES; ++i) {
       seen[i / 2][i % 2].find(row + i * 8, number * BLOCK_C + 2 * quarter, sequence());
     }
   }
 
-  // Hides the scores that the mask hook hides.
   DEVICE void mask_pairs(int tile) {
     UNROLL for (int i = 0; i < BLOCK_C / 2; ++i) {
       if (!seen[tile][i / 2 % 2][i / 4 * 2 + i % 2]) s[tile][i / 4][i % 4] = -infinity();
     }
   }
 
-  // Applies the score hook, and hides scores. Without a mask hook, the ranges of the rows say which scores are hidden.
-  // With a mask hook and `masked`, the bits that find_seen() has found say which scores are hidden; these bits include
-  // the ranges.
+  // Applies the score hook, and hides scores: without a mask hook by the ranges of the rows, with a mask hook and
+  // `masked` by the bits of find_seen(), which include the ranges.
   DEVICE void finish_scores(int number, [[maybe_unused]] bool masked) {
     const int key = number * BLOCK_C + 2 * quarter;
     [[maybe_unused]] const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
@@ -441,9 +433,9 @@ struct Warp {
   }
 
   // Turns the scores of a tile of 16 rows into weights e^(score - shift), and adds the weights to the rows' sums. The
-  // 16 shifts stay until the maximum of some row exceeds its shift by more than 8 in base 2. Then each shift is raised
-  // to its row's maximum, if the maximum is greater. So outputs are seldom rescaled (FlashAttention-4, 2025), and no
-  // weight exceeds 2^8.
+  // 16 shifts stay until some row's maximum exceeds its shift by more than 8 in base 2. Then each shift rises to its
+  // row's maximum, if the maximum is greater. So outputs are seldom rescaled (FlashAttention-4, 2025), and no weight
+  // exceeds 2^8.
   DEVICE void softmax(int tile) {
     constexpr float slack = FOLD ? 8 : 8 * ln_2;
     float largest[2];
@@ -476,8 +468,8 @@ struct Warp {
   // ---- the whole kernel
 
   DEVICE void run() {
-    // A row with a sink begins with the sink as its shift. first_weight() is the sink's weight at this shift. Four
-    // threads each sum a part of the row's weights; only one of them begins with the sink's weight.
+    // A row with a sink begins with the sink as its shift. Four threads each sum a part of the row's weights; only one
+    // of them adds the sink's weight.
     const float sink = SINK_IS_NONE ? -infinity() : sink_logit(sequence());
     UNROLL for (int tile = 0; tile < TILES; ++tile) {
       UNROLL for (int r = 0; r < 2; ++r) {
@@ -489,7 +481,6 @@ struct Warp {
     const int last = first_query + first_row + 16 * TILES - 1;
     const int all_see = keys_seen(first_query + first_row), some_see = keys_seen(last);
     const int all_begin = keys_before(last), some_begin = keys_before(first_query + first_row);
-    // The loop walks from `block` down to last_block.
     const int last_block = KEYS_BEGIN_AT_ZERO || MASK_LISTS ? 0 : keys_before(first_query) / BLOCK_C;
     int block = (keys_seen(first_query + BLOCK_R - 1) + BLOCK_C - 1) / BLOCK_C - 1;
     if constexpr (MASK_LISTS) {
@@ -534,7 +525,7 @@ struct Warp {
     if (__any_sync(~0u, anew != 0)) write_rows_anew(anew);
   }
 
-  // Computes rows of the warp anew, one by one: the rows whose bit is set in `anew` of some thread.
+  // Computes the warp's rows anew whose bit is set in `anew` of some thread.
   DEVICE void write_rows_anew(unsigned anew) const {
 #pragma unroll 1
     for (int i = 0; i < 16 * TILES; ++i) {
@@ -544,8 +535,8 @@ struct Warp {
     }
   }
 
-  // Divides this thread's part of a row of O by the row's sum, and writes it. Also writes the row's log-sum-exp.
-  // Returns false if the row must be computed anew (exact_row.h).
+  // Writes this thread's part of a row of O, divided by the row's sum, and the row's log-sum-exp. Returns false if the
+  // row must be computed anew (exact_row.h).
   DEVICE bool store(int tile, int r) {
     const float total = sum_of_quad(sum[tile][r]);
     const bool seen = total != 0;
@@ -610,8 +601,7 @@ struct Warp {
 
 }  // namespace
 
-// The 1 means "at least one threadgroup per multiprocessor". With the 1, the assembler may use all registers
-// before it spills any.
+// 1: at least one threadgroup per multiprocessor. So the assembler may use all registers before it spills any.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_forward(const __grid_constant__ Params p) {
   if constexpr (!BEFORE_IS_NONE) before_all<THREADS>(p, memory);
   Warp(p).run();

@@ -1,5 +1,4 @@
-// The memory layout that host and kernel of the GPU's `mma_sync` variant share. This file includes only headers of
-// kernels.
+// The memory layout that host and kernel of the GPU's `mma_sync` variant share.
 #pragma once
 
 #include "common/attention/kernels/round_up.h"

@@ -1,5 +1,5 @@
 // Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
-// then the weighted sum of V. So the kernel reads K and V anew for every row, and holds a whole row of scores.
+// then the weighted sum of V. So it reads K and V anew for every row, and holds a whole row of scores.
 //
 // Threadgroup memory: scores [kv_len], output [HEAD_DIM], in floats. Grid: (q_len, q_heads, batch).
 #include "common/attention/kernels/attention.h"
@@ -26,7 +26,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
   float* scores = reinterpret_cast<float*>(group->memory);
   float* output = scores + p.kv_len;
 
-  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;  // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   const KeyRange visible = visible_keys(query, context);
   const int keys = visible.end < 0 ? 0 : visible.end < p.kv_len ? visible.end : p.kv_len;
@@ -47,8 +47,7 @@ extern "C" void flash_forward(const AttentionParams* params, const Threadgroup* 
     if (!MASK_IS_NONE && !::visible(query, key, context)) scores[key] = hidden_score;
     maximum = scores[key] > maximum ? scores[key] : maximum;
   }
-  // The score of a hidden key stays -infinity, so that the key's row of V does not count, even if an element of the row
-  // is not finite.
+  // The score of a hidden key stays -infinity, so that the key's row of V does not count, even if it is not finite.
   for (int key = first_key; key < keys; ++key) {
     if (scores[key] == hidden_score) continue;
     scores[key] = __builtin_exp2f((scores[key] - maximum) * log2_e);

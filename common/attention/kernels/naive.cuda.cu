@@ -1,6 +1,4 @@
-// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
-// then the weighted sum of V. So the kernel reads K and V anew for every row, and holds a whole row of scores. keys.h
-// says which rows are NaN because a page or a length is wrong.
+// Variant `naive`: naive.cpu.cpp in the CUDA dialect. Each thread computes scores of some keys, then columns of O.
 //
 // Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory: scores [kv_len], in floats. Grid: (q_len, q_heads, batch); naive_threads threads.
@@ -60,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   const long long v = batch * p.v_strides.batch + kv_head * p.v_strides.head;
   const long long o = batch * p.o_strides.batch + head * p.o_strides.head + query * p.o_strides.row;
 
-  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;  // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const ScoreContext context{batch, head, p.q_heads, p.q_len, p.kv_len, p.score_data};
   const KeyRange visible = visible_keys(query, context);
   const int keys = max(0, min(visible.end, p.kv_len));
@@ -90,8 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_forward(const __grid
   maximum = reduce(maximum, [](float a, float b) { return fmaxf(a, b); });
   float sum = HAS_SINK && thread == 0 ? expf(sink - maximum) : 0;
   for (int key = first_key + thread; key < keys; key += THREADS) {
-    // The score of a hidden pair stays -infinity, so that the key's row of V does not count, even if an element of the
-    // row is not finite.
+    // The score of a hidden pair stays -infinity, so that the key's row of V does not count, even if it is not finite.
     if (scores[key] == -infinity()) continue;
     scores[key] = expf(scores[key] - maximum);
     sum += scores[key];

@@ -1,4 +1,4 @@
-// A constant that the host and the GPUs' `naive` kernels share. This file includes only headers of kernels.
+// A constant that the host and the GPUs' `naive` kernels share.
 #pragma once
 
 #include "common/kernel/spaces.h"

@@ -1,6 +1,5 @@
-// Variant `naive`: attention as in a textbook. For each query row the kernel computes all scores, then their softmax,
-// then the weighted sum of V. So the kernel reads K and V anew for every row, and holds a whole row of scores.
-// The kernel has not run on Apple hardware yet.
+// Variant `naive`: naive.cpu.cpp in the Metal dialect. Each thread computes scores of some keys, then columns of O. The
+// kernel has not run on Apple hardware yet.
 //
 // The kernel takes all hooks except before.h. Function constants: HEAD_DIM (at most 256), CAUSAL, IN_TYPE, OUT_TYPE.
 // Threadgroup memory, in floats: scores [kv_len], then three numbers of each simdgroup. 32 KB hold at most 8180 keys.
@@ -15,7 +14,7 @@ kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup
                           uint3 group [[threadgroup_position_in_grid]],
                           uint thread_index [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  (void)CAUSAL;  // this counts as a use of CAUSAL; a keys hook need not use CAUSAL
+  (void)CAUSAL;  // counts as a use of CAUSAL; a keys hook need not use CAUSAL
   const AttentionRow row(p, static_cast<int>(group.z), static_cast<int>(group.y), static_cast<int>(group.x));
   const int thread_number = static_cast<int>(thread_index);
   threadgroup float* const maxima = scores + p.kv_len;
@@ -43,8 +42,8 @@ kernel void flash_forward(constant AttentionParams& p [[buffer(0)]], threadgroup
   for (int i = 0; i < SIMDGROUPS; ++i) {
     if (sums[i] != 0) all.sum += sums[i] * power_of_e(maxima[i] - all.maximum);
   }
-  // Each thread has written some scores, and now turns these scores into weights. A hidden key's score stays -infinity,
-  // so that the key's row of V does not count, even if an element of the row is not finite.
+  // Each thread turns the scores that it has written into weights. A hidden key's score stays -infinity, so that the
+  // key's row of V does not count, even if it is not finite.
   const float share = all.sum == 0 ? 0.0f : 1 / all.sum;
   for (int key = row.begin + thread_number; key < row.end; key += THREADS) {
     if (is_finite(scores[key])) scores[key] = power_of_e(scores[key] - all.maximum) * share;

@@ -1,10 +1,8 @@
 // Computes a row anew if a tile of a cpu kernel gets the row wrong. A tile multiplies the values of a hidden key by a
-// weight of 0. The product is NaN if a value is infinite or NaN. A tile also divides sums that may have overflowed.
-// Each fault leaves an output that is not finite. The kernels look for such outputs, with one operation for each
-// output.
+// weight of 0, which gives NaN if a value is infinite or NaN. A tile also divides sums that may have overflowed. Each
+// fault leaves an output that is not finite. The kernels look for such outputs, with one operation for each output.
 //
-// This file calls the hooks, and does not include them, because a hook must not be included twice. So a kernel includes
-// the hooks before this file.
+// A kernel includes the hooks before this file, because a hook must not be included twice.
 #pragma once
 
 #include "common/attention/kernels/exact_row_cpu.h"

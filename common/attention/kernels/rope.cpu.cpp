@@ -1,11 +1,8 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A threadgroup
 // rotates a tile of rows of all heads, and computes the angles of the rows once.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
-// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2).
-// Threadgroup memory, in floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows,
-// batch).
+// GROUP: elements of a vector; divides ROTARY_DIM, and without INTERLEAVED also ROTARY_DIM / 2. Threadgroup memory, in
+// floats: cosines [tile_rows][FACTORS], sines [tile_rows][FACTORS]. Grid: (1, tiles of rows, batch).
 #include "common/attention/kernels/rope.h"
 
 #include "common/kernel/cpu.h"
@@ -32,8 +29,8 @@ INLINE void find_angles(float* cosines, float* sines, const RopeParams& p, long 
   }
 }
 
-// Finds the FACTORS cosines and sines of a row. With INTERLEAVED each of the two neighbouring elements of a pair has a
-// cosine and a sine; the sine of the first element is negated.
+// Finds the FACTORS cosines and sines of a row. With INTERLEAVED each element of a pair has a cosine and a sine, and
+// the sine of the first element is negated.
 INLINE void find_factors(float* cosines, float* sines, const RopeParams& p, long long position) {
   constexpr int first = FACTORS - HALF;
   find_angles(cosines + first, sines + first, p, position);
@@ -97,7 +94,7 @@ extern "C" void rope_rotate(const RopeParams* params, const Threadgroup* group) 
     return batch * strides.batch + head * strides.head + row * strides.row;
   };
   for (const RopeTensor& t : p.tensors) {
-    // The loops take the rows in the order in which the input has them in memory.
+    // The loops follow the order of the input in memory.
     const bool heads_first = t.in_strides.head < t.in_strides.row;
     const int outer_count = heads_first ? rows : t.heads, inner_count = heads_first ? t.heads : rows;
     for (int outer = 0; outer < outer_count; ++outer) {

@@ -1,15 +1,12 @@
 // RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A group is GROUP
-// neighbouring elements of a row. A unit is the two groups of a row that one thread takes. The two groups hold GROUP
+// neighbouring elements of a row. A unit is two groups of a row, which one thread takes. The two groups hold GROUP
 // pairs: each group has one element of every pair, or each group has whole pairs. The last units of a row have the
-// elements beyond ROTARY_DIM, which the kernel only copies.
+// elements beyond ROTARY_DIM, which are only copied.
 //
-// The kernel is memory-bound. So a thread first starts to load its unit from each of rope_heads heads, and computes the
-// angles while the loads run. The heads share the angles.
+// The kernel is memory-bound. So a thread starts to load its unit in each of rope_heads heads, and computes the angles,
+// which the heads share, while the loads run.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
-// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (divides ROTARY_DIM / 2; a group has at most 16 bytes; addresses and strides are multiples of a
-// group's size).
+// GROUP divides ROTARY_DIM / 2; a group has at most 16 bytes; addresses and strides are multiples of a group's size.
 // Grid: (heads of Q / rope_heads + heads of K / rope_heads, each rounded up; tiles of tile_rows rows; batch). Threads:
 // tile_rows times the units of a row.
 //

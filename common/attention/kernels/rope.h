@@ -1,5 +1,7 @@
 // Parameters of the kernels that rotate Q and K by their positions (RoPE), and the angles, for the host and for kernels
-// of every dialect. This file includes only headers of kernels, because kernels compile without a standard library.
+// of every dialect. Function constants of the kernels: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs),
+// INTERLEAVED (1: pair i is elements 2i and 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines
+// are read from a table; 0: they are computed), and GROUP (see each kernel).
 #pragma once
 
 #include "common/kernel/spaces.h"
@@ -53,7 +55,7 @@ inline RopeAngle rope_angle(unsigned turns) {
 }
 
 /// Returns cosine and sine of the angle at a position, which may be negative. The product of frequency and position
-/// wraps around, so it is exact modulo one turn.
+/// wraps around, which is exact modulo one turn.
 inline RopeAngle rope_angle_at(unsigned INT64 frequency, INT64 position) {
   return rope_angle(static_cast<unsigned>((frequency * static_cast<unsigned INT64>(position)) >> 32));
 }

@@ -1,11 +1,9 @@
-// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A thread takes
-// units of rows. A unit is a pair, or an element that is only copied. The thread computes a pair's cosine and sine
-// once, and rotates the pair in up to rope_heads heads. The kernel has not run on Apple hardware yet.
+// RoPE: rotates pairs of elements of the rows of Q and K by angles that grow with the row's position. A unit of a row
+// is a pair, or an element that is only copied. A thread takes units, and rotates a pair in up to rope_heads heads by
+// the same angle. The kernel has not run on Apple hardware yet.
 //
-// Function constants: HEAD_DIM, ROTARY_DIM, IN_TYPE (of inputs and outputs), INTERLEAVED (1: pair i is elements 2i and
-// 2i + 1; 0: elements i and i + ROTARY_DIM / 2), TABLE (1: cosines and sines are read from a table; 0: they are
-// computed), GROUP (pairs that a thread rotates at once; always 1). Grid: (groups of rope_heads heads of Q, then of K;
-// tiles of rows; batch); any number of threads. Accumulators of a lane: 4.
+// GROUP is 1: a thread rotates single pairs. Grid: (groups of rope_heads heads of Q, then of K; tiles of rows; batch);
+// any number of threads. Accumulators of a lane: 4.
 #include "common/attention/kernels/rope.h"
 #include "common/kernel/metal.h"
 

@@ -1,5 +1,5 @@
 // A query sees the keys that all rules allow. A query's own key is the key at its position; the own key of the last
-// query is the last key. With WINDOW_IN_MASK, mask.h has the window instead of this file.
+// query is the last key. With WINDOW_IN_MASK, mask.h has the window.
 //   CAUSAL         the keys up to its own key
 //   PREFIX         the keys up to its own key, and the first PREFIX keys; for kernels with CAUSAL=0
 //   WINDOW_LEFT    of the keys before its own key, the WINDOW_LEFT nearest; -1: all

@@ -1,13 +1,11 @@
-// The keys that a query sees if several sequences lie one after the other in one tensor. Tables say where the queries
-// and the keys of each sequence begin. A query sees only keys of its own sequence, and only keys that all rules below
-// allow. A query's own key is as far from the last key of the sequence as the query is from the last query of the
-// sequence. Rows after the last sequence see nothing.
+// The keys that a query sees if several sequences lie one after the other in one tensor. A query sees only keys of its
+// own sequence, and only keys that all rules below allow. A query's own key is as far from the sequence's last key as
+// the query is from the sequence's last query. Rows after the last sequence see nothing.
 //   RAGGED         1: all keys; 2: the keys up to its own key. The kernel has CAUSAL=0 in both cases
 //   PREFIX         the keys up to its own key, and the first PREFIX keys of its sequence; with RAGGED=1
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h
 //
-// Sequences have the same order in the queries and in the keys. So neither end of the range of visible keys decreases
-// from a row to the next.
+// Queries and keys have the same order of sequences, so neither end of the range decreases from a row to the next.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -23,8 +21,8 @@ static inline int most(int a, int b) { return a > b ? a : b; }
 static inline KeyRange visible_keys(int q, const ScoreContext& context) {
   const LaterModifiers& data = later_of(context);
   const int* const queries = table_at<int>(context, data.cu_seqlens_q);
-  // Finds the query's sequence: the last sequence that begins at the query or before it. (If several sequences begin at
-  // the same query, all of them except the last have no queries.)
+  // Finds the last sequence that begins at the query or before it. If several sequences begin there, only the last has
+  // queries.
   int sequence = 0, beyond = data.sequences;
   while (beyond - sequence > 1) {
     const int middle = (sequence + beyond) / 2;

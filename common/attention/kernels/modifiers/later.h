@@ -1,6 +1,6 @@
-// The data of modifiers that are newer than modifiers.h. In memory this data follows the data of the older modifiers.
-// (The newer data is not in modifiers.h, because recorded figures hold only for the text with which the kernel was
-// compiled.) As in ModifierData, the members for tables give the tables' offsets in bytes.
+// The data of modifiers that are newer than modifiers.h. This data follows the data of the older modifiers in memory,
+// and is not in modifiers.h, because recorded figures hold only for the text with which the kernel was compiled. As in
+// ModifierData, the members for tables are offsets in bytes.
 #pragma once
 
 #include "common/attention/kernels/modifiers/run_time.h"

@@ -1,5 +1,4 @@
-// A query sees the keys in its range (keys.h) that all rules allow. As in keys.h, a query's own key is the key at its
-// position.
+// A query sees the keys in its range that all rules allow. Range and own key are as in keys.h.
 //   WINDOW_LEFT, WINDOW_RIGHT   as in keys.h; this file has the window only with WINDOW_BY_MASK or GLOBAL_TOKENS
 //   GLOBAL_TOKENS               in addition to the window: the first GLOBAL_TOKENS keys, and all keys for a query whose
 //                               own key is one of these first keys (Beltagy et al. 2020, Longformer)

@@ -1,5 +1,5 @@
-// A pair takes part if its bit is set (mask_bits.h). The kernel `mask_bits` makes the bits from a caller's mask, from
-// the rules of mask.h, and from the ranges of keys.h.
+// A pair takes part if its bit is set (mask_bits.h). The bits combine a caller's mask, the rules of mask.h and the
+// ranges of keys.h.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

@@ -1,6 +1,5 @@
 // The data that the hooks of modifiers read at run time, for host and kernels: one block of memory that begins with
-// ModifierData; the tables follow. Each `int` member of ModifierData is the offset of a table from the start of the
-// block, in bytes.
+// ModifierData; the tables follow. Each `int` member of ModifierData is the offset of a table in the block, in bytes.
 #pragma once
 
 #include "common/attention/kernels/attention.h"
@@ -21,12 +20,11 @@ struct ModifierData {
 // Values of BIAS: a row of the tensor has one element for all keys, or an element for each key.
 #define BIAS_OF_ROWS 1
 #define BIAS_OF_KEYS 2
-/// How many elements of memory the host keeps after the tensor of BIAS. A block of keys may reach beyond the last key;
+/// Elements of memory that the host keeps after the tensor of BIAS. A block of keys may reach beyond the last key;
 /// kernels then read elements there, and do not use them.
 constexpr CONSTANT int bias_slack = 4096;
 
-/// For BLOCK_SPARSE: sparse_block is how many positions a block has. sparse_words() returns how many 32-bit words a row
-/// of the table of bits has.
+/// For BLOCK_SPARSE: the positions of a block, and the 32-bit words in a row of the table of bits.
 constexpr CONSTANT int sparse_block = 128;
 constexpr int sparse_words(int kv_len) { return (kv_len + 32 * sparse_block - 1) / (32 * sparse_block); }
 

@@ -1,5 +1,5 @@
-// RoPE within the attention kernel: Q, and with ROTATE_KEYS also K, are rotated by the angles of their positions. The
-// last query has the position of the last key. Constants: ROTATE_KEYS, and the constants of turned.h.
+// RoPE within the attention kernel: rotates Q, and with ROTATE_KEYS also K, by the angles of their positions. The last
+// query has the position of the last key. Constants: ROTATE_KEYS, and the constants of turned.h.
 #pragma once
 
 #include "common/attention/kernels/attention.h"

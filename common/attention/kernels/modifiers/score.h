@@ -40,9 +40,9 @@ static inline float score_slope(const ScoreContext& context) {
   return table_at<float>(context, modifiers_of(context).slopes)[context.head];
 }
 static inline int own_key(int q, const ScoreContext& context) { return q + context.kv_len - context.q_len; }
-// Returns the address of the bias of a query for key 0. With BIAS_OF_ROWS this element is for all keys. A tile may
-// reach beyond the last key (bias_slack). A tile may also reach beyond the last query: a query that does not exist gets
-// the row of an existing query.
+// Returns the address of the bias of a query for key 0; with BIAS_OF_ROWS this element is for all keys. A tile may
+// reach beyond the last key (bias_slack) and beyond the last query: a query that does not exist gets the row of an
+// existing one.
 static inline const GLOBAL float* bias_row(int q, const ScoreContext& context) {
   const GLOBAL ModifierData& data = modifiers_of(context);
   const GLOBAL INT64* const strides = data.bias_strides;
@@ -51,8 +51,8 @@ static inline const GLOBAL float* bias_row(int q, const ScoreContext& context) {
          row * strides[2];
 }
 
-// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not check for this bias: if
-// a row becomes NaN, the kernels that call score_tile() compute the row anew, score by score (exact_row.h).
+// A bias of -infinity hides a pair, even if its score is infinite or NaN. score_tile() need not check for this bias:
+// the kernels that call score_tile() compute a row that becomes NaN anew, score by score (exact_row.h).
 #ifdef __METAL_VERSION__
 static inline float with_bias(float s, float bias) { return is_minus_infinity(bias) ? bias : s + bias; }
 #else
@@ -68,9 +68,8 @@ static inline float score(float s, [[maybe_unused]] int q, [[maybe_unused]] int 
 }
 
 #if defined(__CUDACC__) && defined(BLOCK_C_VALUE) && (SOFT_CAP_VALUE || ALIBI_VALUE || BIAS_VALUE)
-// The hook takes scores by tile. ALiBi then costs each score a multiply-add, slope * (columns from the first key) + the
-// term of the first key, and an addition. The kernel combines the soft cap's factors with its own factors. The bias is
-// read two keys at a time.
+// By tile, ALiBi costs a score one multiply-add, slope * (columns from the first key) + the term of the first key, and
+// one addition. The kernel's own factors include those of the soft cap. The bias is read two keys at a time.
 #define SCORE_GRAIN SCORE_TILE
 #if SOFT_CAP_VALUE
 #define SCORE_IN (1 / static_cast<float>(SOFT_CAP))
@@ -90,8 +89,8 @@ struct ScoreAhead {
       if constexpr (BIAS == BIAS_OF_KEYS) {
         const float* const row = bias_row(q + r * 8, context) + k;
         UNROLL for (int i = 0; i < BLOCK_C / 8; ++i) pairs[r][i] = *reinterpret_cast<const float2*>(row + i * 8);
-        // Prefetches the lines of the next block. The four threads of a row take different lines. `wgmma` walks blocks
-        // from the last key to the first.
+        // Prefetches the lines of the next block: blocks go from the last key to the first. The four threads of a row
+        // take different lines.
         UNROLL for (int line = 0; k >= BLOCK_C && line < BLOCK_C; line += 4 * 32) {
           const int ahead = line + threadIdx.x % 4 * 32;
           asm volatile("prefetch.global.L2 [%0];" ::"l"(row - BLOCK_C + (ahead < BLOCK_C ? ahead : BLOCK_C - 1)));

@@ -1,7 +1,7 @@
 // The modifiers of score.h, and a tree of new tokens. The new tokens are the q_len queries, and the last q_len keys.
 // For each new token, a table says which of the first 64 new tokens of its sequence the token sees. All tokens see the
-// older keys. The score hook hides the other pairs. A keys hook cannot hide them, because the keys that a token sees
-// are no range. The kernels for decoding take no mask hook.
+// older keys. The score hook hides the other pairs, because the keys that a token sees are no range for a keys hook,
+// and the kernels for decoding take no mask hook.
 #pragma once
 
 #define score score_without_tree

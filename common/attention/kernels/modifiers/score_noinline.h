@@ -25,8 +25,8 @@ static NOINLINE
 }
 
 #ifdef VECTOR_WIDTH_VALUE
-// Without SCORE_GRAIN, `tuned` on the cpu calls `score` in a loop that it asks the compiler to vectorise. A loop of
-// calls cannot be vectorised. With SCORE_ROW `tuned` calls score_row(), whose loop need not be vectorised.
+// Without SCORE_GRAIN, `tuned` on the cpu calls `score` in a loop that it asks the compiler to vectorise, which is
+// impossible for a loop of calls. The loop of score_row() need not be vectorised.
 #define SCORE_GRAIN SCORE_ROW
 static inline void score_row(float* s, int q, int k, const ScoreContext& context) {
   for (int i = 0; i < VECTOR_WIDTH; ++i) s[i] = score(s[i], q + i, k, context);

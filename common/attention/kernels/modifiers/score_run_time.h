@@ -1,6 +1,6 @@
 // The modifiers of score.h, switched at run time: one kernel, compiled with ALIBI, SOFT_CAP and BIAS, serves every
-// combination. The hook's data says which modifiers are on, and gives the cap. If a kernel hands many scores to the
-// hook at once, the hook tests each modifier once for all these scores.
+// combination. The hook's data says which modifiers are on, and gives the cap. A hook that takes many scores at once
+// tests each modifier once for all of them.
 #pragma once
 
 #define score constant_score

@@ -1,5 +1,5 @@
-// Replaces seen_pairs.h if mask_in_bits.h is the mask hook. A thread has BLOCK_C / 4 scores of a row, and one word of
-// MaskBits (mask_bits.h) has the bits of exactly these scores.
+// Replaces seen_pairs.h if mask_in_bits.h is the mask hook. A thread has BLOCK_C / 4 scores of a row, whose bits are
+// one word of MaskBits.
 #pragma once
 
 #include "common/attention/kernels/keys.h"

@@ -42,7 +42,7 @@ struct AngleTable {
   }
 };
 
-// Returns what load(d) returns, the row's elements from d on, but rotated. `key` is the number of the key at the row's
+// Returns the rotated elements from d on, as many as load(d) returns. `key` is the number of the key at the row's
 // position.
 template <typename Load>
 static inline auto turned(Load load, int key, int d, const AngleTable& cosine_table, const AngleTable& sine_table) {

@@ -1,4 +1,4 @@
-// turned.h in the Metal dialect: RoPE's rotation of rows, an element at a time.
+// turned.h in the Metal dialect, an element at a time.
 #pragma once
 
 #include "common/attention/kernels/exact_row_metal.h"
