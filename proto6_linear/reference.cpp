@@ -130,7 +130,7 @@ struct RunningSums {
 // the sum of t_dj^2. The error of one rounding has a standard deviation of 0.4 units, so the error of a sum of
 // roundings has a standard deviation of 0.4 units of the root. The largest of a million such errors is five standard
 // deviations, which is 2 units of the root: of_element. The rounding of O to its own type errs by at most one unit of
-// that type; for this rounding, of_element units of that type are allowed.
+// that type; of_element units are allowed.
 //
 // A whole row of o errs by less. The root mean square of the row's value_dim errors is about one standard deviation of
 // one error. 2.5 standard deviations are allowed, which is 1 unit: of_row, half of of_element. (A row has at least
@@ -167,20 +167,19 @@ struct RunningSums {
 //   f16     without a gate a row's tolerance is 0.003; a missing chunk of 64 changes each later row by 0.03
 //
 // If more than 10,000 tokens are summed, one missing token changes a row by less than the row's tolerance in bf16. But
-// kernels keep the state in f32, and round only a copy of it for the product with q. The final state's tolerance is
-// 5e-4 of its size, and a missing token changes all elements of the state, by 4e-3 times a random number. So each check
-// compares the final state. After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes
-// thousands of elements by 0.008 times a normally distributed number, so some elements change by more than the
-// tolerance. A missing token changes these elements by 0.001, which no check notices.
+// kernels keep the state in f32, and round only a copy of it for the product with q. So each check compares the final
+// state, whose tolerance is 5e-4 of its size: a missing token changes all its elements, by 4e-3 times a random number.
+// After a million tokens the state's tolerance is 0.008. A missing chunk of 64 changes thousands of elements by 0.008
+// times a normally distributed number, so some elements change by more than the tolerance. A missing token changes
+// these elements by 0.001, which no check notices.
 //
-// With a gate the sums remember few tokens, so a missing token changes the next rows by more than without a gate. The
-// final state depends on the last tokens only. So the check must compare a row that is near enough to the missing
+// With a gate the sums remember few tokens, so a missing token changes the next rows by more than without a gate. But
+// the final state depends on the last tokens only, so the check must compare a row that is near enough to the missing
 // token. With a gate by token (GATE_TOKEN) the sums remember about 13 tokens. A missing token changes the next row by
 // 0.4 of its size, and the row 40 tokens later by 0.02, which is the row's tolerance in bf16. reference_linear() draws
-// the rows to compare for each head separately, so the heads have different rows. With head_dim 64 or 128 some row of
-// some head is compared at least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay
-// remembers 4096 tokens. In this head all compared rows show a missing chunk, and some compared rows show a missing
-// token. The other heads remember fewer tokens.
+// rows for each head separately, so the heads differ. With head_dim 64 or 128 some row of some head is compared at
+// least every 16 tokens. With a gate by head (GATE_HEAD) the head with the slowest decay remembers 4096 tokens. In this
+// head all compared rows show a missing chunk, and some compared rows show a missing token.
 //
 // Two faults may pass every check: a token that is missing only from the outputs of one late chunk, and not from the
 // state; and a token that is missing only in one head, if the compared rows of this head are far apart.

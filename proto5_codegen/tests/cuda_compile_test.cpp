@@ -88,8 +88,8 @@ TEST(CodegenCudaPlan, SmallProductsHaveSmallerTilesAndStripes) {
   }
 }
 
-// The numbers of registers and bytes come from the headers of the machine code, because no compiler reports them.
-TEST_F(CodegenCudaCompileTest, MachineCodeIsNotCompiledAgain) {
+// No compiler reports the numbers of registers and bytes of this machine code, so its headers give them.
+TEST_F(CodegenCudaCompileTest, NumbersOfMachineCodeAreRead) {
   for (const std::string generator : {"triton", "tilelang", "halide_gpu"}) {
     const auto index = read_ahead_index(generator);
     ASSERT_TRUE(index);

@@ -26,9 +26,9 @@
 namespace attn {
 namespace {
 
-/// Returns a made-up time. Linear attention in one pass takes a nanosecond for each token and head, softmax attention a
-/// nanosecond for each 500 pairs of tokens. The variant `phases` takes two and a half times as long as one pass. A gate
-/// by head or by token adds a fifth to the time, a gate by channel doubles the time. Chunks of 32 are the fastest.
+/// Returns a made-up time: for one pass of linear attention a nanosecond for each token and head, for softmax attention
+/// a nanosecond for each 500 pairs of tokens. `phases` takes two and a half times as long as one pass. A gate by head
+/// or by token adds a fifth, a gate by channel doubles the time. Chunks of 32 are the fastest.
 double linear_seconds(const Case& config) {
   const double tokens =
       static_cast<double>(config.integer("q_len") * config.integer("heads") * config.integer("batch"));
