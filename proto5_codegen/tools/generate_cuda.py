@@ -214,7 +214,7 @@ class Cuda:
         return module, function
 
     def tensor_map(self, tensor, parameter, lengths):
-        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns memory with the map, and the map's address."""
+        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns memory that holds the map, and its address."""
         bf16 = tensor.element_size() == 2
         columns, rows = lengths[parameter["columns"]], lengths[parameter["rows"]]
         element = tensor.element_size()
@@ -334,7 +334,7 @@ def seconds_of(torch, cuda, kernel, code, inputs):
 
 
 def in_turn(kernels):
-    """Sorts candidates: first number 0 of every problem, then number 1 of every problem, and so on. So a search that ends
+    """Sorts candidates: number 0 of every problem, then number 1 of every problem, and so on. So a search that ends
     early favours no problem."""
     return sorted(kernels, key=lambda kernel: kernel["candidate"])
 
