@@ -214,7 +214,7 @@ class Cuda:
         return module, function
 
     def tensor_map(self, tensor, parameter, lengths):
-        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns memory that holds the map, and its address."""
+        """Makes a CUtensorMap of a tensor [heads, rows, columns]. Returns its memory and its address."""
         bf16 = tensor.element_size() == 2
         columns, rows = lengths[parameter["columns"]], lengths[parameter["rows"]]
         element = tensor.element_size()
